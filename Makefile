@@ -1,5 +1,4 @@
-# The commands that people and CI use. Each one does the set-up that it needs, and starts at once when
-# nothing has changed since.
+# The commands of developers and CI. Each does the set-up that it needs, and skips it if nothing has changed.
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -7,9 +6,9 @@ SHELL := /bin/sh
 
 # Arguments for the command behind a target: make demo ARGS="--help"
 ARGS ?=
-# Many tests wait more than they work. A failure is easier to read without: make test WORKERS=
+# Many tests wait more than they compute. Failures are easier to read without workers: make test WORKERS=
 WORKERS ?= --numprocesses=2 --dist=loadscope
-# The interpreter for a new virtual environment; empty means: look for one.
+# The interpreter of a new virtual environment; if empty, tools/environment searches for one.
 export PYTHON ?=
 
 VENV := $(CURDIR)/.venv
@@ -17,38 +16,39 @@ CONSTRAINTS := $(CURDIR)/requirements/constraints.txt
 DEPENDENCIES := $(VENV)/.dependencies
 BENCH_DEPENDENCIES := $(VENV)/.bench-dependencies
 NATIVE := python/tensorpool/_native.abi3.so
+AERON := target/.aeron
 
-# The environment's own cmake comes before an older one of the system; rustup's directory comes last.
+# The environment's cmake comes before an older one of the system; rustup's directory comes last.
 export PATH := $(VENV)/bin:$(PATH):$(HOME)/.cargo/bin
 export VIRTUAL_ENV := $(VENV)
-# maturin sets this one too: a different value would make cargo build PyO3 again at each change of tool.
+# maturin sets it too: with another value cargo would build PyO3 again at each change of tool.
 export PYO3_PYTHON := $(VENV)/bin/python
-# It would hide the environment's packages behind someone else's.
+# They would put other packages before those of the environment.
 unexport PYTHONHOME PYTHONPATH
 
 NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml \
     $(shell find crates cmake .cargo python/tensorpool/sbe/schemas -type f 2>/dev/null)
 TYPED := python/tensorpool python/pyspark_tensorpool tools tests $(wildcard benchmarks)
-# One profile for everything: a second one would compile Aeron a second time.
+# One profile for all targets: a second profile would compile Aeron a second time.
 CARGO_FLAGS := --release --locked --workspace
 
 .PHONY: help demo test test-long bench lint conformance pins clean native \
     check-rust check-tests check-source check-native
 
 help:
-	@echo "make demo         tensors move between processes, live in a table"
+	@echo "make demo         a live demo: tensors move between processes"
 	@echo "make test         all checks and tests"
-	@echo "make test-long    the same with the tests that take long"
-	@echo "make bench        the benchmark table (ARGS=\"--peers\" to compare)"
+	@echo "make test-long    the same, with the long tests"
+	@echo "make bench        the benchmarks (ARGS=\"--peers\" compares other libraries)"
 	@echo "make lint         formatting, style, types, layers, clippy"
 	@echo "make conformance  which requirements have a test (ARGS=\"--json\")"
 	@echo "make pins         newest versions of all Python dependencies into requirements/constraints.txt"
-	@echo "make clean        removes everything that was built"
+	@echo "make clean        removes all build results"
 
 demo: $(NATIVE)
 	@tensorpool demo $(ARGS)
 
-# The steps follow one another, cheap ones first, also under make -j: each is a make of its own.
+# The steps run in sequence, cheap ones first, also under make -j: each is a separate make.
 test: check-tests
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory check-native
@@ -69,7 +69,7 @@ lint: check-rust
 	@tools/step "stub of the native module" \
 	    env MYPYPATH=python python -m mypy.stubtest tensorpool._native \
 	        --allowlist tools/stubtest.allowlist --ignore-unused-allowlist
-	@tools/step clippy tools/like-maturin cargo clippy $(CARGO_FLAGS) --all-targets --quiet -- --deny warnings
+	@tools/step clippy tools/with-maturin-env cargo clippy $(CARGO_FLAGS) --all-targets --quiet -- --deny warnings
 
 bench: $(NATIVE) $(BENCH_DEPENDENCIES)
 	@python -m benchmarks $(ARGS)
@@ -102,17 +102,16 @@ check-source: $(DEPENDENCIES)
 	@tools/step mypy python -m mypy $(TYPED)
 
 check-native: $(NATIVE)
-	@tools/step "cargo test" tools/like-maturin cargo test $(CARGO_FLAGS) --quiet
+	@tools/step "cargo test" tools/with-maturin-env cargo test $(CARGO_FLAGS) --quiet
 	@tools/step "cargo test under loom" env RUSTFLAGS="--cfg loom" \
 	    cargo test --release --locked --quiet --target-dir target/loom --package tensorpool-core --test loom
 
-# --- what is built
+# --- build results
 
 native: $(NATIVE)
 	@:
 
-# Runs only where the interpreter is missing or has been removed under the environment; the rule below
-# then makes a new one.
+# Runs only if the interpreter of the environment is missing; the rule below then creates a new environment.
 $(VENV)/bin/python:
 	@:
 
@@ -121,12 +120,17 @@ $(DEPENDENCIES): pyproject.toml requirements/constraints.txt tools/environment $
 	@tools/environment $(VENV) dev
 	@touch $@
 
-# After the native module: two pips at once would get in each other's way.
+# After the native module, because two pips must not run at once.
 $(BENCH_DEPENDENCIES): pyproject.toml requirements/constraints.txt tools/environment | $(NATIVE)
 	@tools/environment $(VENV) bench
 	@touch $@
 
-$(NATIVE): $(DEPENDENCIES) $(NATIVE_SOURCES)
+# Cargo does not know that cmake/ decides how Aeron's media driver is compiled.
+$(AERON): $(wildcard cmake/*)
+	@[ ! -d target/release ] || cargo clean --quiet --release --locked --package rusteron-media-driver
+	@mkdir -p target && touch $@
+
+$(NATIVE): $(DEPENDENCIES) $(NATIVE_SOURCES) | $(AERON)
 	@tools/toolchains rust
 	@tools/step "building the native module (about 3 minutes the first time)…" \
 	    env PIP_QUIET=1 PIP_CONSTRAINT=$(CONSTRAINTS) maturin develop --release --locked

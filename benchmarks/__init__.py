@@ -1,1 +1,1 @@
-"""Measurements, never collected by the tests: `python -m benchmarks --help`."""
+"""Benchmarks, which the test run never collects: `python -m benchmarks --help`."""

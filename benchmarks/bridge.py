@@ -1,8 +1,8 @@
-"""What a bridge costs beside a raw Aeron UDP publication of the same bytes, on loopback, between the same two
-media drivers; and whether a frame costs more as mappings grow.
+"""Cost of a bridge compared with a raw Aeron UDP publication of the same bytes, and by number of mappings.
 
-One process holds both ends. Frames are offered no faster than they leave, so none is overwritten. Everybody
-who waits yields: spinning would keep the media drivers from their work where cores are few.
+Both use loopback and the same two media drivers. One process runs both ends. Frames are offered no faster
+than they are sent, so none is overwritten. All waits yield: on a machine with few cores, spinning would delay
+the media drivers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tensorpool.bridge import BridgeAgent, BridgeSettings
 from tensorpool.runtime.config import Config
 from tensorpool.runtime.runner import Runner
 
-from .dataplane import Run, Settings, progress, undisturbed
+from .dataplane import Run, Settings, measure_undisturbed, show_progress
 from .targets import Target
 
 FRAME_BYTES, SMALL_BYTES = 640 << 10, 64 << 10
@@ -37,95 +37,105 @@ MAPPINGS, QUICK_MAPPINGS = (1, 10, 100), (1, 3)
 HEAD = ["bridge", "raw Aeron UDP", "bridge ", "ratio"]
 IDLE = "yield"
 NSLOTS = 16
-_UP_S = 60.0
-FLAT = 1.5
+_TIMEOUT_S = 60.0
+MAX_GROWTH = 1.5
 SLICES = 3
 
 
 @dataclass(slots=True)
-class Bridged:
-    """All runs, by what was measured."""
+class BridgeRuns:
+    """All runs, by measurement."""
 
     runs: dict[str, list[Run]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
     def median(self, name: str, key: str) -> float | None:
+        """Median of a value over the runs."""
         known = [value for run in self.runs.get(name, ()) if (value := run.get(key)) is not None]
         return statistics.median(known) if known else None
 
     def ratio(self, name: str) -> float | None:
+        """Median of the bridge relative to raw Aeron UDP."""
         ratios = [run["bridge"] / run["raw"] for run in self.runs.get(name, ()) if run.get("raw")]
         return statistics.median(ratios) if ratios else None
 
     def others(self) -> float | None:
+        """Largest load by other processes during a measurement, in cores."""
         known = [cores for runs in self.runs.values() for run in runs if (cores := run.get("others_cores"))]
         return max(known, default=None)
 
     def targets(self) -> list[Target]:
+        """Bounds on goodput, latency and growth."""
         raw = "raw Aeron UDP"
-        found = [
+        targets = [
             Target(f"bridge goodput, 640 KiB, {name}", raw, 0.8, False, self.ratio(f"goodput, {name}"))
             for name in MTUS
         ]
-        found.append(Target("bridge p50 latency, 64 KiB", raw, 1.3, True, self.ratio("p50 latency")))
+        targets.append(Target("bridge p50 latency, 64 KiB", raw, 1.3, True, self.ratio("p50 latency")))
         costs = [self.median(name, "bridge") for name in self.runs if name.endswith("mappings")]
         if len(costs) > 1 and costs[0] and costs[-1]:
             growth = costs[-1] / costs[0]
-            found.append(Target("bridge, cost of a frame, most mappings", "one mapping", FLAT, True, growth))
-        return found
+            targets.append(
+                Target("bridge, cost of a frame, most mappings", "one mapping", MAX_GROWTH, True, growth)
+            )
+        return targets
 
     def rows(self) -> list[list[str]]:
+        """Rows of the table."""
         rows = []
         for name in self.runs:
-            shown = [self.median(name, "raw"), self.median(name, "bridge"), self.ratio(name)]
-            rows.append([name, *("-" if one is None else f"{one:,.2f}" for one in shown)])
+            figures = [self.median(name, "raw"), self.median(name, "bridge"), self.ratio(name)]
+            rows.append([name, *("-" if figure is None else f"{figure:,.2f}" for figure in figures)])
         return rows
 
     @staticmethod
-    def words() -> str:
+    def note() -> str:
+        """How the figures were measured."""
         return (
             "Bridge: both ends and their media drivers in one process, UDP over loopback; medians of "
-            f"{SLICES} short pairs for each run; goodput in MiB/s, "
-            "latency in µs from the offer to the whole frame at the other end; with many mappings µs a frame "
-            "of 64 KiB, offered to each in turn, beside a raw publication and as many idle ones."
+            f"{SLICES} short pairs for each run; goodput in MiB/s, latency in µs from the offer until the "
+            "frame is received at the other end; with many mappings µs per frame of 64 KiB, offered to each "
+            "in turn, compared with a raw publication and as many idle ones."
         )
 
 
-def measure(settings: Settings) -> Bridged:
-    made = Bridged()
-    # Its producers come after the bridge: here that is no news.
+def measure(settings: Settings) -> BridgeRuns:
+    """Runs all measurements."""
+    measured = BridgeRuns()
+    # The producers start after the bridge, which would log a warning for each.
     logging.getLogger("tensorpool.bridge").setLevel(logging.ERROR)
     seconds = 0.3 if settings.is_quick else 1.0
     deadline = time.monotonic() + settings.patience_s
     cases: dict[str, Callable[[str], Run]] = {
-        f"goodput, {name}": partial(_goodput, mtu, seconds) for name, mtu in MTUS.items()
+        f"goodput, {name}": partial(_measure_goodput, mtu, seconds) for name, mtu in MTUS.items()
     }
-    cases["p50 latency"] = partial(_latency, 50 if settings.is_quick else 700)
+    cases["p50 latency"] = partial(_measure_latency, 50 if settings.is_quick else 700)
     for count in QUICK_MAPPINGS if settings.is_quick else MAPPINGS:
-        cases[f"{count} mappings"] = partial(_many, count, seconds)
-    # Short and often: raw and bridge of one pair then meet the same neighbours, and the median is of many.
+        cases[f"{count} mappings"] = partial(_measure_mappings, count, seconds)
+    # Many short pairs: raw and bridge of a pair meet the same load of the machine, and the median is of many.
     runs = 1 if settings.is_quick else SLICES * settings.runs
     for number in range(runs):
         for name, case in cases.items():
-            progress(f"bridge: {name}, pair {number + 1} of {runs}")
+            show_progress(f"bridge: {name}, pair {number + 1} of {runs}")
             try:
-                run = undisturbed(case, deadline)
+                run = measure_undisturbed(case, deadline)
             except (AssertionError, tp.errors.TensorPoolError) as error:
-                made.failures.append(f"bridge, {name}: {error}")
+                measured.failures.append(f"bridge, {name}: {error}")
                 continue
-            made.runs.setdefault(name, []).append(run)
-    return made
+            measured.runs.setdefault(name, []).append(run)
+    return measured
 
 
 @dataclass
-class Ends:
-    """Two contexts on media drivers of their own."""
+class BridgeEnds:
+    """Two contexts, each with its own media driver."""
 
     here: tp.Context
     there: tp.Context
     stack: ExitStack
 
     def bridge(self, channel: str, control: str, streams: int) -> tuple[BridgeAgent, BridgeAgent]:
+        """Runs a bridge; returns the sender's agent and the receiver's."""
         agents = []
         for ctx, direction in ((self.there, "receive"), (self.here, "send")):
             table = {
@@ -148,21 +158,22 @@ class Ends:
         return agents[1], agents[0]
 
 
-def _until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + _UP_S
+def _wait_for(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + _TIMEOUT_S
     while not condition():
-        assert time.monotonic() < deadline, f"{what} within {_UP_S:g} s"
+        assert time.monotonic() < deadline, f"{what} within {_TIMEOUT_S:g} s"
         time.sleep(0.005)
 
 
-def _channel(*words: str) -> str:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
-        one.bind(("127.0.0.1", 0))
-        return "|".join((f"aeron:udp?endpoint=127.0.0.1:{one.getsockname()[1]}", *words))
+def _channel(*parameters: str) -> str:
+    """A UDP channel on a free port of the loopback device."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return "|".join((f"aeron:udp?endpoint=127.0.0.1:{probe.getsockname()[1]}", *parameters))
 
 
 @contextmanager
-def _ends(directory: str) -> Iterator[Ends]:
+def _ends(directory: str) -> Iterator[BridgeEnds]:
     with ExitStack() as stack:
         contexts = []
         for name in ("here", "there"):
@@ -170,11 +181,11 @@ def _ends(directory: str) -> Iterator[Ends]:
             base.mkdir(mode=0o700)
             ctx = tp.open("embedded", aeron_dir=base / "aeron", shm_base_dir=base, namespace=f"bench-{name}")
             contexts.append(stack.enter_context(ctx))
-        yield Ends(contexts[0], contexts[1], stack)
+        yield BridgeEnds(contexts[0], contexts[1], stack)
 
 
 @contextmanager
-def _beside(work: Callable[[], None]) -> Iterator[None]:
+def _in_background(work: Callable[[], None]) -> Iterator[None]:
     stop = threading.Event()
 
     def run() -> None:
@@ -191,31 +202,32 @@ def _beside(work: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def _raw(ends: Ends, channel: str) -> Iterator[tuple[_native.RawPublication, _native.RawSubscription]]:
-    """Aeron alone: native loops on the caller's thread, messages as long as the MTU allows."""
-    subscription = _native.RawSubscription(ends.there._conductor, channel, 2000)
-    publication = _native.RawPublication(ends.here._conductor, channel, 2000)
-    _until(
-        lambda: publication.is_connected and subscription.is_connected, "a raw publication was not connected"
+def _raw(ends: BridgeEnds, channel: str) -> Iterator[tuple[_native.RawPublication, _native.RawSubscription]]:
+    """A raw publication and subscription: native loops on the caller's thread, messages as long as the MTU
+    allows."""
+    subscription = _native.RawSubscription(ends.there.connection.conductor, channel, 2000)
+    publication = _native.RawPublication(ends.here.connection.conductor, channel, 2000)
+    _wait_for(
+        lambda: publication.is_connected and subscription.is_connected, "a raw publication did not connect"
     )
     yield publication, subscription
     publication.close()
     subscription.close()
 
 
-def _rate(count: Callable[[], int], seconds: float) -> float:
-    """Of what is counted, after the first moments."""
+def _measure_rate(count: Callable[[], int], seconds: float) -> float:
+    """Increments of a counter per second, after a warm-up."""
     time.sleep(seconds / 4)
     first, began = count(), time.perf_counter()
     time.sleep(seconds)
     return (count() - first) / (time.perf_counter() - began)
 
 
-def _goodput(mtu: int, seconds: float, directory: str) -> Run:
+def _measure_goodput(mtu: int, seconds: float, directory: str) -> Run:
     frame = np.random.default_rng(1).integers(0, 256, FRAME_BYTES, dtype=np.uint8)
     with _ends(directory) as ends:
         with _raw(ends, _channel(f"mtu={mtu}")) as (publication, subscription):
-            # A camera's frames lie in a ring on either way.
+            # Both variants send frames from a ring.
             ring = np.tile(frame, NSLOTS).tobytes()
 
             def offer() -> None:
@@ -224,25 +236,25 @@ def _goodput(mtu: int, seconds: float, directory: str) -> Run:
             def drain() -> None:
                 subscription.receive(subscription.received + len(ring), 0.1)
 
-            with _beside(offer), _beside(drain):
-                raw = _rate(lambda: subscription.received, seconds)
+            with _in_background(offer), _in_background(drain):
+                raw = _measure_rate(lambda: subscription.received, seconds)
         agents = ends.bridge(_channel(f"mtu={mtu}"), _channel(), 1)
-        with _filmed(ends, agents, frame) as bytes_of:
-            ours = _rate(bytes_of, seconds)
+        with _published(ends, agents, frame) as bytes_of:
+            ours = _measure_rate(bytes_of, seconds)
     return {"raw": raw / (1 << 20), "bridge": ours / (1 << 20)}
 
 
-def void(_: object) -> None:
-    """What came of it is counted elsewhere."""
+def discard(_: object) -> None:
+    """Ignores a value whose effect is counted elsewhere."""
 
 
 @contextmanager
-def _filmed(
-    ends: Ends, agents: tuple[BridgeAgent, BridgeAgent], frame: npt.NDArray[Any], streams: int = 1
+def _published(
+    ends: BridgeEnds, agents: tuple[BridgeAgent, BridgeAgent], frame: npt.NDArray[Any], streams: int = 1
 ) -> Iterator[Callable[[], int]]:
-    """Producers that publish as fast as frames leave; gives the bytes that have arrived.
+    """Runs producers that publish as fast as the bridge sends; yields a function for the received bytes.
 
-    What is in a slot is sent as it is: filling it is the camera's work, on either way.
+    Slots are not filled: filling is the work of the camera in both variants.
     """
     sender, receiver = agents
     stride, nslots = 1 << (frame.nbytes - 1).bit_length(), NSLOTS
@@ -252,56 +264,55 @@ def _filmed(
     ]
 
     def is_up() -> bool:
-        sent, there = sender.rows(), receiver.rows()
+        sent, received = sender.rows(), receiver.rows()
         return (
             all(
                 row["connected"] and row["epoch"] == str(p.epoch)
                 for row, p in zip(sent, producers, strict=True)
             )
-            and all(row["destination"] == "attached" for row in there)
+            and all(row["destination"] == "attached" for row in received)
             and all(producer.is_connected for producer in producers)
         )
 
-    _until(is_up, "the bridge was not up")
-    sending = sender._running[0]
-    native = next(iter(sending._senders.values()))
+    _wait_for(is_up, "the bridge did not connect")
+    native = next(iter(sender._ends.sender._senders.values()))
     turn = 0
 
     def offer() -> None:
         nonlocal turn
         producer = producers[turn % streams]
         turn += 1
-        # The rest waits in its slots: whoever asks too often takes the cores from those who work.
-        while producer.next_seq - _done(native, producer.stream_id) >= nslots // 2:
+        # The frames wait in their slots. Polling more often would take the cores from the bridge.
+        while producer.next_seq - _processed_frames(native, producer.stream_id) >= nslots // 2:
             time.sleep(1e-3)
         with producer.claim(frame.shape, frame.dtype):
             pass
 
-    with _beside(offer):
+    with _in_background(offer):
         yield lambda: sum(row["bytes"] for row in receiver.rows())
 
 
-def _done(native: _native.BridgeSender, stream_id: int) -> int:
+def _processed_frames(native: _native.BridgeSender, stream_id: int) -> int:
     counters = native.counters(stream_id)
     return counters["sent"] + counters["overwritten"] + counters["unannounced"] + counters["not_connected"]
 
 
-def _latency(count: int, directory: str) -> Run:
+def _measure_latency(count: int, directory: str) -> Run:
     frame = np.zeros(SMALL_BYTES, np.uint8)
     with _ends(directory) as ends:
         with _raw(ends, _channel()) as (publication, subscription):
             message = frame.tobytes()
 
             def raw_once() -> None:
-                assert publication.send(message, 1, _UP_S)
-                assert subscription.receive(subscription.received + SMALL_BYTES, _UP_S)
+                assert publication.send(message, 1, _TIMEOUT_S)
+                assert subscription.receive(subscription.received + SMALL_BYTES, _TIMEOUT_S)
 
             raw = _p50(raw_once, count)
         agents = ends.bridge(_channel(), _channel(), 1)
         producer = ends.stack.enter_context(ends.here.producer(10_000, pools=[SMALL_BYTES], nslots=8))
         consumer = ends.stack.enter_context(ends.there.consumer(50_000, idle="yield"))
         sender, receiver = agents
-        _until(
+        _wait_for(
             lambda: (
                 producer.is_connected
                 and sender.rows()[0]["connected"]
@@ -309,12 +320,12 @@ def _latency(count: int, directory: str) -> Run:
                 and receiver.rows()[0]["destination"] == "attached"
                 and str(consumer.epoch) == receiver.rows()[0]["epoch"]
             ),
-            "the bridge was not up",
+            "the bridge did not connect",
         )
 
         def once() -> None:
             producer.offer(frame)
-            void(consumer.receive(_UP_S))
+            discard(consumer.receive(_TIMEOUT_S))
 
         ours = _p50(once, count)
     return {"raw": raw, "bridge": ours}
@@ -329,32 +340,32 @@ def _p50(once: Callable[[], None], count: int) -> float:
     return statistics.median(times[count // 10 :]) / 1e3
 
 
-def _many(count: int, seconds: float, directory: str) -> Run:
+def _measure_mappings(count: int, seconds: float, directory: str) -> Run:
     frame = np.zeros(SMALL_BYTES, np.uint8)
     with _ends(directory) as ends:
-        raw = _many_raw(ends, count, seconds)
+        raw = _measure_raw_publications(ends, count, seconds)
         agents = ends.bridge(_channel(), _channel(), count)
-        with _filmed(ends, agents, frame, count) as bytes_of:
-            ours = _rate(bytes_of, seconds) / SMALL_BYTES
+        with _published(ends, agents, frame, count) as bytes_of:
+            ours = _measure_rate(bytes_of, seconds) / SMALL_BYTES
     return {"raw": 1e6 / raw if raw else None, "bridge": 1e6 / ours if ours else None}
 
 
 def _are_connected(publications: list[_native.RawPublication]) -> bool:
-    return all(one.is_connected for one in publications)
+    return all(publication.is_connected for publication in publications)
 
 
-def _many_raw(ends: Ends, count: int, seconds: float) -> float:
-    """Frames a second of Aeron alone, while its media drivers have as many other publications as streams have
-    descriptors to publish: they look at each of them at each turn."""
+def _measure_raw_publications(ends: BridgeEnds, count: int, seconds: float) -> float:
+    """Frames per second of a raw publication while the media drivers have as many idle publications as there
+    are streams: a media driver polls each of them in each duty cycle."""
     channel, message = _channel(), bytes(SMALL_BYTES)
     with ExitStack() as stack:
-        for conductor in (ends.here._conductor, ends.there._conductor):
-            ear = _native.RawSubscription(conductor, "aeron:ipc", 2001)
-            stack.callback(ear.close)
-            silent = [_native.RawPublication(conductor, "aeron:ipc", 2001) for _ in range(count)]
-            for one in silent:
-                stack.callback(one.close)
-            _until(partial(_are_connected, silent), "publications were not connected")
+        for conductor in (ends.here.connection.conductor, ends.there.connection.conductor):
+            subscription = _native.RawSubscription(conductor, "aeron:ipc", 2001)
+            stack.callback(subscription.close)
+            idle = [_native.RawPublication(conductor, "aeron:ipc", 2001) for _ in range(count)]
+            for publication in idle:
+                stack.callback(publication.close)
+            _wait_for(partial(_are_connected, idle), "idle publications did not connect")
         publication, subscription = stack.enter_context(_raw(ends, channel))
 
         def offer() -> None:
@@ -363,5 +374,5 @@ def _many_raw(ends: Ends, count: int, seconds: float) -> float:
         def drain() -> None:
             subscription.receive(subscription.received + (1 << 20), 0.1)
 
-        with _beside(offer), _beside(drain):
-            return _rate(lambda: subscription.received, seconds) / SMALL_BYTES
+        with _in_background(offer), _in_background(drain):
+            return _measure_rate(lambda: subscription.received, seconds) / SMALL_BYTES

@@ -1,4 +1,7 @@
-"""Every library, every size, again and again: libraries take turns, so that drift hits all alike."""
+"""Measurements of the data plane: every library and frame size, several runs.
+
+The libraries take turns within a run, so that a slow moment of the machine affects all of them.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +14,25 @@ from typing import Any
 
 from .library import Plan
 from .machine import Usage, wait_until_quiet
-from .pair import MeasurementFailed, measure_one_process, measure_pair, private_directory
+from .processes import MeasurementFailed, measure_one_process, measure_pair, private_directory
 
 OURS = "tensorpool"
 SIZES = {"64 B": 64, "64 KiB": 64 << 10, "640 KiB": 640 << 10, "4 MiB": 4 << 20}
-# As people would choose them: small frames come at millions a second, and a deep ring of them costs nothing.
+# Typical choices: small frames are published millions of times a second, and a deep ring of them is cheap.
 NSLOTS = {64: 256, 64 << 10: 8, 640 << 10: 8, 4 << 20: 8}
 
-# Others below this many cores leave a measurement usable: both sides spin, so on two cores they lose what
-# others take.
+# A measurement is reliable if other processes used less than this many cores: producer and consumer spin, so
+# on two cores they lose what others use.
 QUIET_CORES = 0.1
-_ATTEMPTS = 20
+_MAX_ATTEMPTS = 20
 
 Run = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
+    """Settings of a benchmark run."""
+
     libraries: list[str]
     sizes: list[str]
     runs: int = 5
@@ -35,27 +40,29 @@ class Settings:
     latency_s: float = 2.0
     rate_s: float = 1.0
     patience_s: float = 0.0
-    """How long to wait in all for moments in which nothing else runs; disturbed measurements are repeated."""
+    """Total time to wait for an idle machine; disturbed measurements are repeated."""
     is_quick: bool = False
-    """As little as shows that it works."""
+    """Measure as little as shows that the benchmarks work."""
 
 
 @dataclass(slots=True)
-class Measured:
-    """All runs, by what was measured and the size of its frames."""
+class DataPlaneRuns:
+    """All runs of the data plane, by library and frame size."""
 
     pairs: dict[tuple[str, str], list[Run]] = field(default_factory=dict)
     one_process: dict[str, list[Run]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
     def pair(self, library: str, size: str, key: str) -> float | None:
+        """Median of a value with two processes."""
         return _median(run.get(key) for run in self.pairs.get((library, size), ()))
 
     def single(self, size: str, key: str) -> float | None:
+        """Median of a value with one process."""
         return _median(run.get(key) for run in self.one_process.get(size, ()))
 
     def others(self) -> float | None:
-        """The most that other processes used during any measurement, in cores."""
+        """Largest load by other processes during any measurement, in cores."""
         runs = [run for runs in (*self.pairs.values(), *self.one_process.values()) for run in runs]
         return max((run["others_cores"] for run in runs), default=None)
 
@@ -65,30 +72,37 @@ def _median(values: Iterable[float | None]) -> float | None:
     return statistics.median(known) if known else None
 
 
-def measure(settings: Settings, *, pairs: bool, one_process: bool) -> Measured:
-    measured = Measured()
+def measure(settings: Settings, *, pairs: bool, one_process: bool) -> DataPlaneRuns:
+    """Measures the data plane."""
+    measured = DataPlaneRuns()
     deadline = time.monotonic() + settings.patience_s
 
-    def take(what: Callable[[Plan], Run], library: str, size: str, into: list[Run], number: int) -> None:
-        progress(f"run {number + 1} of {settings.runs}: {library} {size} {what.__name__}")
+    def measure_into(
+        measure_once: Callable[[Plan], Run], library: str, size: str, into: list[Run], number: int
+    ) -> None:
+        show_progress(f"run {number + 1} of {settings.runs}: {library} {size} {measure_once.__name__}")
 
         def once(directory: str) -> Run:
-            return what(_plan(settings, library, SIZES[size], directory))
+            return measure_once(_plan(settings, library, SIZES[size], directory))
 
         try:
-            into.append(undisturbed(once, deadline))
+            into.append(measure_undisturbed(once, deadline))
         except MeasurementFailed as error:
             measured.failures.append(f"{library} {size}: {error}")
 
     for number in range(settings.runs):
         for size in settings.sizes:
             if one_process:
-                take(measure_one_process, OURS, size, measured.one_process.setdefault(size, []), number)
+                measure_into(
+                    measure_one_process, OURS, size, measured.one_process.setdefault(size, []), number
+                )
             if pairs:
-                turn = number % len(settings.libraries)
-                for library in settings.libraries[turn:] + settings.libraries[:turn]:
-                    take(measure_pair, library, size, measured.pairs.setdefault((library, size), []), number)
-    progress("")
+                first = number % len(settings.libraries)
+                for library in settings.libraries[first:] + settings.libraries[:first]:
+                    measure_into(
+                        measure_pair, library, size, measured.pairs.setdefault((library, size), []), number
+                    )
+    show_progress("")
     return measured
 
 
@@ -104,20 +118,20 @@ def _plan(settings: Settings, library: str, size_bytes: int, directory: str) -> 
     )
 
 
-def undisturbed(what: Callable[[str], Run], deadline: float) -> Run:
-    """One measurement, in a directory of its own; with patience, one that nothing else disturbed."""
-    for _ in range(_ATTEMPTS):
-        patient = wait_until_quiet(QUIET_CORES, deadline)
+def measure_undisturbed(measure_once: Callable[[str], Run], deadline: float) -> Run:
+    """One measurement in a private directory. Until the deadline, disturbed measurements are repeated."""
+    for _ in range(_MAX_ATTEMPTS):
+        is_quiet = wait_until_quiet(QUIET_CORES, deadline)
         usage = Usage()
         with usage.watched(), private_directory() as directory:
-            run = what(directory)
+            run = measure_once(directory)
         run["others_cores"] = usage.others
-        if usage.others < QUIET_CORES or not patient:
+        if usage.others < QUIET_CORES or not is_quiet:
             break
     return run
 
 
-def progress(text: str) -> None:
-    """One line on stderr that replaces itself; nothing when nobody looks."""
+def show_progress(text: str) -> None:
+    """Replaces the progress line on stderr; does nothing if stderr is not a terminal."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)

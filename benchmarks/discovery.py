@@ -1,7 +1,7 @@
-"""What a registry costs as streams grow: time to an answer, its bytes, memory, processor time.
+"""Cost of a registry by its number of streams: response time, response bytes, memory, processor time.
 
-A registry in a process of its own hears twenty drivers, which another process plays. Growth is what each
-stream costs in the larger fleet, by what it costs in the smaller one: 1 is linear.
+A registry in its own process receives the announces of twenty drivers, which another process sends. Growth is
+the cost of each stream with many streams divided by that with few: 1 is linear.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .dataplane import Run, Settings, progress, undisturbed
-from .discovery_fleet import FIRST_ANNOUNCE_STREAM, FIRST_METADATA_STREAM, FleetPlan
+from .dataplane import Run, Settings, measure_undisturbed, show_progress
+from .discovery_load import FIRST_ANNOUNCE_STREAM, FIRST_METADATA_STREAM, DiscoveryLoadPlan
 from .driver_process import DriverProcess, media_driver
-from .pair import Child, MeasurementFailed
+from .processes import ChildProcess, MeasurementFailed
 from .targets import Target
 
 LINEAR = 1.1
-"""Up to this a factor counts as linear: two runs of the same differ by as much."""
+"""Up to this a factor counts as linear: two equal runs differ by as much."""
 HEAD = ["a registry with", "by name p50 µs", "p99 µs", "all p50 µs", "all KiB", "memory MiB", "cores"]
-_WITHIN_S = 120.0
+_TIMEOUT_S = 120.0
 _FULL, _QUICK = (100, 1000), (10, 40)
 _DRIVERS, _QUICK_DRIVERS = 20, 2
-_QUESTIONS, _QUICK_QUESTIONS = 300, 10
+_REQUESTS, _QUICK_REQUESTS = 300, 10
 _STEADY_S, _QUICK_STEADY_S = 3.0, 0.3
 
 
 @dataclass(slots=True)
-class Fleets:
+class RegistryCosts:
     """All runs, by number of streams."""
 
     sizes: tuple[int, ...] = _FULL
@@ -39,21 +39,32 @@ class Fleets:
     failures: list[str] = field(default_factory=list)
 
     def median(self, size: int, key: str) -> float | None:
+        """Median of a value over the runs."""
         known = [run[key] for run in self.runs.get(size, ())]
         return statistics.median(known) if known else None
 
     def others(self) -> float | None:
+        """Largest load by other processes during a measurement, in cores."""
         return max((run["others_cores"] for runs in self.runs.values() for run in runs), default=None)
 
     def targets(self) -> list[Target]:
-        """Nothing grows faster than the fleet, and a name is found as fast among many as among few."""
+        """No cost grows faster than the streams, and a search by name takes as long among many as among
+        few."""
         if not self.runs:
             return []
         few, many = self.sizes
         span = f"{few:,} → {many:,} streams"
         return [
-            Target(f"all streams found, {span}", "linear growth", LINEAR, True, self._factor("all_p50_us")),
-            Target(f"bytes of that, {span}", "linear growth", LINEAR, True, self._factor("all_bytes")),
+            Target(
+                f"response with all streams, {span}",
+                "linear growth",
+                LINEAR,
+                True,
+                self._factor("all_p50_us"),
+            ),
+            Target(
+                f"bytes of that response, {span}", "linear growth", LINEAR, True, self._factor("all_bytes")
+            ),
             Target(
                 f"registry's processor time, {span}",
                 "linear growth",
@@ -62,8 +73,8 @@ class Fleets:
                 self._factor("busy_cores"),
             ),
             Target(
-                f"found by name, {span}",
-                "the smaller fleet's",
+                f"response by name, {span}",
+                "that with few streams",
                 1.5,
                 True,
                 self._factor("by_name_p50_us", each=False),
@@ -71,7 +82,7 @@ class Fleets:
         ]
 
     def _factor(self, key: str, *, each: bool = True) -> float | None:
-        """The median over the runs of the factor within one run."""
+        """Median over the runs of the factor within each run."""
         few, many = self.sizes
         factors = [
             large[key] / small[key] / (many / few if each else 1)
@@ -81,6 +92,8 @@ class Fleets:
         return statistics.median(factors) if factors else None
 
     def rows(self) -> list[list[str]]:
+        """Rows of the table."""
+
         def text(size: int, key: str, form: str, factor: float = 1.0) -> str:
             value = self.median(size, key)
             return "-" if value is None else format(value * factor, form)
@@ -99,16 +112,18 @@ class Fleets:
             if size in self.runs
         ]
 
-    def words(self) -> list[str]:
+    def notes(self) -> list[str]:
+        """How the figures were measured."""
         if not self.runs:
             return []
         return [
-            "Registry: in a process of its own, on aeron:ipc; announces, names and tags once a second; from "
-            "the question to the streams in the client's hands, by name and tag and of everything; bytes of "
-            "the answer with everything; memory and processor time of the registry while it only listens."
+            "Registry: in its own process, on aeron:ipc; announces, names and tags once a second; time from "
+            "the discovery request to the client's result, by name and tag and for all streams; bytes of "
+            "the response with all streams; memory and processor time of the registry without requests."
         ]
 
-    def as_json(self) -> list[dict[str, Any]]:
+    def to_json(self) -> list[dict[str, Any]]:
+        """All runs as JSON."""
         return [
             {
                 "streams": size,
@@ -120,20 +135,21 @@ class Fleets:
         ]
 
 
-def measure(settings: Settings) -> Fleets:
-    found = Fleets(_QUICK, _QUICK_DRIVERS) if settings.is_quick else Fleets()
+def measure(settings: Settings) -> RegistryCosts:
+    """Measures all sizes."""
+    costs = RegistryCosts(_QUICK, _QUICK_DRIVERS) if settings.is_quick else RegistryCosts()
     deadline = time.monotonic() + settings.patience_s
     for number in range(settings.runs):
-        for size in found.sizes:
-            progress(f"run {number + 1} of {settings.runs}: a registry with {size:,} streams")
+        for size in costs.sizes:
+            show_progress(f"run {number + 1} of {settings.runs}: a registry with {size:,} streams")
             try:
-                run = undisturbed(partial(_run, size, found.drivers, settings.is_quick), deadline)
+                run = measure_undisturbed(partial(_run, size, costs.drivers, settings.is_quick), deadline)
             except MeasurementFailed as error:
-                found.failures.append(f"discovery, {size} streams: {error}")
+                costs.failures.append(f"discovery, {size} streams: {error}")
             else:
-                found.runs.setdefault(size, []).append(run)
-    progress("")
-    return found
+                costs.runs.setdefault(size, []).append(run)
+    show_progress("")
+    return costs
 
 
 def _config(drivers: int) -> str:
@@ -154,17 +170,17 @@ def _run(size: int, drivers: int, is_quick: bool, directory: str) -> Run:
     config.write_text(_config(drivers), "utf-8")
     with media_driver(directory), DriverProcess(directory, role="registry", config=config) as registry:
         registry.wait_ready()
-        plan = FleetPlan(
+        plan = DiscoveryLoadPlan(
             directory=directory,
             registry_pid=registry.pid,
             drivers=drivers,
             streams=size,
-            questions=_QUICK_QUESTIONS if is_quick else _QUESTIONS,
+            requests=_QUICK_REQUESTS if is_quick else _REQUESTS,
             steady_s=_QUICK_STEADY_S if is_quick else _STEADY_S,
         )
-        child = Child("benchmarks.discovery_fleet", plan.to_json(), state=directory)
+        child = ChildProcess("benchmarks.discovery_load", plan.to_json(), state=directory)
         try:
-            found: Run = child.result(_WITHIN_S)
+            run: Run = child.result(_TIMEOUT_S)
         finally:
             child.end()
-    return found
+    return run

@@ -1,8 +1,8 @@
-"""What a library has to offer to be measured, and the work that is the same for all of them.
+"""The interface of a measured library, and the plan and source bytes that all libraries share.
 
-A frame is a source of fixed size whose first and last word are new each time. The producer copies all of
-it into the payload (the fill), the consumer reads the first and the last word where they lie. Both words
-are the time of the frame, or its number at full speed: equal ones prove the frame whole.
+A frame is a copy of a source of fixed size. The producer changes the first and the last 8 bytes for each
+frame and copies the source into the payload (the fill). The consumer reads these two values in place. Both
+hold the time of the frame, or its number at full speed: if they are equal, the frame is not torn.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from .plan_text import PlanText
+from .plan import JsonPlan
 
 WORD_BYTES = 8
 
 LIBRARIES = {
-    "tensorpool": "benchmarks.ours",
+    "tensorpool": "benchmarks.peers.tensorpool",
     "standalone": "benchmarks.peers.standalone",
     "iceoryx2": "benchmarks.peers.iceoryx2",
     "zenoh": "benchmarks.peers.zenoh",
@@ -29,14 +29,14 @@ LIBRARIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Plan(PlanText):
-    """One measurement: a producer and a consumer of one library, frames of one size."""
+class Plan(JsonPlan):
+    """Plan of one measurement: a producer and a consumer of one library, frames of one size."""
 
     library: str
     size_bytes: int
     nslots: int
     directory: str
-    """Private to this measurement; removed after it, whatever happened."""
+    """Private to this measurement, which always removes it."""
     warmup_s: float
     latency_s: float
     rate_s: float
@@ -44,46 +44,56 @@ class Plan(PlanText):
 
     @property
     def duration_s(self) -> float:
-        """Both phases with their warm-ups, and the bare copy after them."""
+        """Duration of both phases with their warm-ups and of the bare copy after them."""
         return 3 * self.warmup_s + self.latency_s + 2 * self.rate_s
 
 
 class Source:
-    """The bytes that the producer copies into each payload."""
+    """Bytes that the producer copies into each payload."""
 
     def __init__(self, size_bytes: int) -> None:
         self.bytes = bytearray(size_bytes)
-        self.words = memoryview(self.bytes).cast("Q")
+        self.values = memoryview(self.bytes).cast("Q")
         self.array = np.frombuffer(self.bytes, np.uint64)
         self.address = self.array.ctypes.data
 
 
 class Sender(NamedTuple):
+    """Functions of a producer that a measurement calls."""
+
     send: Callable[[], object]
     """Copies the source into a payload and publishes it."""
     bare_copy: Callable[[], object] | None = None
-    """Copies the source into the next slot of the same memory, and nothing else."""
+    """Copies the source into the next slot of the same memory and does nothing else."""
 
 
-Words = tuple[int, int]
-"""The first and the last word of a frame."""
+FrameStamps = tuple[int, int]
+"""First and last value of a frame."""
 
-Frames = Iterator[Words | None]
-"""Every frame that arrived; None once in a while when there is none. Spins meanwhile, and never ends."""
+Frames = Iterator[FrameStamps | None]
+"""Endless iterator over received frames. Spins while there is none, and yields None now and then."""
 
 
 class Library(Protocol):
-    def version(self) -> str: ...
+    """A library that carries arrays between processes."""
+
+    def version(self) -> str:
+        """Version text for the report."""
+
     def terms(self) -> str:
-        """How it was used, in one line of the report."""
+        """How the benchmark uses the library, as one line of the report."""
 
     def beside(self, plan: Plan) -> AbstractContextManager[object]:
-        """What has to run in a third process."""
+        """Runs what the library needs beside the two measured processes."""
 
-    def producer(self, plan: Plan, source: Source) -> AbstractContextManager[Sender]: ...
-    def consumer(self, plan: Plan) -> AbstractContextManager[Frames]: ...
+    def producer(self, plan: Plan, source: Source) -> AbstractContextManager[Sender]:
+        """Opens a producer."""
+
+    def consumer(self, plan: Plan) -> AbstractContextManager[Frames]:
+        """Opens a consumer."""
 
 
 def load(name: str) -> Library:
+    """Imports the library with this name."""
     library: Library = import_module(LIBRARIES[name]).LIBRARY
     return library

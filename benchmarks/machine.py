@@ -1,4 +1,4 @@
-"""The machine that figures come from, and how much of it others used meanwhile."""
+"""Description of the machine, and its load by other processes during a measurement."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from pathlib import Path
 import numpy as np
 
 _TICKS_HZ = os.sysconf("SC_CLK_TCK")
-_QUIET_LOOK_S = 0.25
+_QUIET_SAMPLE_S = 0.25
 
 
 def describe() -> dict[str, str]:
+    """Hardware and software of this machine, for the report."""
     return {
         "cpu": _cpu_model(),
         "cores": str(len(os.sched_getaffinity(0))),
@@ -41,39 +42,40 @@ def _last_level_cache() -> str:
 
 
 class Usage:
-    """Processor time, in cores, that processes other than ours used during a block."""
+    """Processor time, in cores, that other processes used during a `with` block."""
 
     def __init__(self) -> None:
         self.others = 0.0
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        began, all_s, own_s = time.monotonic(), _all_s(), _own_s()
+        """Sets `others` at the end of the block."""
+        began, all_s, own_s = time.monotonic(), _machine_cpu_s(), _own_cpu_s()
         yield
         elapsed = time.monotonic() - began
-        self.others = max(0.0, (_all_s() - all_s) - (_own_s() - own_s)) / max(elapsed, 1e-9)
+        self.others = max(0.0, (_machine_cpu_s() - all_s) - (_own_cpu_s() - own_s)) / max(elapsed, 1e-9)
 
 
-def _all_s() -> float:
-    """user, nice, system, irq, softirq and steal: whatever kept a core from us."""
+def _machine_cpu_s() -> float:
+    """Processor time of the whole machine: user, nice, system, irq, softirq and steal."""
     with open("/proc/stat", encoding="ascii") as file:
         fields = [int(field) for field in file.readline().split()[1:9]]
     user, nice, system, _idle, _iowait, irq, softirq, steal = fields
     return (user + nice + system + irq + softirq + steal) / _TICKS_HZ
 
 
-def _own_s() -> float:
-    """This process and its children that have ended."""
+def _own_cpu_s() -> float:
+    """Processor time of this process and of its ended children."""
     usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(use.ru_utime + use.ru_stime for use in usage)
 
 
 def wait_until_quiet(limit: float, deadline: float) -> bool:
-    """Waits for a moment in which others use less than `limit` cores. False if none came by the deadline."""
+    """Waits until other processes use less than `limit` cores. Returns False at the deadline."""
     while time.monotonic() < deadline:
         usage = Usage()
         with usage.watched():
-            time.sleep(_QUIET_LOOK_S)
+            time.sleep(_QUIET_SAMPLE_S)
         if usage.others < limit:
             return True
     return False

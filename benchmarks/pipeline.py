@@ -1,6 +1,6 @@
-"""A pipeline's ingest into bronze beside Spark's own: Parquet files → Parquet files, the same rows.
+"""A pipeline's ingest into bronze, compared with Spark's Parquet → Parquet of the same rows.
 
-Each run has a Spark of its own, in a child process: all sides are measured in it, in turn.
+Each run has a new Spark session in a child process, which measures all variants in turn.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass, field
 
-from . import spark_child
+from . import spark_runs
 from .dataplane import Run, Settings
 from .targets import Target
 
@@ -19,22 +19,26 @@ HEAD = ["ingest into bronze", "s", "MB/s", "Parquet → Parquet s", "ratio"]
 
 @dataclass(slots=True)
 class PipelineRuns:
-    """Every run: seconds by what was done."""
+    """All runs: seconds by variant."""
 
     runs: list[Run] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
     def ratio(self, key: str) -> float | None:
-        found = [run["parquet_s"] / run[key] for run in self.runs]
-        return statistics.median(found) if found else None
+        """Median of the speed relative to Spark's."""
+        ratios = [run["parquet_s"] / run[key] for run in self.runs]
+        return statistics.median(ratios) if ratios else None
 
     def median(self, key: str) -> float:
+        """Median of a value over the runs."""
         return float(statistics.median(run[key] for run in self.runs))
 
     def others(self) -> float | None:
+        """Largest load by other processes during a measurement, in cores."""
         return max((run["others_cores"] for run in self.runs), default=None)
 
     def targets(self) -> list[Target]:
+        """Bounds on the ingest."""
         against = "Spark: Parquet → Parquet"
         return [
             Target("pipeline: ingest, inline", against, 1.0, False, self.ratio("inline_s")),
@@ -42,6 +46,7 @@ class PipelineRuns:
         ]
 
     def rows(self) -> list[list[str]]:
+        """Rows of the table."""
         if not self.runs:
             return []
         size = self.runs[0]["bytes"] / 1e6
@@ -54,20 +59,22 @@ class PipelineRuns:
         ]  # fmt: skip
 
 
-def words(found: PipelineRuns) -> str:
-    size = f"{found.runs[0]['bytes'] / (1 << 30):.2f} GiB" if found.runs else "no run"
+def note(measured: PipelineRuns) -> str:
+    """How the figures were measured."""
+    size = f"{measured.runs[0]['bytes'] / (1 << 30):.2f} GiB" if measured.runs else "no run"
     return (
         f"Pipeline: {size} in frames of 640 KiB of two streams on tmpfs, local[2], warm, from the start of a "
-        "streaming query to its end; the shortest of some rounds. Ours are in the table by stream and day, "
-        "committed; Spark's own are plain files."
+        "streaming query to its end; the shortest of some rounds. The pipeline partitions its table by "
+        "stream and day and commits it; Spark writes plain files."
     )
 
 
 def measure(settings: Settings) -> PipelineRuns:
-    runs, failures = spark_child.measure(
+    """Runs the measurement in child processes."""
+    runs, failures = spark_runs.measure(
         settings,
         "benchmarks.pipeline_process",
-        "a pipeline's ingest, and Spark's own",
+        "pipeline ingest and Spark Parquet → Parquet",
         frames=_QUICK_FRAMES if settings.is_quick else _FRAMES,
     )
     return PipelineRuns(runs, failures)

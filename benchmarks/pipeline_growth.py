@@ -1,7 +1,7 @@
-"""How a pipeline grows: 1, 10, 100 streams; 1, 10, 100 hours of small frames. Not in real time.
+"""Cost of a pipeline by size: 1, 10, 100 streams; 1, 10, 100 hours of small frames. Not in real time.
 
-`python -m benchmarks.pipeline_growth` writes recordings whose times are spread over hours, takes them to gold
-with Spark, and prints what a row costs, and how much is remembered between micro-batches.
+`python -m benchmarks.pipeline_growth` writes recordings whose timestamps span hours, processes them to gold
+with Spark, and prints the cost of a row and the size of the state between micro-batches.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _BATCH_BYTES = 64 << 20
 
 @dataclass(slots=True)
 class Growth:
-    """One recording, taken to gold."""
+    """Figures of one recording, processed to gold."""
 
     streams: int
     hours: float
@@ -46,7 +46,7 @@ class Growth:
     rows: int
     seconds: float = 0.0
     core_s: float = 0.0
-    """Of cores, with all that Spark does itself."""
+    """Processor time, Spark's included."""
     batch_s: list[float] = field(default_factory=list)
     stage_s: dict[str, float] = field(default_factory=dict)
     state_bytes: int = 0
@@ -55,24 +55,24 @@ class Growth:
 
     @property
     def row_us(self) -> float:
-        """Of one core and all rows, with what a query costs to start."""
+        """Processor time of a row in microseconds, the start of the query included."""
         return self.core_s / self.rows * 1e6
 
     def batch_us(self, share: slice) -> float | None:
-        """What a row costs in some of the whole micro-batches."""
+        """Processor time of a row in microseconds, over some of the complete micro-batches."""
         chosen = self.batch_s[:-1][share] or self.batch_s
-        return float(np.median(chosen)) / min(self.rows, _rows_a_batch(self)) * 1e6
+        return float(np.median(chosen)) / min(self.rows, _rows_per_batch(self)) * 1e6
 
 
-def _rows_a_batch(one: Growth) -> int:
-    return -(-one.rows // len(one.batch_s)) if len(one.batch_s) < 2 else MAX_ROWS
+def _rows_per_batch(growth: Growth) -> int:
+    return -(-growth.rows // len(growth.batch_s)) if len(growth.batch_s) < 2 else MAX_ROWS
 
 
 MAX_ROWS = 20_000
 
 
 def write_hours(root: Path, streams: int, hours: float, hz: float, payload: int) -> int:
-    """Frames at even times, as if they had been recorded for hours."""
+    """Writes frames with even timestamps, as if they had been recorded for hours; returns the rows."""
     count = round(hours * 3_600 * hz)
     batch = max(min(_BATCH_ROWS, _BATCH_BYTES // payload), 1)
     with recording.RecordingWriter(root, background=False) as writer:
@@ -100,74 +100,76 @@ def _frames(stream: int, first: int, count: int, hz: float, payload: int) -> rec
     )  # fmt: skip
 
 
-def take(spark: Any, home: Path, streams: int, hours: float, hz: float, payload: int) -> Growth:
-    """Writes the recording, takes it to gold, measures, and removes both."""
-    root, out = home / "recording", home / "tables"
-    found = Growth(streams, hours, payload, write_hours(root, streams, hours, hz, payload))
-    settings, engine = _begun(root, out, streams)
+def measure_with_spark(
+    spark: Any, directory: Path, streams: int, hours: float, hz: float, payload: int
+) -> Growth:
+    """Writes a recording, processes it to gold with Spark, and removes both."""
+    root, out = directory / "recording", directory / "tables"
+    growth = Growth(streams, hours, payload, write_hours(root, streams, hours, hz, payload))
+    settings, engine = _start_engine(root, out, streams)
     tasks, spent = SparkTasks(spark), dict.fromkeys(STAGES, 0.0)
 
-    def one(df: Any, batch: int) -> None:
-        begun = core_seconds()
+    def take_batch(df: Any, batch: int) -> None:
+        begun = cpu_seconds()
         engine.take(df, batch, tasks)
-        found.batch_s.append(core_seconds() - begun)
-        _spend(spent, engine)
+        growth.batch_s.append(cpu_seconds() - begun)
+        _add_stage_times(spent, engine)
 
-    begun, begun_core = time.perf_counter(), core_seconds()
-    query = bronze.source(spark, settings).writeStream.foreachBatch(one).trigger(availableNow=True)
+    begun, begun_core = time.perf_counter(), cpu_seconds()
+    query = bronze.source(spark, settings).writeStream.foreachBatch(take_batch).trigger(availableNow=True)
     query.option("checkpointLocation", str(Layout(out).checkpoint)).start().awaitTermination()
     engine.close(tasks)
-    found.seconds, found.stage_s = time.perf_counter() - begun, spent
-    found.core_s = core_seconds() - begun_core
-    _measure(found, engine, out)
+    growth.seconds, growth.stage_s = time.perf_counter() - begun, spent
+    growth.core_s = cpu_seconds() - begun_core
+    _measure(growth, engine, out)
     shutil.rmtree(root)
     shutil.rmtree(out)
-    return found
+    return growth
 
 
-def core_seconds() -> float:
-    """What this process and all below it have taken of the cores: Spark's JVM, its daemon, its workers. It
-    hardly depends on what else runs."""
+def cpu_seconds() -> float:
+    """Processor time of this process and all its descendants: Spark's JVM, daemon and workers. It hardly
+    depends on other processes."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
-    for place in Path("/proc").glob("[0-9]*/stat"):
+    for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            words = place.read_text().rpartition(")")[2].split()
+            fields = stat.read_text().rpartition(")")[2].split()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        pid = int(place.parent.name)
-        parents[pid], ticks[pid] = int(words[1]), sum(int(one) for one in words[11:15])
+        pid = int(stat.parent.name)
+        parents[pid], ticks[pid] = int(fields[1]), sum(int(ticks_field) for ticks_field in fields[11:15])
     own = {os.getpid()}
-    while more := {pid for pid, above in parents.items() if above in own} - own:
-        own |= more
+    while children := {pid for pid, parent in parents.items() if parent in own} - own:
+        own |= children
     return sum(ticks[pid] for pid in own) / os.sysconf("SC_CLK_TCK")
 
 
-def _begun(root: Path, out: Path, streams: int) -> tuple[definition.PipelineSettings, Engine]:
-    terms: dict[str, Any] = {
+def _start_engine(root: Path, out: Path, streams: int) -> tuple[definition.PipelineSettings, Engine]:
+    table: dict[str, Any] = {
         "recordings": [str(root)], "out": str(out), "max_rows": MAX_ROWS, "quality": {"interval": "60s"},
     }  # fmt: skip
     if streams > 1:
         pair = [_FIRST_STREAM, _FIRST_STREAM + 1]
-        terms["alignments"] = [{"name": "pair", "streams": pair, "wait": "60s"}]
-    settings = definition.parse({"pipeline": terms})
+        table["alignments"] = [{"name": "pair", "streams": pair, "wait": "60s"}]
+    settings = definition.parse({"pipeline": table})
     settings.out.mkdir(mode=0o700)
     return settings, Engine(settings, pipeline_id=marker.begin(settings).pipeline_id)
 
 
-def _spend(spent: dict[str, float], engine: Engine) -> None:
+def _add_stage_times(spent: dict[str, float], engine: Engine) -> None:
     for stage in STAGES:
         if (commit := engine.last(stage)) is not None:
             spent[stage] += commit.seconds
 
 
-def take_here(home: Path, streams: int, hours: float, hz: float, payload: int) -> Growth:
-    """The same work without Spark, in this process: seconds are those of its one core."""
-    root, out = home / "recording", home / "tables"
-    found = Growth(streams, hours, payload, write_hours(root, streams, hours, hz, payload))
-    settings, engine = _begun(root, out, streams)
+def measure_in_process(directory: Path, streams: int, hours: float, hz: float, payload: int) -> Growth:
+    """The same without Spark, in this process: seconds are processor time of one core."""
+    root, out = directory / "recording", directory / "tables"
+    growth = Growth(streams, hours, payload, write_hours(root, streams, hours, hz, payload))
+    settings, engine = _start_engine(root, out, streams)
     spent = dict.fromkeys(STAGES, 0.0)
-    count, each = found.rows // streams, max(MAX_ROWS // streams, 1)
+    count, each = growth.rows // streams, max(MAX_ROWS // streams, 1)
     begun = time.process_time()
     for batch, first in enumerate(range(0, count, each)):
         started = time.process_time()
@@ -175,45 +177,45 @@ def take_here(home: Path, streams: int, hours: float, hz: float, payload: int) -
         engine.run(
             partial(bronze.files_of, rows, settings.payload, settings.target_file_bytes), batch, LocalTasks()
         )
-        found.batch_s.append(time.process_time() - started)
-        _spend(spent, engine)
+        growth.batch_s.append(time.process_time() - started)
+        _add_stage_times(spent, engine)
     engine.close(LocalTasks())
-    found.seconds = found.core_s = time.process_time() - begun
-    found.stage_s = spent
-    _measure(found, engine, out)
+    growth.seconds = growth.core_s = time.process_time() - begun
+    growth.stage_s = spent
+    _measure(growth, engine, out)
     shutil.rmtree(root)
     shutil.rmtree(out)
-    return found
+    return growth
 
 
 def _rows(root: Path, streams: int, first: int, last: int) -> Iterator[Any]:
-    """What a micro-batch of Spark's source would have: the same stretch of every stream."""
+    """Rows of a micro-batch of Spark's source: the same range of every stream."""
     import pyarrow as pa
 
     from tensorpool.spark.options import READ, Options, spark_schema
     from tensorpool.spark.reader import FrameReader
 
-    def places(seq: int) -> str:
+    def offsets(seq: int) -> str:
         ids = range(_FIRST_STREAM, _FIRST_STREAM + streams)
         return json.dumps({str(stream): {"epoch": "1", "seq": str(seq)} for stream in ids})
 
-    given = {"startingOffsets": places(first), "endingOffsets": places(last)}
-    options = Options({"path": str(root), "includeGaps": "true", **given}, READ)
+    bounds = {"startingOffsets": offsets(first), "endingOffsets": offsets(last)}
+    options = Options({"path": str(root), "includeGaps": "true", **bounds}, READ)
     reader = FrameReader(options, spark_schema(options))
     for part in reader.partitions():
         for batch in reader.read(part):
             yield batch.append_column("recording", pa.repeat(str(root), len(batch)))
 
 
-def _measure(found: Growth, engine: Engine, out: Path) -> None:
+def _measure(growth: Growth, engine: Engine, out: Path) -> None:
     commits = [engine.last(stage) for stage in STAGES]
     rows = commits[0].totals["frames"] if commits[0] is not None else 0
-    assert rows == found.rows, f"{rows} rows of {found.rows} are in bronze"
-    states = sum(len(json.dumps(one.state)) for one in commits if one is not None)
-    kept = [path for path in (out / "_state").rglob("*") if path.is_file()]
-    found.state_bytes = states + sum(path.stat().st_size for path in kept)
+    assert rows == growth.rows, f"{rows} rows of {growth.rows} are in bronze"
+    states = sum(len(json.dumps(commit.state)) for commit in commits if commit is not None)
+    state_files = [path for path in (out / "_state").rglob("*") if path.is_file()]
+    growth.state_bytes = states + sum(path.stat().st_size for path in state_files)
     tables = [path for stage in ("bronze", "silver", "gold") for path in (out / stage).rglob("*.parquet")]
-    found.files, found.table_bytes = len(tables), sum(path.stat().st_size for path in tables)
+    growth.files, growth.table_bytes = len(tables), sum(path.stat().st_size for path in tables)
 
 
 HEAD = (
@@ -222,56 +224,63 @@ HEAD = (
 )  # fmt: skip
 
 
-def cells(one: Growth) -> list[str]:
-    half = max(len(one.batch_s) // 2, 1)
-    first, last = one.batch_us(slice(1, half)), one.batch_us(slice(half, None))
+def table_cells(growth: Growth) -> list[str]:
+    """Cells of a row of the table."""
+    half = max(len(growth.batch_s) // 2, 1)
+    first, last = growth.batch_us(slice(1, half)), growth.batch_us(slice(half, None))
     return [
-        f"{one.streams}", f"{one.hours:g}", f"{one.rows:,}", f"{one.seconds:.1f}", f"{one.core_s:.1f}",
-        f"{one.row_us:.0f}",
-        f"{first:.0f}", f"{last:.0f}", f"{one.state_bytes / 1024:.1f}", f"{one.files:,}",
-        f"{one.table_bytes / one.rows:.0f}",
+        f"{growth.streams}", f"{growth.hours:g}", f"{growth.rows:,}", f"{growth.seconds:.1f}",
+        f"{growth.core_s:.1f}", f"{growth.row_us:.0f}",
+        f"{first:.0f}", f"{last:.0f}", f"{growth.state_bytes / 1024:.1f}", f"{growth.files:,}",
+        f"{growth.table_bytes / growth.rows:.0f}",
     ]  # fmt: skip
 
 
-def stages(one: Growth) -> str:
-    """What each stage took of it."""
-    size = one.rows * one.payload_bytes / 1e6
+def stage_times(growth: Growth) -> str:
+    """Seconds of each stage, as text."""
+    size = growth.rows * growth.payload_bytes / 1e6
     return ", ".join(
-        f"{name} {spent:.1f} s ({spent / one.rows * 1e6:.0f} µs a row, {size / spent:,.0f} MB/s)"
-        for name, spent in one.stage_s.items()
+        f"{name} {spent:.1f} s ({spent / growth.rows * 1e6:.0f} µs a row, {size / spent:,.0f} MB/s)"
+        for name, spent in growth.stage_s.items()
         if spent
     )
 
 
 @click.command()
-@click.option("--hz", default=2.0, show_default=True, help="Frames a second of each stream.")
-@click.option("--streams", default="1,10,100", show_default=True, help="With one hour each.")
-@click.option("--hours", default="1,10,100", show_default=True, help="Of one stream.")
-@click.option("--payload", default=64, show_default=True, help="Bytes of a frame; a multiple of 64.")
-@click.option("--also", multiple=True, help="STREAMSxHOURS, as in 100x10. Repeatable.")
-@click.option("--here", is_flag=True, help="Without Spark: the seconds of one core, whatever else runs.")
-@click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
+@click.option("--hz", default=2.0, show_default=True, help="Frames per second of each stream.")
+@click.option(
+    "--streams", default="1,10,100", show_default=True, help="Numbers of streams, each with one hour."
+)
+@click.option("--hours", default="1,10,100", show_default=True, help="Durations of one stream, in hours.")
+@click.option("--payload", default=64, show_default=True, help="Bytes of a frame, a multiple of 64.")
+@click.option("--also", multiple=True, help="Also measure STREAMSxHOURS, such as 100x10. Repeatable.")
+@click.option("--here", is_flag=True, help="Measure without Spark: processor time of one core.")
+@click.option("--json", "json_out", is_flag=True, help="Print JSON.")
 def main(
-    hz: float, streams: str, hours: str, payload: int, also: tuple[str, ...], here: bool, as_json: bool
+    hz: float, streams: str, hours: str, payload: int, also: tuple[str, ...], here: bool, json_out: bool
 ) -> None:
-    """Growth figures of a pipeline, as a table in Markdown."""
-    wanted = [(int(one), 1.0) for one in streams.split(",") if one]
-    wanted += [(1, float(one)) for one in hours.split(",") if one and (1, float(one)) not in wanted]
-    wanted += [(int(one.partition("x")[0]), float(one.partition("x")[2])) for one in also]
-    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="tensorpool-bench-growth-") as directory:
-        home = Path(directory)
-        spark = None if here else session(home)
-        one = partial(take_here, home) if here else partial(take, spark, home)
+    """Print the cost of a pipeline by size as a Markdown table."""
+    sizes = [(int(count), 1.0) for count in streams.split(",") if count]
+    sizes += [(1, float(span)) for span in hours.split(",") if span and (1, float(span)) not in sizes]
+    sizes += [(int(size.partition("x")[0]), float(size.partition("x")[2])) for size in also]
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="tensorpool-bench-growth-") as name:
+        directory = Path(name)
+        spark = None if here else session(directory)
+        measure = (
+            partial(measure_in_process, directory) if here else partial(measure_with_spark, spark, directory)
+        )
         try:
-            # The first query pays for what all others share.
-            one(1, 0.1, hz, 64)
-            if not as_json:
+            # The first query includes the start-up cost of Spark.
+            measure(1, 0.1, hz, 64)
+            if not json_out:
                 click.echo(f"| {' | '.join(HEAD)} |\n|{'---:|' * len(HEAD)}")
-            for number, duration in wanted:
-                found = one(number, duration, hz, payload)
-                click.echo(json.dumps(asdict(found)) if as_json else f"| {' | '.join(cells(found))} |")
+            for number, duration in sizes:
+                growth = measure(number, duration, hz, payload)
+                click.echo(
+                    json.dumps(asdict(growth)) if json_out else f"| {' | '.join(table_cells(growth))} |"
+                )
                 sys.stdout.flush()
-                click.echo(f"stages: {stages(found)}", err=True)
+                click.echo(f"stages: {stage_times(growth)}", err=True)
         finally:
             if spark is not None:
                 spark.stop()

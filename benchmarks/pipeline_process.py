@@ -1,4 +1,4 @@
-"""The Spark whose ingest is timed: `python -m benchmarks.pipeline_process PLAN`, JSON on its last line."""
+"""The Spark process whose ingest is timed: `python -m benchmarks.pipeline_process PLAN`."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ _FILE_BYTES = 64 << 20
 
 
 def write_recording(root: Path, frames: int) -> None:
+    """Writes a recording of two streams."""
     rng = np.random.default_rng(5)
     limits = recording.WriterLimits(segment_bytes=_FILE_BYTES)
     with recording.RecordingWriter(root, limits=limits) as writer:
@@ -36,64 +37,64 @@ def write_recording(root: Path, frames: int) -> None:
             writer.append(array, stream_id=stream, epoch=1, seq=number // len(STREAMS))
 
 
-def same_rows(spark: Any, root: Path, parquet: Path, frames: int) -> Any:
-    """The recording's rows with their payloads as Parquet, uncompressed; gives their schema."""
+def write_parquet(spark: Any, root: Path, parquet: Path, frames: int) -> Any:
+    """Writes the recording's rows with their payloads as uncompressed Parquet; returns the schema."""
     rows = spark.read.format("tensorpool").options(path=str(root), payload="inline").load()
     files = -(-frames * FRAME_BYTES // _FILE_BYTES)
     rows.repartition(files, "seq").write.option("compression", "none").parquet(str(parquet))
     return rows.schema
 
 
-def ingest(spark: Any, root: Path, home: Path, payload: str) -> int:
-    """One streaming query from the recording into the bronze table, to its end; gives the rows."""
-    out = home / f"out-{secrets.token_hex(4)}"
+def ingest(spark: Any, root: Path, directory: Path, payload: str) -> int:
+    """Runs a streaming query from the recording into the bronze table; returns the rows."""
+    out = directory / f"out-{secrets.token_hex(4)}"
     settings = definition.parse(
         {"pipeline": {"recordings": [str(root)], "out": str(out), "payload": payload}}
     )
-    places = Layout(out)
-    log = StageLog(places, layout.BRONZE, tables=[schemas.bronze_frames(settings.payload)])
+    paths = Layout(out)
+    log = StageLog(paths, layout.BRONZE, tables=[schemas.bronze_frames(settings.payload)])
     rows = 0
 
     def take(df: Any, batch: int) -> None:
         nonlocal rows
-        staging = places.staging / str(batch)
+        staging = paths.staging / str(batch)
         staging.mkdir(parents=True)
         written = bronze.write_rows(df, settings, str(staging))
         log.commit(batch, written)
-        rows += sum(one.rows for one in written if one.table == layout.BRONZE_FRAMES)
+        rows += sum(file.rows for file in written if file.table == layout.BRONZE_FRAMES)
 
-    started = bronze.source(spark, settings).writeStream.foreachBatch(take)
-    started.trigger(availableNow=True).option(
-        "checkpointLocation", str(places.checkpoint)
+    query = bronze.source(spark, settings).writeStream.foreachBatch(take)
+    query.trigger(availableNow=True).option(
+        "checkpointLocation", str(paths.checkpoint)
     ).start().awaitTermination()
-    _check(out / layout.BRONZE_FRAMES, rows)
+    _check_rows(out / layout.BRONZE_FRAMES, rows)
     shutil.rmtree(out)
     return rows
 
 
-def parquet_to_parquet(spark: Any, source: Path, schema: Any, home: Path) -> int:
-    """The same with what Spark has: its own source and its own sink, plain files."""
-    out = home / f"parquet-{secrets.token_hex(4)}"
-    made = spark.readStream.schema(schema).parquet(str(source)).writeStream.format("parquet")
-    made = made.option("compression", "none").option("checkpointLocation", f"{out}.checkpoint")
-    made.trigger(availableNow=True).start(str(out)).awaitTermination()
+def parquet_to_parquet(spark: Any, source: Path, schema: Any, directory: Path) -> int:
+    """Runs a streaming query with Spark's Parquet source and sink; returns the rows."""
+    out = directory / f"parquet-{secrets.token_hex(4)}"
+    query = spark.readStream.schema(schema).parquet(str(source)).writeStream.format("parquet")
+    query = query.option("compression", "none").option("checkpointLocation", f"{out}.checkpoint")
+    query.trigger(availableNow=True).start(str(out)).awaitTermination()
     rows = [int(pq.ParquetFile(path).metadata.num_rows) for path in out.glob("*.parquet")]
     shutil.rmtree(out)
     return sum(rows)
 
 
-def _check(table: Path, rows: int) -> None:
-    found = sum(pq.ParquetFile(path).metadata.num_rows for path in table.rglob("*.parquet"))
-    assert found == rows, f"{found} rows of {rows} are in the table"
+def _check_rows(table: Path, rows: int) -> None:
+    stored = sum(pq.ParquetFile(path).metadata.num_rows for path in table.rglob("*.parquet"))
+    assert stored == rows, f"{stored} rows of {rows} are in the table"
 
 
 def timed(work: dict[str, Callable[[], int]], frames: int, rounds: int) -> dict[str, float]:
-    """The shortest of some rounds, each thing in turn; the first round warms up."""
+    """Shortest time of each function over some rounds; a first round warms up."""
     best: dict[str, float] = {}
     for number in range(rounds + 1):
-        for name, one in work.items():
+        for name, run in work.items():
             started = time.perf_counter()
-            rows = one()
+            rows = run()
             elapsed = time.perf_counter() - started
             assert rows == frames, f"{name}: {rows} rows instead of {frames}"
             if number:
@@ -102,16 +103,17 @@ def timed(work: dict[str, Callable[[], int]], frames: int, rounds: int) -> dict[
 
 
 def main() -> None:
+    """Runs the plan of the command line."""
     plan = json.loads(sys.argv[1])
-    home, frames = Path(plan["directory"]), plan["frames"]
-    write_recording(home / "recording", frames)
-    spark = session(home)
+    directory, frames = Path(plan["directory"]), plan["frames"]
+    write_recording(directory / "recording", frames)
+    spark = session(directory)
     try:
-        schema = same_rows(spark, home / "recording", home / "parquet", frames)
+        schema = write_parquet(spark, directory / "recording", directory / "parquet", frames)
         work: dict[str, Callable[[], int]] = {
-            "inline_s": lambda: ingest(spark, home / "recording", home, "inline"),
-            "reference_s": lambda: ingest(spark, home / "recording", home, "ref"),
-            "parquet_s": lambda: parquet_to_parquet(spark, home / "parquet", schema, home),
+            "inline_s": lambda: ingest(spark, directory / "recording", directory, "inline"),
+            "reference_s": lambda: ingest(spark, directory / "recording", directory, "ref"),
+            "parquet_s": lambda: parquet_to_parquet(spark, directory / "parquet", schema, directory),
         }
         run = {"bytes": frames * FRAME_BYTES, **timed(work, frames, plan["rounds"])}
     finally:

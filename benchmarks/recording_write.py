@@ -1,8 +1,8 @@
-"""How fast frames are recorded, beside a plain sequential write of the same bytes to the same disk.
+"""Rate of recording, compared with a plain sequential write of the same bytes to the same disk.
 
-Both are on the disk when the time is taken: the plain file by one fsync, the recording sealed. The camera
-films a little faster than the plain write was, so that the disk is the bound; frames that it does not take
-are lost and counted, and every one has to be accounted for.
+The time ends when the data is on the disk: after one fsync of the plain file, after the seal of the
+recording. The camera publishes a little faster than the plain write, so that the disk is the limit. Frames
+that the disk cannot take are lost; the ledger has to count every one of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,55 +23,59 @@ import numpy as np
 
 import tensorpool as tp
 
-from .dataplane import Run, Settings, progress, undisturbed
+from .camera_process import FRAME_BYTES, STREAM_ID, CameraPlan
+from .dataplane import Run, Settings, measure_undisturbed, show_progress
 from .driver_process import DriverProcess, media_driver, media_driver_dir
-from .pair import Child, MeasurementFailed
-from .recording_camera import FRAME_BYTES, STREAM_ID, CameraPlan
+from .processes import ChildProcess, MeasurementFailed
 from .targets import Target
 
 FRAMES, QUICK_FRAMES = 3200, 160
 """2 GiB; 100 MiB."""
-_FASTER = 1.1
-_PATIENCE_S = 120.0
+_PACE_FACTOR = 1.1
+_TIMEOUT_S = 120.0
 _BLOCK_FRAMES = 12
 
 
 @dataclass(slots=True)
-class Writes:
-    """Every run: bytes a second of both, and the account."""
+class RecordingWrites:
+    """All runs: bytes per second of both, and the ledger."""
 
     runs: list[Run] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
     def ratio(self) -> float | None:
+        """Median of the rate relative to the plain write."""
         return statistics.median(run["ratio"] for run in self.runs) if self.runs else None
 
     def targets(self) -> list[Target]:
+        """Bound on the rate."""
         return [
             Target("recording of 640 KiB frames", "a plain write, fsync in both", 0.8, False, self.ratio())
         ]
 
     def others(self) -> float | None:
+        """Largest load by other processes during a measurement, in cores."""
         return max((run["others_cores"] for run in self.runs), default=None)
 
 
-def measure(settings: Settings) -> Writes:
-    found = Writes()
+def measure(settings: Settings) -> RecordingWrites:
+    """Runs the measurement."""
+    writes = RecordingWrites()
     deadline = time.monotonic() + settings.patience_s
     frames = QUICK_FRAMES if settings.is_quick else FRAMES
     for number in range(settings.runs):
-        progress(f"recording 640 KiB frames, run {number + 1}")
+        show_progress(f"recording 640 KiB frames, run {number + 1}")
         try:
-            found.runs.append(undisturbed(partial(one_run, frames=frames), deadline))
+            writes.runs.append(measure_undisturbed(partial(measure_once, frames=frames), deadline))
         except MeasurementFailed as error:
-            found.failures.append(f"recording, run {number + 1}: {error}")
-    progress("")
-    return found
+            writes.failures.append(f"recording, run {number + 1}: {error}")
+    show_progress("")
+    return writes
 
 
 @contextmanager
 def on_disk() -> Iterator[Path]:
-    """A directory on the disk where temporary files go (TMPDIR)."""
+    """A directory on the disk of temporary files (TMPDIR)."""
     directory = Path(tempfile.mkdtemp(prefix="tensorpool-bench-"))
     try:
         yield directory
@@ -79,40 +83,42 @@ def on_disk() -> Iterator[Path]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def one_run(directory: str, *, frames: int) -> Run:
+def measure_once(directory: str, *, frames: int) -> Run:
+    """One plain write, one recording, one more plain write."""
     with on_disk() as disk:
         before = plain_write(disk / "plain", frames)
-        recorded = record(directory, disk / "recording", frames, pace_hz=_FASTER * before / FRAME_BYTES)
+        recorded = record(directory, disk / "recording", frames, pace_hz=_PACE_FACTOR * before / FRAME_BYTES)
         after = plain_write(disk / "plain", frames)
-    # The disk may have changed its mind in between: the mean of both sides.
+    # The speed of the disk may change between the two: their mean counts.
     plain = statistics.mean((before, after))
     return {"plain_bytes_s": plain, "ratio": recorded["bytes_s"] / plain, **recorded}
 
 
 def plain_write(path: Path, frames: int) -> float:
-    """Bytes a second of a file written in large blocks, until it is on the disk."""
+    """Writes a file in large blocks and syncs it; returns bytes per second."""
     block = np.random.default_rng(1).integers(0, 256, _BLOCK_FRAMES * FRAME_BYTES, np.uint8).tobytes()
     left = frames * FRAME_BYTES
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
-        begun = time.monotonic_ns()
+        started_ns = time.monotonic_ns()
         while left > 0:
             left -= os.write(fd, memoryview(block)[:left])
         os.fsync(fd)
-        taken = time.monotonic_ns() - begun
+        taken_ns = time.monotonic_ns() - started_ns
     finally:
         os.close(fd)
         path.unlink()
-    return frames * FRAME_BYTES / taken * 1e9
+    return frames * FRAME_BYTES / taken_ns * 1e9
 
 
 def record(directory: str, root: Path, frames: int, *, pace_hz: float) -> dict[str, Any]:
+    """Records frames of a camera process; returns the rate and the ledger."""
     with ExitStack() as stack:
         stack.enter_context(media_driver(directory))
         driver = stack.enter_context(DriverProcess(directory))
         driver.wait_ready()
-        camera = Child(
-            "benchmarks.recording_camera", CameraPlan(directory, pace_hz).to_json(), state=directory
+        camera = ChildProcess(
+            "benchmarks.camera_process", CameraPlan(directory, pace_hz).to_json(), state=directory
         )
         stack.callback(camera.end)
         camera.expect_ready()
@@ -127,23 +133,23 @@ def record(directory: str, root: Path, frames: int, *, pace_hz: float) -> dict[s
         with tp.record(root, streams=[STREAM_ID], frames=frames, context=context, serve=False) as recorder:
             _wait_for(lambda: recorder.mapped()[STREAM_ID] is not None)
             camera.start(0)
-            begun = time.monotonic_ns()
+            started_ns = time.monotonic_ns()
             _wait_for(lambda: recorder.is_finished)
-        taken = time.monotonic_ns() - begun
+        taken_ns = time.monotonic_ns() - started_ns
         ledgers = recorder.ledger()
     return {
-        "bytes_s": sum(one.rows for one in ledgers) * FRAME_BYTES / taken * 1e9,
-        "rows": sum(one.rows for one in ledgers),
-        "lost": sum(sum(one.gaps.values()) for one in ledgers),
-        "unaccounted": sum(one.span - one.rows - sum(one.gaps.values()) for one in ledgers),
+        "bytes_s": sum(ledger.rows for ledger in ledgers) * FRAME_BYTES / taken_ns * 1e9,
+        "rows": sum(ledger.rows for ledger in ledgers),
+        "lost": sum(sum(ledger.gaps.values()) for ledger in ledgers),
+        "unaccounted": sum(ledger.span - ledger.rows - sum(ledger.gaps.values()) for ledger in ledgers),
     }
 
 
-def _wait_for(is_there: Any) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
-    while not is_there():
+def _wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _TIMEOUT_S
+    while not condition():
         if time.monotonic() > deadline:
-            raise MeasurementFailed("the recorder did not come to an end")
+            raise MeasurementFailed(f"the recorder was not ready or did not finish within {_TIMEOUT_S:.0f} s")
         time.sleep(0.002)
 
 
@@ -152,7 +158,8 @@ def _wait_for(is_there: Any) -> None:
 HEAD = ["640 KiB frames", "recorded MiB/s", "plain write MiB/s", "ratio", "lost", "unaccounted"]
 
 
-def rows(writes: Writes) -> list[list[str]]:
+def rows(writes: RecordingWrites) -> list[list[str]]:
+    """Rows of the table."""
     if not writes.runs:
         return []
     median = {key: statistics.median(run[key] for run in writes.runs) for key in ("bytes_s", "plain_bytes_s")}
@@ -169,8 +176,8 @@ def rows(writes: Writes) -> list[list[str]]:
     ]
 
 
-WORDS = (
-    "Recording: a camera in another process films a tenth faster than the plain write was; until the last "
-    "segment is sealed, and until the plain file's fsync is done; the plain write before and after, the mean "
-    "of both."
+NOTE = (
+    "Recording: a camera in another process publishes a tenth faster than the plain write; the time ends "
+    "when the last segment is sealed and when the plain file is synced; the plain write is the mean of one "
+    "before and one after."
 )

@@ -1,7 +1,7 @@
-"""Encode and decode times of two messages, next to `json` and msgpack's pure-Python mode.
+"""Encode and decode times of two messages, compared with `json` and msgpack's pure-Python mode.
 
-The same content goes through all three: typed messages through our codecs, plain dicts and lists through
-the others (which spares them the making of typed objects). Ratios above 1 say that we are faster.
+All three get the same content: our codecs typed messages, the others plain dicts and lists (so they need not
+create typed objects). A ratio above 1 means that our codec is faster.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ ROUND_SECONDS = 0.15
 
 
 def announce() -> sbe.ShmPoolAnnounce:
+    """A message with four pools."""
     return sbe.ShmPoolAnnounce(
         stream_id=10000,
         producer_id=7,
@@ -39,6 +40,7 @@ def announce() -> sbe.ShmPoolAnnounce:
 
 
 def response(results: int = 1000) -> sbe.DiscoveryResponse:
+    """A message with many results."""
     return sbe.DiscoveryResponse(
         request_id=1,
         status=sbe.DiscoveryStatus.OK,
@@ -76,7 +78,7 @@ def _result(number: int) -> sbe.DiscoveryResult:
 
 
 def microseconds(work: Callable[[], object]) -> float:
-    """The median of some rounds; each runs the work for a while and takes the average."""
+    """Median over some rounds of the average time of the work."""
     work()
     started = time.perf_counter()
     work()
@@ -91,7 +93,7 @@ def microseconds(work: Callable[[], object]) -> float:
 
 
 def pure_msgpack() -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
-    """msgpack's pure-Python packer and unpacker, whatever else was imported before."""
+    """The pure-Python packer and unpacker of msgpack, even if its extension is imported."""
     os.environ["MSGPACK_PUREPYTHON"] = "1"
     if util.find_spec("msgpack") is None:
         raise SystemExit("the comparison needs msgpack: pip install msgpack")
@@ -109,6 +111,7 @@ def pure_msgpack() -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
 
 
 def run(json_out: bool = False) -> dict[str, Any]:
+    """Measures both messages; prints a table unless `json_out`."""
     pack, unpack = pure_msgpack()
     rows = []
     for name, message in (

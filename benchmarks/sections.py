@@ -1,4 +1,4 @@
-"""The sections beyond the data plane, by the names that `--only` takes."""
+"""Sections of the report other than the data plane, by their `--only` names."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from . import (
     driver_growth,
     driver_report,
     driver_restart,
-    history,
+    per_consumer,
     pipeline,
+    recording_read,
     recording_write,
     spark,
-    wishes,
 )
 from .dataplane import Settings
-from .parts import Figures, Part
+from .section import Section, Table
 from .targets import Target
 
 
-class _Found(Protocol):
-    """What every measurement has."""
+class _Measurement(Protocol):
+    """Common interface of all measurements."""
 
     failures: list[str]
 
@@ -31,128 +31,127 @@ class _Found(Protocol):
     def others(self) -> float | None: ...
 
 
-def _part(
+def _section(
     key: str,
-    found: _Found,
+    runs: _Measurement,
     data: Any,
-    *tables: Figures,
-    words: list[str],
+    *tables: Table,
+    notes: list[str],
     targets: list[Target] | None = None,
-) -> Part:
-    reached = found.targets() if targets is None else targets
-    return Part(key, data, list(tables), reached, words, found.failures, found.others())
+) -> Section:
+    """Builds the section of a measurement; `targets` replaces the measurement's own list."""
+    chosen = runs.targets() if targets is None else targets
+    return Section(key, data, list(tables), chosen, notes, runs.failures, runs.others())
 
 
-def _driver_growth(settings: Settings) -> Part:
-    found = driver_growth.measure(settings)
-    return _part(
+def _driver_growth(settings: Settings) -> Section:
+    runs = driver_growth.measure(settings)
+    return _section(
         "driver_growth",
-        found,
-        driver_report.growth_json(found),
-        Figures("Driver with many streams", driver_report.GROWTH_HEAD, driver_report.growth_rows(found)),
-        words=[driver_report.growth_words()],
+        runs,
+        driver_report.growth_json(runs),
+        Table("Driver with many streams", driver_report.GROWTH_HEAD, driver_report.growth_rows(runs)),
+        notes=[driver_report.growth_note()],
     )
 
 
-def _driver_restart(settings: Settings) -> Part:
-    found = driver_restart.measure(settings)
-    return _part(
+def _driver_restart(settings: Settings) -> Section:
+    runs = driver_restart.measure(settings)
+    return _section(
         "driver_restart",
-        found,
-        driver_report.restart_json(found),
-        Figures("Driver restart", driver_report.RESTART_HEAD, driver_report.restart_rows(found)),
-        words=[driver_report.restart_words(found)],
+        runs,
+        driver_report.restart_json(runs),
+        Table("Driver restart", driver_report.RESTART_HEAD, driver_report.restart_rows(runs)),
+        notes=[driver_report.restart_note(runs)],
     )
 
 
-def _wishes(key: str, settings: Settings, *, own: bool) -> Part:
-    found = wishes.measure(settings, own=own, quiet=not own)
-    return _part(
+def _per_consumer(key: str, settings: Settings, *, streams: bool) -> Section:
+    runs = per_consumer.measure(settings, streams=streams, progress=not streams)
+    return _section(
         key,
-        found,
-        found.as_json()[key],
-        Figures("Streams of consumers' own", wishes.OWN_HEAD, found.own_rows()),
-        Figures("Progress off", wishes.PROGRESS_HEAD, found.progress_rows()),
-        words=found.words(),
-        targets=[target for target in found.targets() if target.ratio is not None],
+        runs,
+        runs.to_json()[key],
+        Table("Per-consumer streams", per_consumer.STREAMS_HEAD, runs.stream_rows()),
+        Table("Progress off", per_consumer.PROGRESS_HEAD, runs.progress_rows()),
+        notes=runs.notes(),
+        targets=[target for target in runs.targets() if target.ratio is not None],
     )
 
 
-def _own_streams(settings: Settings) -> Part:
-    return _wishes("own_streams", settings, own=True)
+def _per_consumer_streams(settings: Settings) -> Section:
+    return _per_consumer("per_consumer_streams", settings, streams=True)
 
 
-def _progress(settings: Settings) -> Part:
-    return _wishes("progress_off", settings, own=False)
+def _progress(settings: Settings) -> Section:
+    return _per_consumer("progress_off", settings, streams=False)
 
 
-def _recording(settings: Settings) -> Part:
-    found = recording_write.measure(settings)
-    return _part(
+def _recording(settings: Settings) -> Section:
+    runs = recording_write.measure(settings)
+    return _section(
         "recording",
-        found,
-        found.runs,
-        Figures("Recording", recording_write.HEAD, recording_write.rows(found)),
-        words=[recording_write.WORDS],
+        runs,
+        runs.runs,
+        Table("Recording", recording_write.HEAD, recording_write.rows(runs)),
+        notes=[recording_write.NOTE],
     )
 
 
-def _recordings(settings: Settings) -> Part:
-    found = history.measure(settings)
-    return _part(
+def _recordings(settings: Settings) -> Section:
+    runs = recording_read.measure(settings)
+    return _section(
         "recordings",
-        found,
-        found.to_json(),
-        Figures("Recordings", history.HEAD, found.rows()),
-        words=[history.words()],
+        runs,
+        runs.to_json(),
+        Table("Recordings", recording_read.HEAD, runs.rows()),
+        notes=[recording_read.note()],
     )
 
 
-def _discovery(settings: Settings) -> Part:
-    found = discovery.measure(settings)
-    return _part(
+def _discovery(settings: Settings) -> Section:
+    runs = discovery.measure(settings)
+    return _section(
         "discovery",
-        found,
-        found.as_json(),
-        Figures("Registry", discovery.HEAD, found.rows()),
-        words=found.words(),
+        runs,
+        runs.to_json(),
+        Table("Registry", discovery.HEAD, runs.rows()),
+        notes=runs.notes(),
     )
 
 
-def _spark(settings: Settings) -> Part:
-    found = spark.measure(settings)
-    return _part(
+def _spark(settings: Settings) -> Section:
+    runs = spark.measure(settings)
+    return _section(
         "spark",
-        found,
-        found.runs,
-        Figures("Spark", spark.HEAD, spark.rows(found)),
-        Figures("Planning a micro-batch", spark.PLANNING_HEAD, spark.planning_rows(found)),
-        words=[spark.words(found)],
+        runs,
+        runs.runs,
+        Table("Spark", spark.HEAD, spark.rows(runs)),
+        Table("Planning a micro-batch", spark.PLANNING_HEAD, spark.planning_rows(runs)),
+        notes=[spark.note(runs)],
     )
 
 
-def _pipeline(settings: Settings) -> Part:
-    found = pipeline.measure(settings)
-    return _part(
+def _pipeline(settings: Settings) -> Section:
+    runs = pipeline.measure(settings)
+    return _section(
         "pipeline",
-        found,
-        found.runs,
-        Figures("Pipeline", pipeline.HEAD, found.rows()),
-        words=[pipeline.words(found)],
+        runs,
+        runs.runs,
+        Table("Pipeline", pipeline.HEAD, runs.rows()),
+        notes=[pipeline.note(runs)],
     )
 
 
-def _bridge(settings: Settings) -> Part:
-    found = bridge.measure(settings)
-    return _part(
-        "bridge", found, found.runs, Figures("Bridge", bridge.HEAD, found.rows()), words=[found.words()]
-    )
+def _bridge(settings: Settings) -> Section:
+    runs = bridge.measure(settings)
+    return _section("bridge", runs, runs.runs, Table("Bridge", bridge.HEAD, runs.rows()), notes=[runs.note()])
 
 
-SECTIONS: dict[str, Callable[[Settings], Part]] = {
+SECTIONS: dict[str, Callable[[Settings], Section]] = {
     "driver-growth": _driver_growth,
     "driver-restart": _driver_restart,
-    "own-streams": _own_streams,
+    "per-consumer-streams": _per_consumer_streams,
     "progress": _progress,
     "recording": _recording,
     "recordings": _recordings,

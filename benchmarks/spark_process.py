@@ -1,4 +1,4 @@
-"""The Spark whose work is timed: `python -m benchmarks.spark_process PLAN`, JSON on its last line."""
+"""The Spark process whose queries are timed: `python -m benchmarks.spark_process PLAN`."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from .spark import FRAME_BYTES
 
 STREAM = 10_000
 _BATCH_ROWS = 16
-_SAME = (
+_EQUAL_RESULTS = (
     ("scan_s", "parquet_scan_s"),
     ("map_s", "parquet_map_s"),
     ("map_unverified_s", "parquet_map_s"),
     ("max_s", "parquet_max_s"),
 )
-"""Pairs that have to find the same."""
+"""Pairs of queries whose results have to be equal."""
 
 
 def write_both(root: Path, parquet: Path, frames: int) -> None:
-    """The same bytes as a recording and as Parquet, uncompressed."""
+    """Writes the same bytes as a recording and as uncompressed Parquet."""
     rng = np.random.default_rng(5)
     limits = recording.WriterLimits(segment_bytes=64 << 20)
     schema = pa.schema([("seq", pa.int64()), ("payload", pa.binary())])
@@ -54,7 +54,8 @@ def write_both(root: Path, parquet: Path, frames: int) -> None:
             )  # fmt: skip
 
 
-def session(home: Path) -> Any:
+def session(directory: Path) -> Any:
+    """A local Spark session whose files are in this directory."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -62,10 +63,10 @@ def session(home: Path) -> Any:
         "spark.ui.enabled": "false",
         "spark.driver.memory": "3g",
         "spark.driver.host": "127.0.0.1",
-        "spark.local.dir": str(home / "local"),
-        "spark.sql.warehouse.dir": str(home / "warehouse"),
+        "spark.local.dir": str(directory / "local"),
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.ui.showConsoleProgress": "false",
-        # Its default of 4,096 rows would put gigabytes into one batch.
+        # The default of 4,096 rows would put gigabytes into one batch.
         "spark.sql.parquet.columnarReaderBatchSize": str(_BATCH_ROWS),
         "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
     }
@@ -78,15 +79,17 @@ def session(home: Path) -> Any:
 
 
 def total(array: Any) -> int:
+    """Sum of all elements."""
     return int(array.sum(dtype=np.uint64))
 
 
-def brightest(array: Any) -> int:
+def maximum(array: Any) -> int:
+    """Largest element."""
     return int(array.max())
 
 
 def unmapped(fn: Callable[[Any], int]) -> Callable[[Any], int]:
-    """The same over segments that no task before has left mapped."""
+    """The same function over segments that no earlier task has mapped."""
 
     def run(array: Any) -> int:
         mmap_cache.enable_cache(False)
@@ -97,43 +100,44 @@ def unmapped(fn: Callable[[Any], int]) -> Callable[[Any], int]:
 
 
 def over_parquet(fn: Callable[[Any], int]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What one would write without references: bytes of a column, as numpy arrays."""
+    """The same function over a binary column, as code without references would do it."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             payload = batch.column("payload")
-            found = [fn(np.frombuffer(payload[row].as_buffer(), np.uint8)) for row in range(len(batch))]
-            yield pa.RecordBatch.from_pydict({"value": pa.array(found, pa.int64())})
+            values = [fn(np.frombuffer(payload[row].as_buffer(), np.uint8)) for row in range(len(batch))]
+            yield pa.RecordBatch.from_pydict({"value": pa.array(values, pa.int64())})
 
     return run
 
 
 def timed(work: dict[str, Callable[[], int]], rounds: int) -> dict[str, float]:
-    """The shortest of some rounds, each thing in turn; the first round warms up. Both sides have to agree."""
+    """Shortest time of each query over some rounds; a first round warms up. Pairs have to agree."""
     best: dict[str, float] = {}
-    answers: dict[str, int] = {}
+    results: dict[str, int] = {}
     for number in range(rounds + 1):
-        for name, one in work.items():
+        for name, query in work.items():
             started = time.perf_counter()
-            answers[name] = one()
+            results[name] = query()
             elapsed = time.perf_counter() - started
             if number:
                 best[name] = min(elapsed, best.get(name, elapsed))
-    for ours, theirs in _SAME:
-        if ours in answers:
-            assert answers[ours] == answers[theirs], f"{ours} and {theirs} found different things"
+    for ours, theirs in _EQUAL_RESULTS:
+        if ours in results:
+            assert results[ours] == results[theirs], f"{ours} and {theirs} have different results"
     return best
 
 
-def measure_queries(home: Path, frames: int, rounds: int) -> dict[str, float]:
+def measure_queries(directory: Path, frames: int, rounds: int) -> dict[str, float]:
+    """Times all queries."""
     from pyspark.sql import functions as F
 
     from tensorpool.spark import tensors
 
-    root, parquet = home / "recording", home / "parquet"
+    root, parquet = directory / "recording", directory / "parquet"
     write_both(root, parquet, frames)
-    spark = session(home)
-    # Both are looked at once; each round plans and runs a query of its own.
+    spark = session(directory)
+    # Both are loaded once; each round plans and runs a new query.
     references = spark.read.format("tensorpool").option("path", str(root)).load()
     inline = spark.read.format("tensorpool").options(path=str(root), payload="inline")
     payloads = inline.schema("seq bigint, payload binary").load()
@@ -142,8 +146,8 @@ def measure_queries(home: Path, frames: int, rounds: int) -> dict[str, float]:
     def value(frame: Any, column: Any) -> int:
         return int(frame.agg(F.sum(column)).collect()[0][0])
 
-    def mapped(fn: Callable[[Any], int], **how: Any) -> int:
-        return value(tensors.map(references, fn, "value bigint", **how), "value")
+    def mapped(fn: Callable[[Any], int], **options: Any) -> int:
+        return value(tensors.map(references, fn, "value bigint", **options), "value")
 
     def mapped_parquet(fn: Callable[[Any], int]) -> int:
         return value(theirs.mapInArrow(over_parquet(fn), "value bigint"), "value")
@@ -154,13 +158,13 @@ def measure_queries(home: Path, frames: int, rounds: int) -> dict[str, float]:
         "map_s": lambda: mapped(total),
         "map_unverified_s": lambda: mapped(total, verify=False),
         "parquet_map_s": lambda: mapped_parquet(total),
-        "max_s": lambda: mapped(brightest),
-        "parquet_max_s": lambda: mapped_parquet(brightest),
+        "max_s": lambda: mapped(maximum),
+        "parquet_max_s": lambda: mapped_parquet(maximum),
     }
-    # Last, since they leave nothing mapped for the others.
+    # Last, because they unmap the segments of the other queries.
     fresh = {
         "map_fresh_s": lambda: mapped(unmapped(total)),
-        "max_fresh_s": lambda: mapped(unmapped(brightest)),
+        "max_fresh_s": lambda: mapped(unmapped(maximum)),
     }
     try:
         return {**timed(work, rounds), **timed(fresh, rounds)}
@@ -169,35 +173,34 @@ def measure_queries(home: Path, frames: int, rounds: int) -> dict[str, float]:
 
 
 def write_segments(root: Path, count: int) -> None:
-    """One frame in each. All are listed, and those that planning looks at are there."""
+    """Writes a manifest of `count` segments of one frame each, and the files that planning opens."""
     with recording.RecordingWriter(root, background=False) as writer:
         writer.append(np.zeros(64, np.uint8), stream_id=STREAM, epoch=1, seq=0)
     (first,) = recording.open(root).by_segment(STREAM)
     block, _ = next(first[1].runs())
-    found = recording.open(root).segments
-    listed = np.repeat(found, count)
+    listed = np.repeat(recording.open(root).segments, count)
     listed["first_seq"] = listed["last_seq"] = np.arange(count)
     for seq in {*range(count // 2 - 2, min(count // 2 + 10, count)), count - 1} - {0}:
         segment = SegmentWriter(root, layout.SegmentName(STREAM, 1, seq))
-        segment.write(replace(block.as_frames(), seq=np.array([seq], np.uint64)))
+        segment.write(replace(block.to_frames(), seq=np.array([seq], np.uint64)))
         segment.seal()
     with manifest_store.locked(root):
         manifest_store.compact_locked(root, manifest.Manifest(1, listed))
 
 
-def measure_planning(home: Path, segments: int) -> tuple[float, float]:
-    """Milliseconds to plan a micro-batch, and the mebibytes of the process that does."""
-    root = home / f"segments-{segments}"
+def measure_planning(directory: Path, segments: int) -> tuple[float, float]:
+    """Milliseconds to plan a micro-batch, and the resident MiB of the planning process."""
+    root = directory / f"segments-{segments}"
     write_segments(root, segments)
-    found: Queue[tuple[float, float]] = Queue()
-    child = Process(target=_plan, args=(str(root), segments, found))
+    results: Queue[tuple[float, float]] = Queue()
+    child = Process(target=_plan, args=(str(root), segments, results))
     child.start()
-    result = found.get(timeout=120)
+    figures = results.get(timeout=120)
     child.join()
-    return result
+    return figures
 
 
-def _plan(root: str, segments: int, found: Queue[tuple[float, float]]) -> None:
+def _plan(root: str, segments: int, results: Queue[tuple[float, float]]) -> None:
     from tensorpool.spark.offsets import Position
     from tensorpool.spark.plan import Planner
 
@@ -212,19 +215,20 @@ def _plan(root: str, segments: int, found: Queue[tuple[float, float]]) -> None:
         best = min(best, time.perf_counter() - started)
     status = Path("/proc/self/status").read_text("ascii")
     resident = next(line for line in status.splitlines() if line.startswith("VmRSS"))
-    found.put((best * 1e3, int(resident.split()[1]) / 1024))
+    results.put((best * 1e3, int(resident.split()[1]) / 1024))
 
 
 def main() -> None:
+    """Runs the plan of the command line."""
     plan = json.loads(sys.argv[1])
-    home = Path(plan["directory"])
-    planning = {str(segments): measure_planning(home, segments) for segments in plan["segments"]}
+    directory = Path(plan["directory"])
+    planning = {str(segments): measure_planning(directory, segments) for segments in plan["segments"]}
     run: dict[str, Any] = {
         "bytes": plan["frames"] * FRAME_BYTES,
         "planning_ms": {key: value[0] for key, value in planning.items()},
         "resident_mib": {key: value[1] for key, value in planning.items()},
     }
-    run |= measure_queries(home, plan["frames"], plan["rounds"])
+    run |= measure_queries(directory, plan["frames"], plan["rounds"])
     print(json.dumps(run))
 
 

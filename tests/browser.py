@@ -1,4 +1,4 @@
-"""A real browser for pages: Chromium through its driver, spoken to in plain WebDriver."""
+"""A headless Chromium, controlled over WebDriver by chromedriver."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-PATIENCE_S = 60
+TIMEOUT_S = 60
 
 
 def missing() -> str | None:
-    """Why there is no browser here; None if there is one."""
+    """Text that says which program is missing; None if the browser is installed."""
     for name in ("chromium", "chromedriver"):
         if shutil.which(name) is None:
             return f"{name} is not installed (Debian: apt-get install chromium chromium-driver)"
@@ -27,54 +27,58 @@ def missing() -> str | None:
 
 
 class Browser:
-    """One window. What pages write to the console is kept."""
+    """One browser window, and the console log of its pages."""
 
     def __init__(self, address: str, session: str) -> None:
         self._base = f"{address}/session/{session}"
 
     def open(self, page: Path) -> None:
+        """Loads a page from a file."""
         call("POST", f"{self._base}/url", {"url": page.absolute().as_uri()})
 
     def run(self, script: str) -> Any:
-        """The value of a JavaScript function's body."""
+        """Runs the body of a JavaScript function; returns its value."""
         return call("POST", f"{self._base}/execute/sync", {"script": script, "args": []})
 
     def devtools(self, command: str, **parameters: Any) -> Any:
+        """Runs a command of the DevTools protocol."""
         return call("POST", f"{self._base}/goog/cdp/execute", {"cmd": command, "params": parameters})
 
     def resize(self, width: int, height: int = 800, *, is_phone: bool = False) -> None:
+        """Sets the size of the viewport."""
         self.devtools(
             "Emulation.setDeviceMetricsOverride",
             width=width, height=height, deviceScaleFactor=1, mobile=is_phone,
         )  # fmt: skip
 
     def prefer(self, scheme: str) -> None:
-        """`dark` or `light`."""
+        """Sets the preferred colour scheme, `dark` or `light`."""
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.devtools("Emulation.setEmulatedMedia", features=features)
 
     def log(self) -> list[dict[str, Any]]:
-        """What went wrong on the page: blocked requests, errors of scripts."""
-        found: list[dict[str, Any]] = call("POST", f"{self._base}/se/log", {"type": "browser"})
-        return found
+        """Console log of the page: blocked requests, script errors."""
+        entries: list[dict[str, Any]] = call("POST", f"{self._base}/se/log", {"type": "browser"})
+        return entries
 
-    def picture(self) -> bytes:
+    def screenshot(self) -> bytes:
         """The whole page as PNG."""
-        made = self.devtools("Page.captureScreenshot", format="png", captureBeyondViewport=True)
-        return base64.b64decode(made["data"])
+        result = self.devtools("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+        return base64.b64decode(result["data"])
 
     def pdf(self) -> bytes:
-        """As it would be printed on A4."""
-        made = self.devtools("Page.printToPDF", preferCSSPageSize=True, paperWidth=8.27, paperHeight=11.69)
-        return base64.b64decode(made["data"])
+        """The page as PDF, in A4."""
+        result = self.devtools("Page.printToPDF", preferCSSPageSize=True, paperWidth=8.27, paperHeight=11.69)
+        return base64.b64decode(result["data"])
 
 
 def call(method: str, url: str, body: Any = None) -> Any:
+    """Sends a WebDriver request; returns the value of its response."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
-            return json.load(answer)["value"]
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
+            return json.load(response)["value"]
     except urllib.error.HTTPError as error:
         with error:
             raise AssertionError(error.read().decode()) from None
@@ -82,9 +86,9 @@ def call(method: str, url: str, body: Any = None) -> Any:
 
 @contextmanager
 def browser() -> Iterator[Browser]:
-    """A browser of the test's own, which is gone at the end. It reaches no network."""
-    with tempfile.TemporaryDirectory() as home:
-        log = Path(home, "driver.log")
+    """Runs a private browser without network access."""
+    with tempfile.TemporaryDirectory() as directory:
+        log = Path(directory, "driver.log")
         with log.open("wb") as out:
             driver = subprocess.Popen(["chromedriver", "--port=0"], stdout=out, stderr=subprocess.STDOUT)
         try:
@@ -92,22 +96,22 @@ def browser() -> Iterator[Browser]:
             options = {
                 "args": [
                     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-                    "--hide-scrollbars", "--proxy-server=127.0.0.1:9", f"--user-data-dir={home}/profile",
+                    "--hide-scrollbars", "--proxy-server=127.0.0.1:9", f"--user-data-dir={directory}/profile",
                 ]
             }  # fmt: skip
-            wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
-            made = call("POST", f"{address}/session", {"capabilities": {"alwaysMatch": wanted}})
+            capabilities = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
+            session = call("POST", f"{address}/session", {"capabilities": {"alwaysMatch": capabilities}})
             try:
-                yield Browser(address, made["sessionId"])
+                yield Browser(address, session["sessionId"])
             finally:
-                call("DELETE", f"{address}/session/{made['sessionId']}")
+                call("DELETE", f"{address}/session/{session['sessionId']}")
         finally:
             driver.terminate()
-            driver.wait(PATIENCE_S)
+            driver.wait(TIMEOUT_S)
 
 
 def _port(driver: subprocess.Popen[bytes], log: Path) -> int:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         for line in log.read_text("utf-8", "replace").splitlines():
             if "started successfully on port" in line:
@@ -115,4 +119,4 @@ def _port(driver: subprocess.Popen[bytes], log: Path) -> int:
         if driver.poll() is not None:
             break
         time.sleep(0.05)
-    raise AssertionError(f"chromedriver does not start: {log.read_text('utf-8', 'replace')}")
+    raise AssertionError(f"chromedriver did not start: {log.read_text('utf-8', 'replace')}")

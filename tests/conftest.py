@@ -1,4 +1,4 @@
-"""What every test stands on: a check for leaks, private places, ids of its own, requirement markers."""
+"""Fixtures and hooks of all tests: leak check, private directories, stream ids, requirement markers."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
-import numpy as np  # noqa: F401  its threads, if it has any, start with the import: before the first snapshot
+import numpy as np  # noqa: F401  its threads start with the import, so before the first snapshot
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import leaks
 from tools.conformance import known_ids
 
-# Threads and processes get this long to end after a test before they count as leaked.
+# Threads and processes that are still running this long after a test count as leaked.
 SETTLE_SECONDS = 10.0
 
-# How long an example takes says more about who else is on the machine than about the code.
+# The duration of an example depends more on the load of the machine than on the code.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
-# A worker is told the width of its controller's terminal; commands that a test runs have none.
+# An xdist worker inherits the terminal width of its controller; commands that a test runs must not.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.pop("COLUMNS", None)
 
-# A shell makes what is in the background deaf to Ctrl-C, nohup to a hang-up, and so all that they start;
-# tests send both.
+# A shell makes background jobs ignore SIGINT, and nohup SIGHUP. Child processes inherit that, but tests send
+# both signals.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-pytest_plugins = ["pytester", "tests.side_by_side"]
+pytest_plugins = ["pytester", "tests.scheduling"]
 
 call_failed = pytest.StashKey[bool]()
 
-# Far above every default id, and different for test runs side by side on one machine.
+# Far above every default id, and different for concurrent test runs on one machine.
 _stream_ids = itertools.count(1_000_000 + os.getpid() % 100_000 * 1_000)
 
 
@@ -51,45 +51,45 @@ _stream_ids = itertools.count(1_000_000 + os.getpid() % 100_000 * 1_000)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _one_for_all_tests() -> None:
-    """What the first test to need it would start, and would then be blamed for."""
+def _session_processes() -> None:
+    """Starts processes that live as long as the session, so that no test is charged with them."""
     leaks.adopt_orphans()
     resource_tracker.ensure_running()
 
 
 @pytest.fixture(autouse=True)
-def no_leaks(request: pytest.FixtureRequest, _one_for_all_tests: None) -> Iterator[None]:
-    """Fails a test that leaves a descriptor, thread, process, mapping or shared-memory file behind.
+def no_leaks(request: pytest.FixtureRequest, _session_processes: None) -> Iterator[None]:
+    """Fails a test that leaks a descriptor, thread, process, mapping or shared-memory file.
 
-    Fixtures of wider scope are set up before this one, so what they hold is in the first snapshot.
+    Fixtures of wider scope are set up earlier, so the first snapshot contains their resources.
     """
     before = leaks.Snapshot.take()
     yield
-    # A failed test keeps its frames, and what they hold, in the traceback: that is no second finding.
+    # The traceback of a failed test keeps its objects alive: they are not leaks.
     # Spark keeps workers, sockets and threads for its next query.
     uses_spark = "spark" in request.fixturenames
     if request.node.stash.get(call_failed, False):
         if not uses_spark:
             leaks.settle(before, timeout=0).end_processes()
         return
-    found = leaks.settle(before, timeout=0 if uses_spark else SETTLE_SECONDS)
+    leaked = leaks.settle(before, timeout=0 if uses_spark else SETTLE_SECONDS)
     if uses_spark:
-        found.processes.clear()
-        found.threads.clear()
-        found.descriptors.clear()
+        leaked.processes.clear()
+        leaked.threads.clear()
+        leaked.descriptors.clear()
     if request.node.get_closest_marker("leaves_files"):
-        found.files.clear()
-    if found:
-        found.end_processes()
-        pytest.fail("the test leaked:\n  " + "\n  ".join(found.lines()), pytrace=False)
+        leaked.files.clear()
+    if leaked:
+        leaked.end_processes()
+        pytest.fail("the test leaked:\n  " + "\n  ".join(leaked.lines()), pytrace=False)
 
 
-# --- places and ids of a test's own
+# --- private directories and ids
 
 
 @pytest.fixture
 def shm_base(request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A private directory in shared memory. What is left in it at the end is a leak."""
+    """A private directory in shared memory. Files left in it count as leaked."""
     with private_directory(request.node, "tensorpool") as directory:
         directory.mkdir(mode=0o700)
         yield directory
@@ -97,15 +97,15 @@ def shm_base(request: pytest.FixtureRequest) -> Iterator[Path]:
 
 @pytest.fixture
 def aeron_dir(request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A path in shared memory for one media driver, which makes the directory and removes it."""
+    """A path in shared memory for one media driver, which creates and removes the directory."""
     with private_directory(request.node, "aeron") as directory:
         yield directory
 
 
 @contextmanager
 def private_directory(node: pytest.Item, kind: str) -> Iterator[Path]:
-    """A unique path under /dev/shm, removed at the end whatever is in it; leftovers fail the test."""
-    # The process id in the name lets test runs side by side tell their own from the others'.
+    """A unique path under /dev/shm, which is always removed; files left in it fail the test."""
+    # By the process id in the name, concurrent test runs recognise their own directories.
     path = leaks.SHM / f"{kind}-test-{os.getpid()}-{secrets.token_hex(4)}"
     yield path
     excused = node.stash.get(call_failed, False) or node.get_closest_marker("leaves_files")
@@ -116,23 +116,23 @@ def private_directory(node: pytest.Item, kind: str) -> Iterator[Path]:
 
 
 @pytest.fixture(autouse=True)
-def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Epoch marks and locks go here: a test sees and touches nothing of the user's, nor of another test's."""
-    home = tmp_path / "state"
-    home.mkdir(mode=0o700)
-    monkeypatch.setenv("XDG_STATE_HOME", str(home))
-    return home
+def user_state_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Private directory of epoch marks and locks, separate from the user's and from that of other tests."""
+    directory = tmp_path / "state"
+    directory.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_STATE_HOME", str(directory))
+    return directory
 
 
 @pytest.fixture
-def stand_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Contexts of this test and of its child processes do without an SHM driver, unless they ask for one."""
+def standalone_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes standalone the default mode of contexts in this test and its child processes."""
     monkeypatch.setenv("TENSORPOOL_CONTEXT__MODE", "standalone")
 
 
 @pytest.fixture
 def free_stream_ids() -> Callable[[], int]:
-    """Gives another stream id at each call; none is given twice."""
+    """A function that returns a new stream id at each call."""
     return lambda: next(_stream_ids)
 
 
@@ -144,7 +144,8 @@ def free_stream_id(free_stream_ids: Callable[[], int]) -> int:
 
 @pytest.fixture
 def wait_until() -> Callable[..., Any]:
-    """`wait_until(predicate, timeout=60)`: the predicate's first true value, or a failure that names it."""
+    """`wait_until(predicate, timeout=60)`: returns the first true value, or fails with the predicate's
+    name."""
 
     def wait(predicate: Callable[[], Any], timeout: float = 60) -> Any:
         values: list[Any] = [None]
@@ -168,26 +169,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--requirement-report",
         metavar="PATH",
-        help="write a JSON file: requirement id → tests that prove it → outcome",
+        help="write a JSON file: requirement id → its tests → outcome",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     path = config.getoption("--requirement-report")
-    # Tests run in worker processes tell the one that started them.
+    # xdist workers send their reports to the controller, which writes the file.
     if path and not config.option.collectonly and not hasattr(config, "workerinput"):
         config.pluginmanager.register(RequirementReport(Path(path)))
 
 
 class RequirementReport:
-    """Requirement id → tests that prove it → outcome, as JSON."""
+    """JSON report: requirement id → its tests → outcome."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._proofs: defaultdict[str, dict[str, str]] = defaultdict(dict)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        # Setup speaks first ("passed" or "skipped"); a later failure, teardown's too, has the last word.
+        # Setup reports first ("passed" or "skipped"); a later failure, also of teardown, replaces it.
         if report.when == "setup" or not report.passed:
             for key, name in report.user_properties:
                 if key == "requirement":
@@ -200,14 +201,14 @@ class RequirementReport:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     known = known_ids()
-    wrong = [
+    errors = [
         f"{item.nodeid}: no requirement {name!r}"
         for item in items
         for name in requirement_ids(item)
         if name not in known
     ]
-    if wrong:
-        raise pytest.UsageError("\n".join(wrong))
+    if errors:
+        raise pytest.UsageError("\n".join(errors))
     for item in items:
         item.user_properties += [("requirement", name) for name in requirement_ids(item)]
     if os.environ.get("TENSORPOOL_TEST_LONG") != "1":
@@ -218,6 +219,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def requirement_ids(item: pytest.Item) -> list[str]:
+    """Requirement ids of the markers of a test."""
     return [name for marker in item.iter_markers("requirement") for name in marker.args]
 
 
@@ -226,6 +228,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     report = yield
     if report.when == "call":
         item.stash[call_failed] = report.failed
-    # What a test wrote may be no text, and a report travels as text from worker to worker.
+    # The output of a test may not be valid text, but xdist sends reports as text.
     report.sections = [(name, text.encode("utf-8", "replace").decode()) for name, text in report.sections]
     return report

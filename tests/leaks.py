@@ -1,10 +1,10 @@
-"""Finds what a test leaves behind: descriptors, threads, processes, mappings, files in shared memory.
+"""Detection of leaks: descriptors, threads, processes, mappings, files in shared memory.
 
-A `Snapshot` names what exists at one moment. Two of them, one before and one after a test, give the
-leaks. Ends are not instantaneous (a joined native thread stays in /proc for a moment, a media driver
-removes its directory last), so `settle` looks again and again until nothing is left or time is up.
+A `Snapshot` lists the resources at one moment. The difference of two snapshots, before and after a test, are
+the leaks. Some resources end late (a joined native thread stays in /proc for a moment, a media driver removes
+its directory last), so `settle` repeats the comparison until there are no leaks or time is up.
 
-Everything comes from /proc: it sees native threads and descriptors that Python knows nothing about.
+All resources are read from /proc, which also shows native threads and descriptors unknown to Python.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 SHM = Path("/dev/shm")
-# Names that our code and Aeron's give to what they put there; the rest belongs to other programs.
+# Names of files of TensorPool and Aeron; all others belong to other programs.
 SHM_NAMES = re.compile(r"^(tensorpool|aeron)")
-# Directories made by the fixtures carry the process that made them: see `made_elsewhere`.
-OF_A_PROGRAM = re.compile(r"^(?:tensorpool|aeron-tensorpool|aeron)-(?:demo|bench)-")
+# The names of directories of the fixtures contain the process id of the test run: see `is_foreign`.
+PROGRAM_DIRECTORY = re.compile(r"^(?:tensorpool|aeron-tensorpool|aeron)-(?:demo|bench)-")
 TEST_DIRECTORY = re.compile(r"^(?:tensorpool|aeron)-test-(\d+)-")
-# Opened once, kept for the life of the process by the interpreter itself.
+# The interpreter opens these once and keeps them.
 KEPT_OPEN = ("/dev/urandom", "/dev/random")
 PR_SET_CHILD_SUBREAPER = 36
-# Place of the start time among the fields of a stat file that follow the name.
+# Index of the start time among the fields of a stat file after the name.
 START_TIME = 19
 
 
 def adopt_orphans() -> None:
     """Makes this process the parent of its descendants' orphans.
 
-    A test that kills a role with SIGKILL would otherwise lose sight of the children that role had.
+    Children of a process that a test kills would otherwise not be found.
     """
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-# Threads of libraries that stay once the library is imported: pyarrow's allocator has one.
-_FOR_LIFE = frozenset({"jemalloc_bg_thd"})
+# Threads that a library keeps after its import: pyarrow's allocator has one.
+_LIBRARY_THREADS = frozenset({"jemalloc_bg_thd"})
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What this process holds, each kind as key → words for a person."""
+    """Resources of this process by kind, each as key → text."""
 
     descriptors: Mapping[tuple[int, str], str] = field(default_factory=dict)
     threads: Mapping[tuple[int, str], str] = field(default_factory=dict)
@@ -60,6 +60,7 @@ class Snapshot:
 
     @classmethod
     def take(cls) -> Snapshot:
+        """Lists the resources of this moment."""
         return cls(
             descriptors=_descriptors(),
             threads=_threads(),
@@ -69,20 +70,20 @@ class Snapshot:
         )
 
     def since(self, before: Snapshot) -> Leaks:
-        """What is in this snapshot and was not in the other one."""
+        """Resources of this snapshot that are not in the other."""
         files = {key: text for key, text in self.files.items() if key not in before.files}
         return Leaks(
             descriptors=[text for key, text in self.descriptors.items() if key not in before.descriptors],
             threads=[text for key, text in self.threads.items() if key not in before.threads],
             processes={key: text for key, text in self.processes.items() if key not in before.processes},
             mappings=[text for key, text in self.mappings.items() if key not in before.mappings],
-            files=_outermost({key: text for key, text in files.items() if not made_elsewhere(Path(key))}),
+            files=_outermost({key: text for key, text in files.items() if not is_foreign(Path(key))}),
         )
 
 
 @dataclass
 class Leaks:
-    """What a test left behind, by kind."""
+    """Leaked resources by kind."""
 
     descriptors: list[str] = field(default_factory=list)
     threads: list[str] = field(default_factory=list)
@@ -91,17 +92,18 @@ class Leaks:
     files: dict[str, str] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
-        found = [f"file descriptor {text}" for text in self.descriptors]
-        found += [f"thread {text}" for text in self.threads]
-        found += [f"process {text}" for text in self.processes.values()]
-        found += [f"mapping of {text}" for text in self.mappings]
-        found += [f"{text} in shared memory" for text in self.files.values()]
-        return sorted(found)
+        """One line of text for each leak."""
+        lines = [f"file descriptor {text}" for text in self.descriptors]
+        lines += [f"thread {text}" for text in self.threads]
+        lines += [f"process {text}" for text in self.processes.values()]
+        lines += [f"mapping of {text}" for text in self.mappings]
+        lines += [f"{text} in shared memory" for text in self.files.values()]
+        return sorted(lines)
 
     def end_processes(self) -> None:
-        """Kills the leaked processes, so that one bad test does not spoil the ones after it."""
+        """Kills the leaked processes, so that they do not affect later tests."""
         for pid, started in self.processes:
-            # The start time tells a process from a later one with the same number.
+            # The start time distinguishes a process from a later one with the same id.
             if _start_time(f"/proc/{pid}/stat") == started:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -113,12 +115,12 @@ class Leaks:
 
 
 def settle(before: Snapshot, *, timeout: float) -> Leaks:
-    """The leaks since `before` that are still there when `timeout` seconds have passed."""
+    """Leaks since `before` that still exist after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     pause = 0.001
     leaks = Snapshot.take().since(before)
     while leaks and time.monotonic() < deadline:
-        # A cycle may be all that holds an object; collecting is too slow to do after every test.
+        # Only a reference cycle may keep an object alive. Collecting after every test would be too slow.
         gc.collect()
         time.sleep(pause)
         pause = min(pause * 2, 0.1)
@@ -127,21 +129,21 @@ def settle(before: Snapshot, *, timeout: float) -> Leaks:
 
 
 def remaining(directory: Path, *, timeout: float) -> list[str]:
-    """What is still in a directory when `timeout` seconds have passed; empty too if there is none."""
-    left: list[str] = []
+    """Paths that are still in a directory after `timeout` seconds; empty if the directory does not exist."""
+    paths: list[str] = []
 
-    def nothing_left() -> bool:
-        left[:] = sorted(str(path.relative_to(directory)) for path in directory.rglob("*"))
-        return not left
+    def is_empty() -> bool:
+        paths[:] = sorted(str(path.relative_to(directory)) for path in directory.rglob("*"))
+        return not paths
 
-    if not wait_for(nothing_left, timeout=timeout):
+    if not wait_for(is_empty, timeout=timeout):
         gc.collect()
-        nothing_left()
-    return left
+        is_empty()
+    return paths
 
 
 def wait_for(condition: Callable[[], object], *, timeout: float) -> bool:
-    """Looks until the condition holds; False when it does not within the time."""
+    """Waits until the condition holds; returns False at the timeout."""
     deadline = time.monotonic() + timeout
     pause = 0.001
     while not condition():
@@ -152,17 +154,17 @@ def wait_for(condition: Callable[[], object], *, timeout: float) -> bool:
     return True
 
 
-def made_elsewhere(path: Path) -> bool:
-    """Does an entry of /dev/shm belong to a program beside this one?
+def is_foreign(path: Path) -> bool:
+    """Whether an entry of /dev/shm belongs to another program.
 
-    /dev/shm is one for the whole machine: two test runs, or a test run and a real system, must not
-    see leaks in each other. Asked of suspects alone, since it reads the maps of every process.
+    The whole machine shares /dev/shm: two test runs, or a test run and a real system, must not take each
+    other's files for leaks. Called only for possible leaks, because it reads the maps of every process.
     """
     root = SHM / path.relative_to(SHM).parts[0]
     if TEST_DIRECTORY.match(root.name):
         return _is_of_another_run(root.name)
-    if OF_A_PROGRAM.match(root.name):
-        # A demonstration or a benchmark that someone runs beside the tests; their own tests look after them.
+    if PROGRAM_DIRECTORY.match(root.name):
+        # A demo or benchmark that runs beside the tests; their own tests check for leaks.
         return True
     ours = _descendants() | {os.getpid()}
     for process in Path("/proc").iterdir():
@@ -176,12 +178,13 @@ def made_elsewhere(path: Path) -> bool:
 
 
 def _is_of_another_run(name: str) -> bool:
-    """Only a test run makes such directories, and each looks after its own."""
+    """Whether a test directory belongs to another test run, which checks it itself."""
     match = TEST_DIRECTORY.match(name)
     return match is not None and int(match[1]) != os.getpid()
 
 
 def remove(path: Path) -> None:
+    """Removes a file or a directory tree."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -195,7 +198,7 @@ def _descriptors() -> dict[tuple[int, str], str]:
             target = os.readlink(f"/proc/self/fd/{name}")
         except OSError:  # the descriptor of this very listing
             continue
-        # Py4J opens and drops connections to a Spark that runs whenever it has something to say.
+        # Py4J opens and closes connections to Spark at any time.
         if target.startswith("socket:") and "py4j.java_gateway" in sys.modules:
             continue
         if target not in KEPT_OPEN:
@@ -215,7 +218,7 @@ def _threads() -> dict[tuple[int, str], str]:
             native_name = Path(f"/proc/self/task/{name}/comm").read_text().strip()
         except OSError:
             continue
-        if native_name in _FOR_LIFE:
+        if native_name in _LIBRARY_THREADS:
             continue
         kind = f"Python thread {python_names[tid]!r}" if tid in python_names else "native"
         found[tid, started] = f"{tid} {native_name!r} ({kind})"
@@ -226,8 +229,7 @@ def _processes() -> dict[tuple[int, str], str]:
     found = {}
     for pid in _descendants():
         fields = _stat(f"/proc/{pid}/stat")
-        # A zombie has ended, and only its number is left. An empty command line would not tell: a process
-        # that is just being started has one too.
+        # A zombie has ended. An empty command line would be no criterion: a starting process has one too.
         if not fields or fields[0] in {"Z", "X"}:
             continue
         try:
@@ -243,17 +245,17 @@ def _descendants() -> set[int]:
     for name in os.listdir("/proc"):
         if name.isdigit() and (fields := _stat(f"/proc/{name}/stat")):
             children.setdefault(int(fields[1]), []).append(int(name))
-    found: set[int] = set()
+    descendants: set[int] = set()
     queue = [os.getpid()]
     while queue:
-        born = children.get(queue.pop(), [])
-        found.update(born)
-        queue.extend(born)
-    return found
+        pids = children.get(queue.pop(), [])
+        descendants.update(pids)
+        queue.extend(pids)
+    return descendants
 
 
 def _mappings() -> dict[str, str]:
-    # Not Aeron's: an embedded media driver keeps a log buffer mapped for seconds after its last use.
+    # Aeron's mappings do not count: an embedded media driver keeps log buffers mapped for seconds.
     found = {}
     for line in Path("/proc/self/maps").read_text().splitlines():
         path = line.split(maxsplit=5)[-1]
@@ -265,27 +267,27 @@ def _mappings() -> dict[str, str]:
 def _files() -> dict[str, str]:
     found = {}
     for name in os.listdir(SHM):
-        # Other test runs look after their own, and have many.
+        # Other test runs check their own files, of which there are many.
         if not SHM_NAMES.match(name) or _is_of_another_run(name):
             continue
         root = SHM / name
-        found[str(root)] = _described(root)
-        # A media driver's own directory changes behind a test's back (log buffers linger for
-        # seconds after their publication), so of Aeron's only the directory as a whole counts.
+        found[str(root)] = _describe(root)
+        # Log buffers in a media driver's directory outlive their publication by seconds, so only the
+        # directory as a whole counts.
         if root.name.startswith("tensorpool") and root.is_dir():
             for directory, directories, names in os.walk(root):
                 for inner in (*directories, *names):
                     path = Path(directory, inner)
-                    found[str(path)] = _described(path)
+                    found[str(path)] = _describe(path)
     return found
 
 
-def _described(path: Path) -> str:
+def _describe(path: Path) -> str:
     return f"{'directory' if path.is_dir() else 'file'} {path}"
 
 
 def _outermost(files: dict[str, str]) -> dict[str, str]:
-    """Leaves out what lies inside another entry: one leaked directory is one line."""
+    """Removes entries inside other entries: a leaked directory is one line."""
     return {
         key: text
         for key, text in files.items()
@@ -294,8 +296,8 @@ def _outermost(files: dict[str, str]) -> dict[str, str]:
 
 
 def _stat(path: str) -> list[str]:
-    """The fields of a stat file after the name, which may itself hold spaces and brackets."""
-    # Read for every process of the machine, before and after each test: by the shortest way.
+    """Fields of a stat file after the name, which may contain spaces and brackets."""
+    # Plain system calls: this runs for every process of the machine before and after each test.
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

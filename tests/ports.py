@@ -1,4 +1,4 @@
-"""Ports for tests whose programs bind them later: no two tests get the same one, in whatever process."""
+"""Free ports for programs that bind them later; two tests never get the same port, also across processes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 import socket
 from itertools import count
 
-# Below those that the kernel hands out by itself (from 32768): a port that nobody has at the moment would
-# else be anybody's a moment later. Processes start at different places, and never give one twice.
+# Below the kernel's ephemeral ports (from 32768), which the kernel may assign to another program at any time.
+# Processes start at different ports and never return one twice.
 _FIRST, _SPAN = 10_000, 22_000
 _numbers = count(os.getpid() * 1009)
 
@@ -18,7 +18,7 @@ def free_port() -> int:
         port = _FIRST + next(_numbers) % _SPAN
         if all(_can_bind(port, kind) for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM)):
             return port
-    raise AssertionError("every port is taken")
+    raise AssertionError(f"no free port between {_FIRST} and {_FIRST + _SPAN}")
 
 
 def _can_bind(port: int, kind: socket.SocketKind) -> bool:

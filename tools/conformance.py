@@ -1,9 +1,9 @@
-"""Says which requirements of the specifications have a test: `make conformance`.
+"""The command behind `make conformance`: which requirements of the specifications have a test.
 
-A Python test names what it proves with `@pytest.mark.requirement("wire-8.3-1")`, a Rust test with a
-line `/// requirement: wire-8.3-1, wire-8.3-2` in the comment above its `#[test]`. Tests are collected,
-never run. The exit status is 1 for a gap in a section that complete.toml declares complete, for an id
-that does not exist, and for a list of requirements that differs from the specifications' own.
+A Python test names its requirements with `@pytest.mark.requirement("wire-8.3-1")`, a Rust test with a line
+`/// requirement: wire-8.3-1, wire-8.3-2` in the comment above its `#[test]`. The tests are collected, not
+run. The exit status is 1 for a missing test in a section that complete.toml declares complete, for an unknown
+id, and for a list of requirements that differs from that of the specifications.
 """
 
 from __future__ import annotations
@@ -23,19 +23,21 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LISTED = ROOT / "tests" / "conformance" / "requirements.csv"
+REQUIREMENTS = ROOT / "tests" / "conformance" / "requirements.csv"
 COMPLETE = ROOT / "tests" / "conformance" / "complete.toml"
-# The specifications themselves stay outside the repository; where they lie beside it, the ids must agree.
-SPECIFIED = ROOT.parent / "shared" / "specs" / "requirements.csv"
+# The specifications are not part of the repository; if they are beside it, the ids must agree.
+SPECIFICATION_REQUIREMENTS = ROOT.parent / "shared" / "specs" / "requirements.csv"
 
 RUST_REQUIREMENT = re.compile(r"^\s*/// requirement:\s*(?P<ids>.*)$")
 RUST_TEST = re.compile(r"^\s*#\[(?:\w+::)*test\]")
-# What may stand between the comment line and the test attribute.
+# Lines that are allowed between the comment line and the test attribute.
 RUST_BETWEEN = re.compile(r"^\s*(///|#\[)")
 
 
 @dataclass(frozen=True)
 class Requirement:
+    """A requirement of a specification."""
+
     id: str
     level: str
     section: str
@@ -44,36 +46,40 @@ class Requirement:
 
     @property
     def document(self) -> str:
+        """Name of the specification."""
         return self.id.partition("-")[0]
 
-    def inside(self, section: str) -> bool:
-        """Is it in this section or one below it? 15.2 holds 15.2.1 but not 15.21; * is the whole document."""
+    def is_in(self, section: str) -> bool:
+        """Whether it is in this section or below. 15.2 contains 15.2.1 but not 15.21; * is the whole
+        document."""
         return section in {"*", self.section} or self.section.startswith(f"{section}.")
 
 
 @dataclass
 class Findings:
-    """Tests by requirement id, and everything that is wrong."""
+    """Tests by requirement id, and errors."""
 
     tests: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     errors: list[str] = field(default_factory=list)
 
 
-def listed(path: Path = LISTED) -> list[Requirement]:
+def read_requirements(path: Path = REQUIREMENTS) -> list[Requirement]:
+    """Reads requirements.csv."""
     with path.open(newline="", encoding="utf-8") as file:
         return [Requirement(**row) for row in csv.DictReader(file)]
 
 
 @cache
 def known_ids() -> frozenset[str]:
-    return frozenset(requirement.id for requirement in listed())
+    """Ids of all requirements."""
+    return frozenset(requirement.id for requirement in read_requirements())
 
 
-# --- collecting
+# --- collection
 
 
 def python_tests(root: Path, findings: Findings) -> None:
-    """Lets pytest collect, and reads the markers of what it found."""
+    """Collects the Python tests with pytest and reads their markers."""
     import pytest
 
     class Collector:
@@ -95,20 +101,21 @@ def python_tests(root: Path, findings: Findings) -> None:
 
 
 def rust_tests(root: Path, findings: Findings) -> None:
+    """Reads the requirement lines of the Rust tests."""
     for path in sorted((root / "crates").rglob("*.rs")):
-        place = path.relative_to(root)
+        source = path.relative_to(root)
         lines = path.read_text(encoding="utf-8").splitlines()
         for number, line in enumerate(lines, start=1):
             if not (match := RUST_REQUIREMENT.match(line)):
                 continue
-            if not _above_a_test(lines[number:]):
-                findings.errors.append(f"{place}:{number}: a requirement line without a #[test] below it")
+            if not _precedes_test(lines[number:]):
+                findings.errors.append(f"{source}:{number}: a requirement line without a #[test] below it")
                 continue
             for name in re.split(r"[,\s]+", match["ids"].strip()):
-                findings.tests[name].append(f"{place}:{number}")
+                findings.tests[name].append(f"{source}:{number}")
 
 
-def _above_a_test(following: Iterable[str]) -> bool:
+def _precedes_test(following: Iterable[str]) -> bool:
     for line in following:
         if RUST_TEST.match(line):
             return True
@@ -117,10 +124,11 @@ def _above_a_test(following: Iterable[str]) -> bool:
     return False
 
 
-# --- judging
+# --- checks
 
 
 def check_ids(requirements: list[Requirement], findings: Findings) -> None:
+    """Reports unknown ids and tests of untestable requirements."""
     known = {requirement.id for requirement in requirements}
     for name in sorted(findings.tests.keys() - known):
         findings.errors.append(f"no requirement {name!r}, named by {', '.join(findings.tests[name])}")
@@ -138,22 +146,26 @@ def check_complete(
             findings.errors.append(f"complete.toml: no document {document!r}")
             continue
         for section in sections:
-            inside = [one for one in requirements if one.document == document and one.inside(section)]
+            inside = [
+                requirement
+                for requirement in requirements
+                if requirement.document == document and requirement.is_in(section)
+            ]
             if not inside:
                 findings.errors.append(f"complete.toml: no section {section!r} in {document}")
-            if gaps := [one.id for one in inside if missing(one, findings)]:
+            if gaps := [requirement.id for requirement in inside if lacks_test(requirement, findings)]:
                 findings.errors.append(
                     f"{document} §{section} is declared complete but has no test for {', '.join(gaps)}"
                 )
 
 
-def check_specified(requirements: list[Requirement], specified: Path, findings: Findings) -> bool:
-    """Compares with the specifications' own list; False where that is not at hand."""
+def check_specification(requirements: list[Requirement], specified: Path, findings: Findings) -> bool:
+    """Compares with the list of the specifications; returns False if it is not available."""
     if not specified.is_file():
         return False
     with specified.open(newline="", encoding="utf-8") as file:
         theirs = {row["id"]: (row["level"], row["section"]) for row in csv.DictReader(file)}
-    ours = {one.id: (one.level, one.section) for one in requirements}
+    ours = {requirement.id: (requirement.level, requirement.section) for requirement in requirements}
     for name in sorted(theirs.keys() - ours.keys()):
         findings.errors.append(f"{name} is in the specifications but not in requirements.csv")
     for name in sorted(ours.keys() - theirs.keys()):
@@ -164,14 +176,16 @@ def check_specified(requirements: list[Requirement], specified: Path, findings: 
     return True
 
 
-def missing(requirement: Requirement, findings: Findings) -> bool:
+def lacks_test(requirement: Requirement, findings: Findings) -> bool:
+    """Whether a testable requirement has no test."""
     return not requirement.untestable and not findings.tests.get(requirement.id)
 
 
-# --- telling
+# --- output
 
 
 def by_section(requirements: list[Requirement]) -> Iterator[tuple[str, str, list[Requirement]]]:
+    """Requirements grouped by document and section."""
     sections: dict[tuple[str, str], list[Requirement]] = {}
     for requirement in requirements:
         sections.setdefault((requirement.document, requirement.section), []).append(requirement)
@@ -180,33 +194,35 @@ def by_section(requirements: list[Requirement]) -> Iterator[tuple[str, str, list
 
 
 def table(requirements: list[Requirement], findings: Findings, only_totals: bool) -> str:
+    """Text table of the sections and the totals."""
     lines = [] if only_totals else [f"{'document':<10} {'section':<9} {'tested':>9}  missing"]
     for document, section, inside in () if only_totals else by_section(requirements):
-        gaps = [one.id for one in inside if missing(one, findings)]
-        testable = [one for one in inside if not one.untestable]
+        gaps = [requirement.id for requirement in inside if lacks_test(requirement, findings)]
+        testable = [requirement for requirement in inside if not requirement.untestable]
         tested = f"{len(testable) - len(gaps)} of {len(testable)}"
         lines.append(f"{document:<10} {section:<9} {tested:>9}  {', '.join(gaps)}".rstrip())
-    testable = [one for one in requirements if not one.untestable]
-    gaps = [one.id for one in testable if missing(one, findings)]
+    testable = [requirement for requirement in requirements if not requirement.untestable]
+    gaps = [requirement.id for requirement in testable if lacks_test(requirement, findings)]
     untestable = len(requirements) - len(testable)
     lines.append(f"{len(testable) - len(gaps)} of {len(testable)} have a test; {untestable} cannot be tested")
     return "\n".join(lines)
 
 
-def as_json(requirements: list[Requirement], findings: Findings) -> str:
+def to_json(requirements: list[Requirement], findings: Findings) -> str:
+    """All requirements with their tests, and the errors, as JSON."""
     return json.dumps(
         {
             "requirements": [
                 {
-                    "id": one.id,
-                    "level": one.level,
-                    "document": one.document,
-                    "section": one.section,
-                    "summary": one.summary,
-                    "untestable": one.untestable or None,
-                    "tests": findings.tests.get(one.id, []),
+                    "id": requirement.id,
+                    "level": requirement.level,
+                    "document": requirement.document,
+                    "section": requirement.section,
+                    "summary": requirement.summary,
+                    "untestable": requirement.untestable or None,
+                    "tests": findings.tests.get(requirement.id, []),
                 }
-                for one in requirements
+                for requirement in requirements
             ],
             "errors": findings.errors,
         },
@@ -215,14 +231,15 @@ def as_json(requirements: list[Requirement], findings: Findings) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Prints the report; returns the exit status."""
     parser = argparse.ArgumentParser(prog="make conformance", description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="the same as JSON")
-    parser.add_argument("--quiet", action="store_true", help="only the totals and what is wrong")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--quiet", action="store_true", help="print only the totals and the errors")
     parser.add_argument("--root", type=Path, default=ROOT, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
 
     root: Path = options.root.resolve()
-    requirements = listed(root / LISTED.relative_to(ROOT))
+    requirements = read_requirements(root / REQUIREMENTS.relative_to(ROOT))
     complete: dict[str, list[str]] = tomllib.loads((root / COMPLETE.relative_to(ROOT)).read_text())[
         "complete"
     ]
@@ -231,9 +248,11 @@ def main(arguments: list[str] | None = None) -> int:
     rust_tests(root, findings)
     check_ids(requirements, findings)
     check_complete(requirements, complete, findings)
-    compared = check_specified(requirements, root.parent / SPECIFIED.relative_to(ROOT.parent), findings)
+    compared = check_specification(
+        requirements, root.parent / SPECIFICATION_REQUIREMENTS.relative_to(ROOT.parent), findings
+    )
 
-    print(as_json(requirements, findings) if options.json else table(requirements, findings, options.quiet))
+    print(to_json(requirements, findings) if options.json else table(requirements, findings, options.quiet))
     if compared and not options.quiet:
         print("the ids were compared with the specifications", file=sys.stderr)
     for error in findings.errors:

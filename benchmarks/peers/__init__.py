@@ -1,1 +1,1 @@
-"""Other libraries that carry arrays between processes, each by the best its Python API has."""
+"""The measured libraries: TensorPool and others, each used by the fastest means of its Python API."""

@@ -1,4 +1,4 @@
-"""iceoryx2: loaned samples filled in place, received zero-copy."""
+"""iceoryx2: loaned samples are filled in place and received without a copy."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ import iceoryx2 as iox2
 
 from ..library import WORD_BYTES, Frames, Plan, Sender, Source
 
-# So many empty looks go by before the loop outside gets to look at the clock.
-_SPINS = 256
+# Empty polls before the caller's loop gets control and reads the clock.
+_POLLS_PER_YIELD = 256
 
 
 class Iceoryx2:
+    """iceoryx2 publish-subscribe."""
+
     def version(self) -> str:
         return version("iceoryx2")
 
@@ -55,18 +57,18 @@ class Iceoryx2:
 def _frames(subscriber: Any, count: int) -> Frames:
     receive, view, end = subscriber.receive, (ctypes.c_uint64 * count).from_address, count - 1
     while True:
-        for _ in range(_SPINS):
+        for _ in range(_POLLS_PER_YIELD):
             sample = receive()
             if sample is not None:
-                words = view(sample.payload_ptr)
-                yield words[0], words[end]
+                values = view(sample.payload_ptr)
+                yield values[0], values[end]
         yield None
 
 
 def _service(plan: Plan) -> Any:
     iox2.set_log_level(iox2.LogLevel.Error)
     config = iox2.config.default()
-    # Everything it makes carries a name of this measurement, so that nothing can stay behind unseen.
+    # All files carry the name of this measurement, so that leftovers can be found and removed.
     config.global_cfg.root_path = iox2.Path.new(f"{plan.directory}/")
     config.global_cfg.prefix = iox2.FileName.new(f"{Path(plan.directory).name}-")
     node = iox2.NodeBuilder.new().config(config).create(iox2.ServiceType.Ipc)

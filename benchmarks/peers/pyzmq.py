@@ -1,4 +1,4 @@
-"""ZeroMQ: no shared memory, a local socket; the yardstick for copying through the kernel."""
+"""ZeroMQ: a local socket without shared memory, the reference for copies through the kernel."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ import zmq
 
 from ..library import Frames, Plan, Sender, Source
 
-_SPINS = 256
+# Empty polls before the caller's loop gets control and reads the clock.
+_POLLS_PER_YIELD = 256
 
 
 class PyZmq:
+    """ZeroMQ PUB/SUB over ipc."""
+
     def version(self) -> str:
         return f"{zmq.__version__} (libzmq {zmq.zmq_version()})"
 
@@ -44,13 +47,13 @@ class PyZmq:
 def _frames(socket: zmq.Socket[bytes]) -> Frames:
     receive, dont_wait, again = socket.recv, zmq.DONTWAIT, zmq.Again
     while True:
-        for _ in range(_SPINS):
+        for _ in range(_POLLS_PER_YIELD):
             try:
                 frame = receive(dont_wait, copy=False)
             except again:
                 continue
-            words = frame.buffer.cast("Q")
-            yield words[0], words[-1]
+            values = frame.buffer.cast("Q")
+            yield values[0], values[-1]
         yield None
 
 

@@ -1,4 +1,4 @@
-"""TensorPool without a driver: what leases cost is the difference."""
+"""TensorPool without a driver; the difference to `tensorpool` is the cost of leases."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import tensorpool as tp
 
 from .. import driver_process
 from ..library import Plan
-from ..ours import TensorPool, open_context
+from .tensorpool import TensorPool, open_context
 
 
-class StandAlone(TensorPool):
+class StandaloneTensorPool(TensorPool):
+    """TensorPool in standalone mode."""
+
     def terms(self) -> str:
         return "tensorpool without a driver: no leases, the producer owns the memory"
 
@@ -22,4 +24,4 @@ class StandAlone(TensorPool):
         return open_context(plan, "standalone")
 
 
-LIBRARY = StandAlone()
+LIBRARY = StandaloneTensorPool()

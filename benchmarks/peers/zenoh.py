@@ -1,4 +1,4 @@
-"""zenoh: payloads in its shared memory, over a local socket."""
+"""zenoh: payloads in its shared memory, announced over a local socket."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ import zenoh
 from ..library import Frames, Plan, Sender, Source
 
 _KEY = "tensorpool/benchmark"
-_SPARE = 4
+_SPARE_SLOTS = 4
 
 
 class Zenoh:
+    """zenoh peers with shared memory."""
+
     def version(self) -> str:
         return version("eclipse-zenoh")
 
@@ -33,16 +35,16 @@ class Zenoh:
     @contextmanager
     def producer(self, plan: Plan, source: Source) -> Iterator[Sender]:
         with zenoh.open(_config(plan, "listen")) as session:
-            # Room for what lies in the ring and what is in the making, and for its own bookkeeping.
-            room = plan.size_bytes * (plan.nslots + _SPARE) + (1 << 16)
-            provider = zenoh.shm.ShmProvider.default_backend(room)
+            # Space for the ring, for samples being filled, and for zenoh's bookkeeping.
+            pool_bytes = plan.size_bytes * (plan.nslots + _SPARE_SLOTS) + (1 << 16)
+            provider = zenoh.shm.ShmProvider.default_backend(pool_bytes)
             publisher = session.declare_publisher(_KEY, congestion_control=zenoh.CongestionControl.DROP)
             alloc, put, data, size = provider.alloc, publisher.put, source.bytes, plan.size_bytes
             policy, full = zenoh.shm.GarbageCollect(), zenoh.ZError
 
             def send() -> None:
-                # Blocking for room would be for good once the consumer is gone. Without room the frame is
-                # lost, as it would be in a ring.
+                # Waiting for space would block forever after the consumer has ended. Without space the frame
+                # is lost, as in a ring.
                 try:
                     buffer = alloc(size, policy=policy)
                 except full:
@@ -64,12 +66,12 @@ def _frames(subscriber: Any) -> Frames:
     while True:
         sample = receive()
         if sample is None:
-            # Its own threads bring the sample in: on few cores they need the one that this loop spins on.
+            # zenoh's threads deliver the sample: with few cores they need the core that this loop spins on.
             time.sleep(0)
             yield None
             continue
-        words = memoryview(bytes(sample.payload.as_shm() or sample.payload)).cast("Q")
-        yield words[0], words[-1]
+        values = memoryview(bytes(sample.payload.as_shm() or sample.payload)).cast("Q")
+        yield values[0], values[-1]
 
 
 def _config(plan: Plan, role: str) -> Any:

@@ -1,4 +1,4 @@
-"""A camera that films noise at 30 frames a second: `python camera.py [STREAM]`. Stop it with Ctrl-C."""
+"""A camera that publishes noise at 30 frames per second: `python camera.py [STREAM]`. Stop it with Ctrl-C."""
 
 import sys
 import time
@@ -17,7 +17,7 @@ with (
 ):
     noise = np.random.default_rng()
     while True:
-        # No slot while the driver is away: the frame is skipped, and counted.
+        # Without a driver there is no slot: the frame is skipped and counted.
         with suppress(tp.ClaimRefused), camera.claim((480, 640), "uint16") as slot:
             slot.array[:] = noise.integers(0, 4096, slot.array.shape)
         time.sleep(1 / 30)

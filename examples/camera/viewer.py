@@ -13,6 +13,6 @@ stream_id = int(sys.argv[1]) if len(sys.argv) > 1 else 20000
 with tp.open() as ctx, ctx.consumer(stream_id) as frames:
     with suppress(KeyboardInterrupt):
         for frame in frames:  # waits without the GIL
-            with frame:  # raises FrameOverwritten if it was lost while used
+            with frame:  # raises FrameOverwritten if the slot was reused meanwhile
                 print(f"frame {frame.seq}: mean {frame.array.mean():.1f}", flush=True)
     print(frames.ledger())

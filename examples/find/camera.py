@@ -1,4 +1,4 @@
-"""A camera that says what it is: a name, tags, and its number in a catalogue. Stop it with Ctrl-C."""
+"""A camera with a name, tags and a data source id. Stop it with Ctrl-C."""
 
 import time
 from contextlib import suppress

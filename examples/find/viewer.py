@@ -8,5 +8,7 @@ with tp.open() as ctx, ctx.consumer(name="camera-1", tags=["calibrated"], find_t
             print(f"stream {frame.stream_id} frame {frame.seq}: {frame.array[0, 0]}", flush=True)
         if frame.seq > 20:
             break
-    for found in ctx.discover(data_source_id=4711):
-        print(f"{found.name}: stream {found.stream_id} of {found.driver_instance_id}, {sorted(found.tags)}")
+    for stream in ctx.discover(data_source_id=4711):
+        print(
+            f"{stream.name}: stream {stream.stream_id} of {stream.driver_instance_id}, {sorted(stream.tags)}"
+        )

@@ -1,4 +1,4 @@
-"""A camera whose sensor is darker towards its corners, and says so. Stop it with Ctrl-C."""
+"""A camera that is darker towards its corners and publishes its flat field as a blob. Stop it with Ctrl-C."""
 
 import time
 from contextlib import suppress
@@ -7,7 +7,7 @@ import numpy as np
 
 import tensorpool as tp
 
-FLAT_FIELD = 1  # the type of the blob: a number that camera and readers agree on
+FLAT_FIELD = 1  # type of the blob: a number that camera and readers agree on
 
 y, x = np.mgrid[-1:1:480j, -1:1:640j]
 flat_field = (1 - 0.3 * (x**2 + y**2)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Evens out what the camera sees, with the flat field that the camera sent. Start it before or after."""
+"""Corrects the frames with the flat field of the camera. Start it before or after the camera."""
 
 from contextlib import suppress
 
@@ -10,12 +10,12 @@ FLAT_FIELD = 1
 
 
 def flat_field(frames: tp.Consumer, frame: tp.Frame) -> np.ndarray | None:
-    """The table that goes with the frame; None while it is on its way."""
+    """The flat field of a frame; None until the blob has arrived."""
     table = frames.blob(FLAT_FIELD, frame)
     if table is None or frame.meta is None:
         return None
-    kind = frame.meta["flat_field"]
-    return np.frombuffer(table, kind["dtype"]).reshape(kind["shape"])
+    layout = frame.meta["flat_field"]
+    return np.frombuffer(table, layout["dtype"]).reshape(layout["shape"])
 
 
 with suppress(KeyboardInterrupt), tp.open() as ctx, ctx.consumer(10010) as frames:
@@ -27,6 +27,6 @@ with suppress(KeyboardInterrupt), tp.open() as ctx, ctx.consumer(10010) as frame
             continue
         with suppress(tp.FrameOverwritten), frame:
             image = frame.array
-            even = image / flat
-            spread = f"{image.std() / image.mean():.1%} → {even.std() / even.mean():.1%}"
+            corrected = image / flat
+            spread = f"{image.std() / image.mean():.1%} → {corrected.std() / corrected.mean():.1%}"
         print(f"{frames.source_name} frame {frame.seq}: spread {spread}", flush=True)

@@ -1,7 +1,7 @@
-"""Feeds recorded frames to PyTorch: `python train.py DIR STREAM`.
+"""Recorded frames as a PyTorch dataset: `python train.py DIR STREAM`.
 
-Any DataLoader takes the dataset as it is: workers open the recording for themselves, and nothing is loaded
-before its batch is due. Without PyTorch the same dataset is walked through with numpy alone.
+A DataLoader accepts the dataset directly: each worker opens the recording, and a frame is loaded with its
+batch. Without PyTorch the program reads the same dataset with numpy alone.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ BATCH = 8
 
 
 def item(frame: RecordedFrame) -> np.ndarray:
-    """What a model gets of a frame: its values from 0 to 1."""
+    """Input of a model: the values of a frame, scaled to 0 to 1."""
     array = frame.array
     scale = np.iinfo(array.dtype).max if array.dtype.kind in "ui" else 1
     return array.astype(np.float32) / scale
 
 
 def batches(dataset: FrameDataset[np.ndarray]) -> Iterable[np.ndarray]:
+    """Batches of the dataset."""
     try:
         from torch.utils.data import DataLoader
     except ImportError:
-        print("PyTorch is not installed; numpy does the batches", file=sys.stderr)
+        print("PyTorch is not installed; using numpy", file=sys.stderr)
         for start in range(0, len(dataset), BATCH):
             yield np.stack([dataset[number] for number in range(start, min(start + BATCH, len(dataset)))])
         return
@@ -36,6 +37,7 @@ def batches(dataset: FrameDataset[np.ndarray]) -> Iterable[np.ndarray]:
 
 
 def main(root: str, stream_id: int) -> None:
+    """Prints the mean of all frames."""
     dataset = FrameDataset(root, stream_id, transform=item)
     total = 0.0
     for batch in batches(dataset):

@@ -1,7 +1,7 @@
-"""The median of every row, worked out while the frame is still read out; and the time that this wins.
+"""The median of every row, computed while the frame is still being written, and the time that this saves.
 
-Prints how long after a frame's last row its medians were known, and how long it takes to begin with the whole
-frame. Start it before or after the camera.
+Prints how long after a frame's last row its medians are known, and how long a computation from the complete
+frame takes. Start it before or after the camera.
 """
 
 import statistics
@@ -16,11 +16,12 @@ FRAMES = 50
 
 
 def ms_since(captured_ns: int) -> float:
+    """Milliseconds since a monotonic time."""
     return (time.monotonic_ns() - captured_ns) / 1e6
 
 
 def compare(frame: tp.Frame, known_ns: int, parts: int) -> tuple[float, float]:
-    """The frame is there: what was known at `known_ns`, again from the whole of it."""
+    """Computes the medians again from the complete frame; returns the latencies of both ways."""
     by_rows = (known_ns - frame.timestamp_ns) / 1e6
     np.median(frame.array, axis=1)
     whole = ms_since(frame.timestamp_ns)
@@ -40,12 +41,12 @@ with (
             seq, done, parts, medians = part.seq, 0, 0, np.empty(part.shape[0])
         medians[done : part.rows] = np.median(part.array[done:], axis=1)
         if not part.valid():
-            continue  # too late: its slot has another frame by now
+            continue  # too late: the slot already has another frame
         done, parts = part.rows or 0, parts + 1
         if part.state != "complete":
             continue
         known_ns = time.monotonic_ns()
-        # That there is such a frame only its descriptor says, which was sent before the last part.
+        # The producer publishes the descriptor before the last part, so the frame can be polled now.
         for frame in frames.poll():
             if frame.seq == seq:
                 latencies.append(compare(frame, known_ns, parts))

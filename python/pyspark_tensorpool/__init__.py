@@ -1,6 +1,7 @@
-"""Spark finds modules named `pyspark_…` by itself and registers their `DefaultSource`: here it is.
+"""Registration of the data source `tensorpool` with Spark.
 
-So `spark.read.format("tensorpool")` works without an import, on classic Spark and on Spark Connect.
+Spark imports modules named `pyspark_…` and registers their `DefaultSource`. So
+`spark.read.format("tensorpool")` works without an import, on classic Spark and on Spark Connect.
 """
 
 from tensorpool.spark.source import TensorPoolSource as DefaultSource

@@ -1,4 +1,4 @@
-"""TensorPool: tensors between processes through shared memory, words about them over Aeron."""
+"""TensorPool: tensors between processes through shared memory, coordinated over Aeron."""
 
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
@@ -50,9 +50,9 @@ if _TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Imported when they are used. Whoever reads a recording needs no driver, and whoever films no pyarrow; and
-# Spark starts a new Python for each query, which would import all of it.
-_LATER = {
+# Modules of public names, imported at first use: a program that reads recordings needs no driver, a producer
+# needs no pyarrow, and Spark starts a new interpreter for each query, which would import all of it.
+_LAZY_MODULES = {
     name: module
     for module, names in {
         "_native": "Frame Offered Progress Slot",
@@ -71,11 +71,11 @@ _LATER = {
 def __getattr__(name: str) -> _Any:
     if name == "service":
         return _import_module(".service", __name__)
-    if name not in _LATER:
+    if name not in _LAZY_MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # Kept: the next look finds it at once.
-    found = globals()[name] = getattr(_import_module(f".{_LATER[name]}", __name__), name)
-    return found
+    # Stored as a global, so that Python does not call this function for the name again.
+    value = globals()[name] = getattr(_import_module(f".{_LAZY_MODULES[name]}", __name__), name)
+    return value
 
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""`python -m tensorpool`: the command, where it is not on the path."""
+"""`python -m tensorpool`: the command `tensorpool` where it is not on the path."""
 
 from .cli import main
 

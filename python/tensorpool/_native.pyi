@@ -1,4 +1,4 @@
-"""The native module: what happens per frame, and what must not wait for the interpreter."""
+"""The native part of TensorPool: what happens per frame, and what must not wait for the interpreter."""
 
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike

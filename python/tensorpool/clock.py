@@ -1,7 +1,7 @@
-"""Time as something that is handed in: real in a role, set by hand in a test.
+"""Clocks as arguments: the system clock in a role, a manual clock in a test.
 
-`monotonic_ns` is CLOCK_MONOTONIC, the clock of the wire's MONOTONIC domain; it means nothing on another
-host or after a reboot. `wall_ns` is the time of day, which may jump.
+`monotonic_ns` is CLOCK_MONOTONIC, the clock of the wire's MONOTONIC domain. Its values have no meaning on
+another host or after a reboot. `wall_ns` is the time of day, which may jump.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import Final, Protocol
 
 
 class Clock(Protocol):
-    """Where everything that waits or stamps gets its time from."""
+    """The source of time for waiting and for timestamps."""
 
     def monotonic_ns(self) -> int:
-        """Nanoseconds that only ever grow."""
+        """Nanoseconds of a clock that never goes back."""
         ...
 
     def wall_ns(self) -> int:
-        """Nanoseconds since 1970 in UTC; may jump either way."""
+        """Nanoseconds since 1970 in UTC; may jump forward or back."""
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Lets time pass."""
+        """Waits for this time."""
         ...
 
 
@@ -31,17 +31,20 @@ class SystemClock:
     """The clock of the machine."""
 
     def monotonic_ns(self) -> int:
+        """CLOCK_MONOTONIC."""
         return time.monotonic_ns()
 
     def wall_ns(self) -> int:
+        """CLOCK_REALTIME."""
         return time.time_ns()
 
     def sleep(self, seconds: float) -> None:
+        """Blocks the thread."""
         time.sleep(seconds)
 
 
 class ManualClock:
-    """A clock that stands still until it is told otherwise. Sleeping moves it, and is remembered."""
+    """A clock that only `advance`, `step_wall` and `sleep` move. `sleeps` lists all sleeps."""
 
     def __init__(
         self, *, monotonic_ns: int = 1_000_000_000, wall_ns: int = 1_700_000_000_000_000_000
@@ -52,12 +55,15 @@ class ManualClock:
         self.sleeps: list[float] = []
 
     def monotonic_ns(self) -> int:
+        """The monotonic time that was set."""
         return self._monotonic_ns
 
     def wall_ns(self) -> int:
+        """The time of day that was set."""
         return self._wall_ns
 
     def sleep(self, seconds: float) -> None:
+        """Moves both clocks on, without waiting."""
         with self._lock:
             self.sleeps.append(seconds)
         self.advance(seconds)
@@ -66,7 +72,7 @@ class ManualClock:
         """Moves both clocks on."""
         step = ns + round(seconds * 1e9)
         if step < 0:
-            raise ValueError("a monotonic clock does not go back; step_wall moves the time of day")
+            raise ValueError("a monotonic clock cannot go back; step_wall moves the time of day")
         with self._lock:
             self._monotonic_ns += step
             self._wall_ns += step

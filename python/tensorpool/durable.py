@@ -1,55 +1,56 @@
-"""Writing so that it is still there after a crash."""
+"""Crash-safe files: complete writes, syncs, atomic replacement, small JSON state."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from .errors import DiskFull, WriteFailed
 
-_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
-_GO_ON: Final = "make room; what was written before is kept, and writing can go on"
-RETRY_HINT: Final = "make room, or choose another place, and do it again: nothing of it is kept"
+_DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+RESUME_HINT: Final = "free some disk space; data written before is kept, and writing can continue"
+RETRY_HINT: Final = "free some disk space or choose another directory, then start again: no output is kept"
 
 
 @contextmanager
-def write_errors(path: Path, no_room: str = _GO_ON) -> Iterator[None]:
-    """Turns what the operating system says into our own errors, which name the file.
+def write_errors(path: Path, disk_full_hint: str = RESUME_HINT) -> Iterator[None]:
+    """Turns an OSError into WriteFailed or DiskFull, with the path in its message.
 
-    `no_room` says what to do about a full disk.
+    `disk_full_hint` ends the message of DiskFull: what to do about it.
     """
     try:
         yield
     except WriteFailed:
         raise
     except OSError as error:
-        kind, remedy = WriteFailed, "check the device and its permissions"
-        if error.errno in _NO_ROOM:
-            kind, remedy = DiskFull, no_room
-        raise kind(f"{path}: {error.strerror or error}; {remedy}", path=path, code=error.errno) from error
+        kind, hint = WriteFailed, "check the device and its permissions"
+        if error.errno in _DISK_FULL:
+            kind, hint = DiskFull, disk_full_hint
+        raise kind(f"{path}: {error.strerror or error}; {hint}", path=path, code=error.errno) from error
 
 
 def write_all(fd: int, parts: Sequence[memoryview]) -> int:
-    """Writes all parts with as few calls as the kernel allows; gives the number of bytes."""
-    waiting = [part.cast("B") for part in parts if part.nbytes]
+    """Writes all parts with as few system calls as possible. Returns the number of bytes."""
+    remaining = [part.cast("B") for part in parts if part.nbytes]
     total = 0
-    while waiting:
-        written = os.writev(fd, waiting)
+    while remaining:
+        written = os.writev(fd, remaining)
         total += written
-        # One call moves at most 2 GiB, and less on a disk that is nearly full.
-        while waiting and written >= waiting[0].nbytes:
-            written -= waiting.pop(0).nbytes
-        if waiting and written:
-            waiting[0] = waiting[0][written:]
+        # One call writes at most 2 GiB, and less on a disk that is nearly full.
+        while remaining and written >= remaining[0].nbytes:
+            written -= remaining.pop(0).nbytes
+        if remaining and written:
+            remaining[0] = remaining[0][written:]
     return total
 
 
 def sync_file(path: Path) -> None:
-    """Makes durable what anyone has written to a file."""
+    """Makes the content of a file durable, whichever process wrote it."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fdatasync(fd)
@@ -58,7 +59,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Makes names in a directory durable: creations, renames, removals."""
+    """Makes the names in a directory durable: creations, renames, removals."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -67,7 +68,10 @@ def sync_directory(path: Path) -> None:
 
 
 def make_directories(path: Path, *, above: Path) -> list[Path]:
-    """Makes a directory below `above`, and what is between; gives those that have to be synced for it."""
+    """Creates a directory below `above` and its missing parents.
+
+    Returns the directories that must be synced to make the new names durable.
+    """
     missing = []
     while path != above and not path.is_dir():
         missing.append(path)
@@ -77,18 +81,45 @@ def make_directories(path: Path, *, above: Path) -> list[Path]:
     return [directory.parent for directory in missing]
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """The file has the old content or the new one, whatever happens."""
-    beside = path.with_name(f"{path.name}.{os.getpid()}.new")
+def replace_file(path: Path, content: bytes, *, sync: bool = True, mode: int = 0o644) -> None:
+    """Writes a file atomically: a reader finds the old content or the new one, never a part.
+
+    With `sync` the new content also survives a power failure once this returns. A failed write leaves the
+    old file, and no temporary one.
+    """
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
-        fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        # Not through a link: in a directory that others can write to, the name could be guessed.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(temporary, flags, mode)
         try:
             write_all(fd, [memoryview(content)])
-            os.fsync(fd)
+            if sync:
+                os.fsync(fd)
         finally:
             os.close(fd)
-        beside.rename(path)
+        temporary.rename(path)
     except OSError:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
-    sync_directory(path.parent)
+    if sync:
+        sync_directory(path.parent)
+
+
+class JsonState:
+    """A small JSON file that is replaced atomically at each save."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def load(self) -> Any:
+        """The saved value; None if there is no file yet. ValueError if the file is not JSON."""
+        try:
+            return json.loads(self.path.read_bytes())
+        except FileNotFoundError:
+            return None
+
+    def save(self, value: Any) -> None:
+        """Makes a new value durable. Raises WriteFailed or DiskFull."""
+        with write_errors(self.path):
+            replace_file(self.path, json.dumps(value).encode() + b"\n")

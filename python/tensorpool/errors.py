@@ -1,45 +1,45 @@
-"""Every error that the package raises.
+"""All errors of the package. A message says what failed, why, and what to do.
 
 TensorPoolError
-├── CodecError (ValueError)          bytes that are no valid message, or a message that has no valid bytes
-├── ConfigError (ValueError)         a setting that cannot be used; names it and what would do
-│   └── InvalidConfig                everything that is wrong with a configuration; `problems` lists it
-├── RoleFailed                       a fault that makes a role useless: it stops, with exit status 1
-├── UnsupportedDtype (TypeError)     an element type that has no place on the wire
-├── ClaimRefused                     no slot to write into; `outcome` says why
-├── ClosedError (ValueError)         the handle was closed, or the slot settled
+├── CodecError (ValueError)          bytes that do not decode to a message, or a message that does not encode
+├── ConfigError (ValueError)         an invalid setting; the message names a valid form
+│   └── InvalidConfig                a configuration with problems; `problems` lists all of them
+├── RoleFailed                       a fault that ends a role, with exit status 1
+├── UnsupportedDtype (TypeError)     an element type that the wire does not define
+├── ClaimRefused                     no slot can be claimed; `outcome` says why
+├── ClosedError (ValueError)         the handle is closed, or the slot was committed or abandoned
 ├── ForkedError (RuntimeError)       a handle of the parent process used in a forked child
-├── FrameOverwritten                 the frame was lost while it was being used
-├── ReceiveTimeout (TimeoutError)    no frame came in time
-├── LockHeld                         another process holds the lock; `holder` says who
-│   └── DriverAlreadyRunning         there is a driver already; the message says whose
-├── AttachError                      the driver gave no lease; `code`, `remedy` and the message say why
+├── FrameOverwritten                 the producer overwrote the frame while it was in use
+├── ReceiveTimeout (TimeoutError)    no frame arrived in time
+├── LockHeld                         another process holds the lock; `holder` names it
+│   └── DriverAlreadyRunning         another driver is running; the message names its process
+├── AttachError                      the driver granted no lease; see `code` and `remedy`
 ├── StreamBusy                       the stream has a producer already
-├── RegionRejected                   an announced region broke a rule; nothing of it was mapped
-├── RegionCreateError (OSError)      regions could not be made; nothing was left behind
-├── ServiceError                     a service that was asked for something
-│   ├── NoSuchService (LookupError)  nobody answers to that name
-│   ├── RequestRejected              it refused, and says why
-│   ├── CommandFailed                it accepted, and then something went wrong there
-│   └── ServiceTimeout (TimeoutError)    it is there, and did not answer in time
-├── DiscoveryError                   streams that were looked for
-│   ├── NoProvider (TimeoutError)    nobody answered
-│   ├── StreamNotFound (LookupError)     no stream of that name was there in time
-│   ├── AmbiguousStream (LookupError)    several streams have it
-│   └── StreamNotLocal               its driver is on another machine: only a bridge reaches it
-├── MissingPackage (ImportError)     what was asked for needs a package that is not installed
-├── RecordingError                   a recording on disk; `path` says where
-│   ├── NotARecording (ValueError)   there is none, or one of a format that is too new
-│   ├── CorruptRecording (ValueError)    bytes that are not what was written; `offset` says where
-│   ├── FrameNotRecorded (LookupError)   no such frame, or retention has removed it
-│   ├── InvalidFrames (ValueError)   frames that cannot be recorded: out of order, or not as they say
-│   ├── MergeConflict (ValueError)   two recordings have different frames under one sequence
-│   └── WriteFailed (OSError)        the disk did not take it
-│       └── DiskFull                 there is no room; what was written before is kept
-├── PipelineError                    a pipeline cannot begin, or go on; the message says what to do
-└── MediaDriverError                 Aeron's media driver
-    ├── MediaDriverBusy              there is one in that directory already
-    └── MediaDriverUnavailable (TimeoutError)    none answered in time
+├── RegionRejected                   an announced region is invalid; it was not mapped
+├── RegionCreateError (OSError)      regions could not be created; no files remain
+├── ServiceError                     a call to a service failed
+│   ├── NoSuchService (LookupError)  no service has that name
+│   ├── RequestRejected              the service rejected the command; the message is its reason
+│   ├── CommandFailed                the service accepted the command, and running it failed
+│   └── ServiceTimeout (TimeoutError)    the service is running, but did not reply in time
+├── DiscoveryError                   a search for streams failed
+│   ├── NoProvider (TimeoutError)    no driver or registry responded
+│   ├── StreamNotFound (LookupError)     no stream with that name appeared in time
+│   ├── AmbiguousStream (LookupError)    several streams match
+│   └── StreamNotLocal               the stream is on another machine; only a bridge can reach it
+├── MissingPackage (ImportError)     a required optional package is not installed
+├── RecordingError                   an operation on a recording failed; `path` is the file or directory
+│   ├── NotARecording (ValueError)   the directory has no recording, or its format is too new
+│   ├── CorruptRecording (ValueError)    bytes differ from those written; `offset` is their position
+│   ├── FrameNotRecorded (LookupError)   the recording never had the frame, or retention removed it
+│   ├── InvalidFrames (ValueError)   frames that cannot be recorded: out of order, or with a wrong tensor
+│   ├── MergeConflict (ValueError)   two recordings have different frames with the same sequence
+│   └── WriteFailed (OSError)        a write to disk failed
+│       └── DiskFull                 the disk is full; earlier writes are kept
+├── PipelineError                    a pipeline cannot start or continue; the message says what to do
+└── MediaDriverError                 Aeron's media driver failed
+    ├── MediaDriverBusy              a media driver is running in that directory already
+    └── MediaDriverUnavailable (TimeoutError)    no media driver responded in time
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ from os import PathLike
 
 
 class TensorPoolError(Exception):
-    """The root of everything the package raises on its own account."""
+    """Base class of all errors of the package."""
 
 
 class CodecError(TensorPoolError, ValueError):
     """A message could not be decoded or encoded.
 
-    `message_name` and `field` say where in the protocol (`field` is a path such as
-    `payload_pools[2].region_uri`), `offset` where in the buffer that was handed over. Each is None where
-    it is not known: bytes too short for a header name no message, a failed encode has no offset.
+    `message_name` and `field` (a path such as `payload_pools[2].region_uri`) name the part of the message,
+    `offset` its position in the buffer. Each is None where it is unknown: bytes shorter than a header have no
+    message name, and a failed encode has no offset.
     """
 
     def __init__(
@@ -76,42 +76,42 @@ class CodecError(TensorPoolError, ValueError):
         super().__init__(reason, message_name, field, offset)
 
     def __str__(self) -> str:
-        where = ".".join(part for part in (self.message_name, self.field) if part)
-        at = f" at byte {self.offset}" if self.offset is not None else ""
-        return f"{where}{at}: {self.reason}" if where or at else self.reason
+        path = ".".join(part for part in (self.message_name, self.field) if part)
+        position = f" at byte {self.offset}" if self.offset is not None else ""
+        return f"{path}{position}: {self.reason}" if path or position else self.reason
 
 
 class ConfigError(TensorPoolError, ValueError):
-    """A setting cannot be used."""
+    """A setting is invalid. The message names a valid form."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigProblem:
-    """One thing that is wrong with a configuration."""
+    """One problem of a configuration."""
 
     reason: str
     key: str | None = None
-    """Where in the configuration, as in `driver.streams[1].nslots`."""
+    """The key path, for example `driver.streams[1].nslots`."""
     value: str | None = None
-    """What stands there; None for a secret."""
+    """The value as TOML; None for a secret."""
     source: str | None = None
-    """The file, environment variable or flag that it came by."""
+    """The file, environment variable or flag that has the value."""
     line: int | None = None
-    """The line in that file."""
+    """The line in the file."""
     suggestion: str | None = None
-    """The nearest that would be right."""
+    """The most similar valid name."""
 
     def __str__(self) -> str:
         source = None
         if self.source is not None:
             source = self.source if self.line is None else f"{self.source}:{self.line}"
-        what = self.key if self.value is None else f"{self.key} = {self.value}"
+        setting = self.key if self.value is None else f"{self.key} = {self.value}"
         hint = f"; did you mean {self.suggestion!r}?" if self.suggestion else ""
-        return ": ".join(part for part in (source, what, self.reason) if part) + hint
+        return ": ".join(part for part in (source, setting, self.reason) if part) + hint
 
 
 class InvalidConfig(ConfigError):
-    """A configuration cannot be used. `problems` has all that was found, not only the first."""
+    """A configuration has problems. `problems` lists all of them."""
 
     def __init__(self, problems: Sequence[ConfigProblem]) -> None:
         self.problems = tuple(problems)
@@ -125,7 +125,7 @@ class InvalidConfig(ConfigError):
 
 
 class RoleFailed(TensorPoolError):
-    """Raised in a duty cycle when going on makes no sense: the runner stops the role, in good order."""
+    """A fault that ends a role. Raised in a duty cycle; the runner then closes the agent and stops."""
 
     def __init__(self, message: str, *, role: str | None = None) -> None:
         super().__init__(message)
@@ -133,7 +133,7 @@ class RoleFailed(TensorPoolError):
 
 
 class UnsupportedDtype(TensorPoolError, TypeError):
-    """The element type is not in the registry of the wire."""
+    """The wire does not define this element type."""
 
     def __init__(self, message: str, *, dtype: str) -> None:
         super().__init__(message)
@@ -141,7 +141,7 @@ class UnsupportedDtype(TensorPoolError, TypeError):
 
 
 class ClaimRefused(TensorPoolError):
-    """There is no slot to write into; `outcome` is what an offer would have returned."""
+    """No slot can be claimed. `outcome` is the result that an offer would have."""
 
     def __init__(self, message: str, *, outcome: str) -> None:
         super().__init__(message)
@@ -149,15 +149,15 @@ class ClaimRefused(TensorPoolError):
 
 
 class ClosedError(TensorPoolError, ValueError):
-    """The handle was closed before."""
+    """The handle is closed, or the slot was committed or abandoned."""
 
 
 class ForkedError(TensorPoolError, RuntimeError):
-    """A handle was used in a forked child of the process that made it."""
+    """A handle was used in a forked child of the process that created it."""
 
 
 class FrameOverwritten(TensorPoolError):
-    """The producer came around the ring while the frame was in use: what was read may be torn."""
+    """The producer overwrote the frame while it was in use: the values read may be inconsistent."""
 
     def __init__(self, message: str, *, stream_id: int, epoch: int, seq: int) -> None:
         super().__init__(message)
@@ -167,7 +167,7 @@ class FrameOverwritten(TensorPoolError):
 
 
 class ReceiveTimeout(TensorPoolError, TimeoutError):
-    """No frame came in the given time."""
+    """No frame arrived in the given time."""
 
     def __init__(self, message: str, *, stream_id: int) -> None:
         super().__init__(message)
@@ -175,7 +175,7 @@ class ReceiveTimeout(TensorPoolError, TimeoutError):
 
 
 class LockHeld(TensorPoolError):
-    """Another process holds the lock."""
+    """Another process holds the lock. `holder` names it."""
 
     def __init__(self, message: str, *, holder: str) -> None:
         super().__init__(message)
@@ -183,7 +183,7 @@ class LockHeld(TensorPoolError):
 
 
 class DriverAlreadyRunning(LockHeld):
-    """Another driver is there already. `pid` is its process, `embedded` whether it is part of a program."""
+    """Another driver is running. `pid` is its process; `embedded`: it is part of a program."""
 
     def __init__(self, message: str, *, holder: str, pid: int, embedded: bool) -> None:
         super().__init__(message, holder=holder)
@@ -192,11 +192,11 @@ class DriverAlreadyRunning(LockHeld):
 
 
 class AttachError(TensorPoolError):
-    """The driver gave no lease, or did not answer.
+    """The driver granted no lease.
 
-    `code` is the driver's (`REJECTED`, `INVALID_PARAMS`, `UNSUPPORTED`, `INTERNAL_ERROR`), or `NO_ANSWER`,
-    or `PROTOCOL` for an answer that cannot be used, or `REGIONS` for memory that cannot. `remedy` says what
-    can be done.
+    `code` is the driver's code (`REJECTED`, `INVALID_PARAMS`, `UNSUPPORTED`, `INTERNAL_ERROR`), `NO_ANSWER`
+    without a response, `PROTOCOL` for an invalid response, or `REGIONS` for invalid regions. `remedy` says
+    what to do.
     """
 
     def __init__(self, message: str, *, code: str, remedy: str, stream_id: int) -> None:
@@ -208,7 +208,7 @@ class AttachError(TensorPoolError):
 
 
 class StreamBusy(TensorPoolError):
-    """A stream has one producer at a time."""
+    """The stream has a producer already. `holder` names it."""
 
     def __init__(self, message: str, *, stream_id: int, holder: str) -> None:
         super().__init__(message)
@@ -217,7 +217,7 @@ class StreamBusy(TensorPoolError):
 
 
 class RegionRejected(TensorPoolError):
-    """A region was refused before any of it was mapped. `reason` is a stable word, `uri` the region."""
+    """A region is invalid; it was not mapped. `reason` is a stable identifier, `uri` the region."""
 
     def __init__(self, message: str, *, reason: str, uri: str) -> None:
         super().__init__(message)
@@ -226,7 +226,7 @@ class RegionRejected(TensorPoolError):
 
 
 class RegionCreateError(TensorPoolError, OSError):
-    """The files of an epoch could not be made. `reason` is a stable word."""
+    """The files of an epoch could not be created. `reason` is a stable identifier."""
 
     def __init__(self, message: str, *, reason: str) -> None:
         super().__init__(message)
@@ -234,7 +234,7 @@ class RegionCreateError(TensorPoolError, OSError):
 
 
 class MediaDriverError(TensorPoolError):
-    """Something is wrong with Aeron's media driver."""
+    """Aeron's media driver failed. `aeron_dir` is its directory."""
 
     def __init__(self, message: str, *, aeron_dir: str) -> None:
         super().__init__(message)
@@ -242,51 +242,51 @@ class MediaDriverError(TensorPoolError):
 
 
 class MediaDriverBusy(MediaDriverError):
-    """A media driver runs in that directory already."""
+    """A media driver is running in that directory already."""
 
 
 class MediaDriverUnavailable(MediaDriverError, TimeoutError):
-    """No media driver answered in time."""
+    """No media driver responded in time."""
 
 
 class ServiceError(TensorPoolError):
-    """A service did not do what it was asked."""
+    """A call to a service failed."""
 
 
 class NoSuchService(ServiceError, LookupError):
-    """Nobody answers to that name."""
+    """No service has that name."""
 
 
 class RequestRejected(ServiceError):
-    """The service refused; the message is its reason."""
+    """The service rejected the command; the message is its reason."""
 
 
 class CommandFailed(ServiceError):
-    """The service accepted the command, and then something went wrong there."""
+    """The service accepted the command, and running it failed."""
 
 
 class ServiceTimeout(ServiceError, TimeoutError):
-    """The service is there, and did not answer in time."""
+    """The service is running, but did not reply in time."""
 
 
 class DiscoveryError(TensorPoolError):
-    """Whoever was asked for streams could not say; the message is theirs."""
+    """A discovery request failed; the message is the provider's."""
 
 
 class NoProvider(DiscoveryError, TimeoutError):
-    """Nobody answered: no driver and no registry where they were asked for."""
+    """No driver or registry responded to the discovery request."""
 
 
 class StreamNotFound(DiscoveryError, LookupError):
-    """No such stream was there in time."""
+    """No matching stream appeared in time."""
 
 
 class AmbiguousStream(DiscoveryError, LookupError):
-    """Several streams fit, and one was wanted."""
+    """Several streams match where a single stream is needed."""
 
 
 class StreamNotLocal(DiscoveryError):
-    """The stream was found, and its memory is another machine's."""
+    """The stream exists, but its regions are on another machine."""
 
     def __init__(self, message: str, *, stream_id: int, driver_instance_id: str) -> None:
         super().__init__(message)
@@ -295,11 +295,11 @@ class StreamNotLocal(DiscoveryError):
 
 
 class MissingPackage(TensorPoolError, ImportError):
-    """An optional package is not installed; the message says how to get it."""
+    """An optional package is not installed; the message says how to install it."""
 
 
 class RecordingError(TensorPoolError):
-    """Something is wrong with a recording. `path` is the file or directory."""
+    """An operation on a recording failed. `path` is the file or directory."""
 
     def __init__(self, message: str, *, path: str | PathLike[str] | None = None) -> None:
         super().__init__(message)
@@ -307,11 +307,11 @@ class RecordingError(TensorPoolError):
 
 
 class NotARecording(RecordingError, ValueError):
-    """The directory holds no recording, or one that a newer version wrote."""
+    """The directory has no recording, or a recording of a newer version."""
 
 
 class CorruptRecording(RecordingError, ValueError):
-    """Bytes of a recording are not what was written. `offset` is where in the file, if that is known."""
+    """Bytes of a recording differ from those written. `offset` is their position; None: unknown."""
 
     def __init__(self, message: str, *, path: str | PathLike[str], offset: int | None = None) -> None:
         super().__init__(message, path=path)
@@ -319,7 +319,7 @@ class CorruptRecording(RecordingError, ValueError):
 
 
 class FrameNotRecorded(RecordingError, LookupError):
-    """The frame was never recorded, or retention has removed it."""
+    """The recording never had the frame, or retention removed it."""
 
 
 class InvalidFrames(RecordingError, ValueError):
@@ -327,11 +327,11 @@ class InvalidFrames(RecordingError, ValueError):
 
 
 class MergeConflict(RecordingError, ValueError):
-    """Two recordings have different frames under the same stream, epoch and sequence."""
+    """Two recordings have different frames with the same stream, epoch and sequence."""
 
 
 class WriteFailed(RecordingError, OSError):
-    """The disk did not take what was written. `code` is the operating system's errno."""
+    """A write to disk failed. `code` is the operating system's errno."""
 
     def __init__(self, message: str, *, path: str | PathLike[str], code: int | None = None) -> None:
         super().__init__(message, path=path)
@@ -339,8 +339,8 @@ class WriteFailed(RecordingError, OSError):
 
 
 class DiskFull(WriteFailed):
-    """There is no room left. What was written before is kept, and writing can go on when there is room."""
+    """The disk is full. Earlier writes are kept; writing can continue when there is room."""
 
 
 class PipelineError(TensorPoolError):
-    """A pipeline cannot begin, or go on. What its tables have stays as it is."""
+    """A pipeline cannot start or continue. Its tables are unchanged."""

@@ -1,40 +1,109 @@
-"""Figures in words: sizes, spans of time, shapes."""
+"""Sizes, durations and shapes as text: `parse_…` reads, `…_literal` is exact, `format_…` is for people.
+
+Literals are the forms of the configuration: parsing a literal gives the same value. Pure.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Final
 
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+from .errors import ConfigError
+
+_KIB: Final = 1 << 10
+_MIB: Final = 1 << 20
+_GIB: Final = 1 << 30
+_SIZE_UNITS: Final = {"": 1, "B": 1, "KiB": _KIB, "MiB": _MIB, "GiB": _GIB}
+_SIZE: Final = re.compile(r"\s*(\d+)\s*([A-Za-z]*)\s*")
+_DURATION_UNITS: Final = {
+    "ns": 1,
+    "us": 1_000,
+    "µs": 1_000,
+    "ms": 1_000_000,
+    "s": 1_000_000_000,
+    "min": 60_000_000_000,
+    "h": 3_600_000_000_000,
+    "d": 86_400_000_000_000,
+}
+_DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zµ]+)\s*", re.ASCII)
+_MAX_DURATION_NS: Final = (1 << 63) - 1
+_DISPLAY_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def parse_size(text: str | int) -> int:
+    """Bytes of `"4MiB"`, `"64KiB"`, `"512"` or an int. Raises ConfigError for any other text."""
+    if isinstance(text, int):
+        return text
+    match = _SIZE.fullmatch(text)
+    if not match or match[2] not in _SIZE_UNITS:
+        raise ConfigError(f"size {text!r}: write a number and B, KiB, MiB or GiB, as in '4MiB'")
+    return int(match[1]) * _SIZE_UNITS[match[2]]
+
+
+def parse_duration(text: str | int) -> int:
+    """Nanoseconds of `"250ms"`, `"1.5s"` or `"2h"`. Only 0 may be written without a unit."""
+    if text in (0, "0"):
+        return 0
+    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
+    if not match or match[2] not in _DURATION_UNITS:
+        raise ConfigError("write a number and ns, us, ms, s, min, h or d, as in '250ms'")
+    ns = Decimal(match[1]) * _DURATION_UNITS[match[2]]
+    if ns != ns.to_integral_value():
+        raise ConfigError("finer than a nanosecond; round to whole nanoseconds")
+    if ns > _MAX_DURATION_NS:
+        raise ConfigError("longer than 292 years; the largest duration is 2^63 - 1 ns")
+    return int(ns)
+
+
+def size_literal(size: int) -> str:
+    """The exact size in the largest unit that divides it: `4MiB`, `64KiB`, `100`."""
+    for unit, factor in (("GiB", _GIB), ("MiB", _MIB), ("KiB", _KIB)):
+        if size and size % factor == 0:
+            return f"{size // factor}{unit}"
+    return str(size)
+
+
+def duration_literal(ns: int) -> str:
+    """The exact duration in the largest unit that divides it: `250ms`, `2h`."""
+    if ns == 0:
+        return "0s"
+    unit = next(unit for unit in ("d", "h", "min", "s", "ms", "us", "ns") if ns % _DURATION_UNITS[unit] == 0)
+    return f"{ns // _DURATION_UNITS[unit]}{unit}"
 
 
 def format_bytes(size: float) -> str:
-    """`1.5 MiB`; whole numbers without a fraction."""
+    """`1.5 MiB`: one decimal, none where the number is whole."""
     unit = 0
-    while abs(size) >= 1024 and unit < len(_UNITS) - 1:
+    while abs(size) >= 1024 and unit < len(_DISPLAY_UNITS) - 1:
         size /= 1024
         unit += 1
-    return f"{size:.0f} {_UNITS[unit]}" if size == int(size) or unit == 0 else f"{size:.1f} {_UNITS[unit]}"
+    decimals = 0 if size == int(size) or unit == 0 else 1
+    return f"{size:.{decimals}f} {_DISPLAY_UNITS[unit]}"
 
 
 def format_duration(seconds: float) -> str:
-    """`1.2 s`, `250 ms`, `5 min`, `3 h`, `2 d`: one figure that a person can place."""
+    """`1.2 s`, `250 ms`, `5 min`, `3 h`, `2 d`: one number in a unit that suits its size."""
     if not math.isfinite(seconds):
         return "?"
-    size = abs(seconds)
-    if size < 1e-3:
+    magnitude = abs(seconds)
+    if magnitude < 1e-3:
         return f"{seconds * 1e6:.0f} µs"
-    if size < 1:
+    if magnitude < 1:
         return f"{seconds * 1e3:.0f} ms"
-    if size < 120:
+    if magnitude < 120:
         return f"{seconds:.1f} s"
-    if size < 7200:
+    if magnitude < 7200:
         return f"{seconds / 60:.0f} min"
-    if size < 172_800:
+    if magnitude < 172_800:
         return f"{seconds / 3600:.0f} h"
     return f"{seconds / 86_400:.0f} d"
 
 
 def format_shape(shape: Sequence[int] | None) -> str:
-    return "" if shape is None else "x".join(map(str, shape)) if shape else "scalar"
+    """`480x640`; `scalar` for no dimensions, empty text where the shape is unknown."""
+    if shape is None:
+        return ""
+    return "x".join(map(str, shape)) if shape else "scalar"

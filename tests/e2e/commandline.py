@@ -1,4 +1,4 @@
-"""Commands as people run them: a process each, with a private system around it."""
+"""`tensorpool` commands as processes, on a private media driver and base directory."""
 
 from __future__ import annotations
 
@@ -17,40 +17,45 @@ import numpy as np
 import numpy.typing as npt
 
 import tensorpool as tp
-from tests.nursery import Nursery
+from tests.fork_server import ForkServer
 
-PATIENCE_S = 60
+TIMEOUT_S = 60
 
-nursery: Nursery | None = None
-"""Where commands are started that end by themselves: without the half second that imports take (conftest)."""
+fork_server: ForkServer | None = None
+"""Runs short commands without the half second of imports. Set by the conftest."""
 
 
 @dataclass(frozen=True)
 class CommandLine:
-    """Runs `tensorpool` on a media driver and below a base directory of the test's own."""
+    """Runs `tensorpool` on a private media driver and base directory."""
 
     aeron_dir: Path
     shm_base: Path
     more: dict[str, str] = field(default_factory=dict)
 
     def environment(self, **changes: str) -> dict[str, str]:
-        places = {"AERON_DIR": str(self.aeron_dir), "TENSORPOOL_SHM__BASE_DIR": str(self.shm_base)}
-        kept = {
+        """Environment variables of the commands."""
+        paths = {"AERON_DIR": str(self.aeron_dir), "TENSORPOOL_SHM__BASE_DIR": str(self.shm_base)}
+        inherited = {
             name: value for name, value in os.environ.items() if name not in ("COLUMNS", "TENSORPOOL_TOKEN")
         }
-        return {**kept, **places, **self.more, **changes}
+        return {**inherited, **paths, **self.more, **changes}
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        assert nursery is not None, "the conftest has made it"
-        return nursery.run("tensorpool", *arguments, env=self.environment(**environment), timeout=PATIENCE_S)
+        """Runs a command to its end."""
+        assert fork_server is not None, "the conftest has to set it"
+        return fork_server.run(
+            "tensorpool", *arguments, env=self.environment(**environment), timeout=TIMEOUT_S
+        )
 
     def json(self, *arguments: str) -> Any:
-        """The answer of a command that has to succeed."""
-        done = self.run(*arguments, "--json")
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        """JSON output of a command that has to succeed."""
+        result = self.run(*arguments, "--json")
+        assert result.returncode == 0, result.stderr
+        return json.loads(result.stdout)
 
     def start(self, *arguments: str, **streams: Any) -> subprocess.Popen[str]:
+        """Starts a command."""
         return subprocess.Popen(
             [sys.executable, "-m", "tensorpool", *arguments],
             env=self.environment(),
@@ -62,7 +67,7 @@ class CommandLine:
 
 @contextmanager
 def running(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
-    """Whatever happens, the process is gone at the end."""
+    """Kills the process at the end of the block."""
     try:
         yield process
     finally:
@@ -71,11 +76,11 @@ def running(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
 
 
 @contextmanager
-def filming(producer: tp.Producer, array: npt.NDArray[Any], hz: float = 100) -> Iterator[None]:
-    """Offers the array again and again, on a thread; its first element counts up."""
+def offering(producer: tp.Producer, array: npt.NDArray[Any], hz: float = 100) -> Iterator[None]:
+    """Offers the array repeatedly on another thread; its first element counts up."""
     stop = threading.Event()
 
-    def film() -> None:
+    def offer_frames() -> None:
         count = 0
         while not stop.wait(1 / hz):
             frame = np.array(array)
@@ -83,7 +88,7 @@ def filming(producer: tp.Producer, array: npt.NDArray[Any], hz: float = 100) -> 
             producer.offer(frame)
             count += 1
 
-    thread = threading.Thread(target=film)
+    thread = threading.Thread(target=offer_frames)
     thread.start()
     try:
         yield

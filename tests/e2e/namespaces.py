@@ -1,4 +1,4 @@
-"""Hosts as network namespaces on one machine: made and removed by the tests, skipped where not permitted."""
+"""Hosts as network namespaces on one machine; tests skip where namespaces are not permitted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.e2e.commandline import CommandLine
 
 PATIENCE_S = 60
 CLOCK_S = 1_000_000
-"""How far the monotonic clock of a host in a time namespace is ahead."""
+"""Offset of the monotonic clock of a host in a time namespace."""
 
 CAMERA = """
 import numpy as np, sys, time, tensorpool as tp
@@ -42,36 +42,38 @@ with tp.open("driver", connect_timeout=60) as ctx, ctx.consumer(20000) as frames
 """
 
 
-def sh(*words: str, **more: Any) -> str:
-    done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=PATIENCE_S, **more)
-    return done.stdout
+def sh(*command: str, **options: Any) -> str:
+    result = subprocess.run(
+        command, check=True, capture_output=True, text=True, timeout=PATIENCE_S, **options
+    )
+    return result.stdout
 
 
-def why_not() -> str | None:
-    """Why there can be no hosts here; None if there can."""
+def namespaces_fault() -> str | None:
+    """Why namespaces cannot be created here; None if they can."""
     if os.geteuid() != 0:
-        return "only root may make network namespaces"
+        return "network namespaces require root"
     if shutil.which("ip") is None or shutil.which("unshare") is None:
         return "ip or unshare is not installed"
-    tried = subprocess.run(
+    trial = subprocess.run(
         ["unshare", "-n", "-T", "--monotonic", "1", "true"],
         check=False,
         capture_output=True,
         timeout=PATIENCE_S,
     )
-    return None if tried.returncode == 0 else "network or time namespaces are not permitted here"
+    return None if trial.returncode == 0 else "network or time namespaces are not permitted here"
 
 
 @dataclass(frozen=True)
 class Network:
-    """Namespaces whose wires meet in a switch. The first host is 10.77.1.1."""
+    """Namespaces that are connected by a switch. The first host is 10.77.1.1."""
 
     hosts: tuple[str, ...]
 
-    def cut(self, host: int = 0) -> None:
+    def disconnect(self, host: int = 0) -> None:
         sh("ip", "-n", self.hosts[host], "link", "set", "wire", "down")
 
-    def mend(self, host: int = 0) -> None:
+    def reconnect(self, host: int = 0) -> None:
         sh("ip", "-n", self.hosts[host], "link", "set", "wire", "up")
         self._route_multicast(self.hosts[host])
 
@@ -82,19 +84,19 @@ class Network:
 
 @contextmanager
 def network(count: int) -> Iterator[Network]:
-    if (reason := why_not()) is not None:
+    if (reason := namespaces_fault()) is not None:
         pytest.skip(reason)
-    mark = secrets.token_hex(3)
-    names, switch = tuple(f"tp{n}{mark}" for n in range(count)), f"tps{mark}"
+    suffix = secrets.token_hex(3)
+    names, switch = tuple(f"tp{n}{suffix}" for n in range(count)), f"tps{suffix}"
     with ExitStack() as stack:
         for name in (*names, switch):
             sh("ip", "netns", "add", name)
             stack.callback(sh, "ip", "netns", "del", name)
         try:
-            # Without a querier a switch that listens to who wants a group ends up forwarding to nobody.
+            # Without a querier a switch with multicast snooping forwards to no port.
             sh("ip", "-n", switch, "link", "add", "hub", "type", "bridge", "mcast_snooping", "0")
         except subprocess.CalledProcessError as error:
-            pytest.skip(f"no switch can be made here: {error.stderr}")
+            pytest.skip(f"a switch cannot be created here: {error.stderr}")
         sh("ip", "-n", switch, "link", "set", "hub", "up")
         for number, name in enumerate(names, start=1):
             port = f"port{number}"
@@ -108,8 +110,8 @@ def network(count: int) -> Iterator[Network]:
 
 
 @dataclass(frozen=True)
-class Machine:
-    """Programs of one namespace."""
+class NamespaceHost:
+    """A host in a namespace, and the programs that run there."""
 
     prefix: tuple[str, ...]
     line: CommandLine
@@ -126,8 +128,8 @@ class Machine:
             process.kill()
             process.communicate()
 
-    def role(self, *words: str) -> Any:
-        return self.runs("-m", "tensorpool", *words, "--config", str(self.config))
+    def role(self, *arguments: str) -> Any:
+        return self.runs("-m", "tensorpool", *arguments, "--config", str(self.config))
 
     def viewer(self) -> Any:
         return self.runs("-c", VIEWER, stdout=subprocess.PIPE)
@@ -137,7 +139,7 @@ class Machine:
 
     def status(self) -> dict[str, Any] | None:
         command = [sys.executable, "-m", "tensorpool", "bridge", "status", "--json"]
-        done = subprocess.run(
+        result = subprocess.run(
             [*self.prefix, *command],
             env=self.line.environment(),
             capture_output=True,
@@ -145,19 +147,19 @@ class Machine:
             check=False,
             timeout=PATIENCE_S,
         )
-        if done.returncode:
+        if result.returncode:
             return None
-        found: dict[str, Any] = json.loads(done.stdout)["mappings"][0]
-        return found
+        row: dict[str, Any] = json.loads(result.stdout)["mappings"][0]
+        return row
 
-    def adds_up(self, least: int) -> bool:
-        """Whether both ends' counters account for every frame."""
-        found = self.status()
-        if found is None or found["ledger"] is None:
+    def is_balanced(self, min_delivered: int) -> bool:
+        """Whether the joined ledger counts every frame."""
+        row = self.status()
+        if row is None or row["ledger"] is None:
             return False
-        ledger = found["ledger"]
+        ledger = row["ledger"]
         return bool(
-            ledger["delivered"] > least
+            ledger["delivered"] > min_delivered
             and ledger["exact"]
             and ledger["dropped"]["network"] >= 0
             and ledger["published"] == ledger["delivered"] + sum(ledger["dropped"].values())
@@ -165,15 +167,15 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Workshop:
-    """Makes machines."""
+class HostFactory:
+    """Creates hosts."""
 
     aeron_dir: Path
     shm_base: Path
     tmp_path: Path
 
-    def machine(self, name: str, config: str, *, own_clock: bool = False) -> Machine:
-        """A host's programs, with a configuration of its own."""
+    def host(self, name: str, config: str, *, own_clock: bool = False) -> NamespaceHost:
+        """A host with its own configuration, and its own clock on request."""
         base, state = self.shm_base / name, self.tmp_path / f"state-{name}"
         base.mkdir(mode=0o700)
         state.mkdir(mode=0o700)
@@ -183,19 +185,19 @@ class Workshop:
         line = CommandLine(Path(f"{self.aeron_dir}-{name}"), base, more)
         clock = ("unshare", "-T", "--monotonic", str(CLOCK_S), "--fork", "--kill-child")
         prefix = ("ip", "netns", "exec", name, *(clock if own_clock else ()))
-        return Machine(prefix, line, file)
+        return NamespaceHost(prefix, line, file)
 
 
-def seen(viewer: subprocess.Popen[str], count: int, after: int = -1) -> list[dict[str, Any]]:
-    """The next frames beyond a sequence; each is what was sent."""
+def receive_frames(viewer: subprocess.Popen[str], count: int, after: int = -1) -> list[dict[str, Any]]:
+    """The next frames behind a sequence; checks their content."""
     assert viewer.stdout is not None
-    found: list[dict[str, Any]] = []
+    frames: list[dict[str, Any]] = []
     deadline = time.monotonic() + PATIENCE_S
-    while len(found) < count:
-        assert time.monotonic() < deadline, found
+    while len(frames) < count:
+        assert time.monotonic() < deadline, frames
         text = viewer.stdout.readline()
-        assert text, "the viewer has ended"
-        if text.startswith("{") and (one := json.loads(text))["seq"] > after:
-            assert one["right"], one
-            found.append(one)
-    return found
+        assert text, "the viewer process has ended"
+        if text.startswith("{") and (frame := json.loads(text))["seq"] > after:
+            assert frame["right"], frame
+            frames.append(frame)
+    return frames

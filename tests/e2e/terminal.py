@@ -1,4 +1,4 @@
-"""A terminal of the test's own: a command in it, keys to it, the screen as a person would see it."""
+"""A pseudo-terminal that runs a command: keyboard input and the content of the screen."""
 
 from __future__ import annotations
 
@@ -17,34 +17,38 @@ from contextlib import contextmanager
 
 import pyte
 
-PATIENCE_S = 60
+TIMEOUT_S = 60
 
 
 class Terminal:
-    """80 x 24, unless it is made another size."""
+    """A terminal of 80 x 24 characters by default."""
 
     def __init__(self, columns: int = 80, lines: int = 24) -> None:
-        self.end, self.theirs = pty.openpty()
+        self.master, self.slave = pty.openpty()
         self.screen = pyte.Screen(columns, lines)
         self._stream = pyte.ByteStream(self.screen)
         self.raw = b""
         self.resize(columns, lines)
 
     def resize(self, columns: int, lines: int) -> None:
-        fcntl.ioctl(self.theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        """Changes the size."""
+        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         self.screen.resize(lines, columns)
 
     def send(self, keys: bytes) -> None:
-        os.write(self.end, keys)
+        """Types keys."""
+        os.write(self.master, keys)
 
     @property
     def text(self) -> str:
+        """Content of the screen."""
         return "\n".join(self.screen.display)
 
     def read(self, seconds: float = 0.05) -> None:
-        while select.select([self.end], [], [], seconds)[0]:
+        """Reads the output of the command, waiting at most this long."""
+        while select.select([self.master], [], [], seconds)[0]:
             try:
-                received = os.read(self.end, 65536)
+                received = os.read(self.master, 65536)
             except OSError:
                 return
             self.raw += received
@@ -52,38 +56,39 @@ class Terminal:
             seconds = 0.0
 
     def wait_for(self, shown: str | Callable[[str], object]) -> str:
-        """The screen, once it shows these words."""
-        deadline = time.monotonic() + PATIENCE_S
+        """Waits until the screen shows a text or satisfies a predicate; returns its content."""
+        deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline:
             self.read()
             if shown(self.text) if callable(shown) else shown in self.text:
                 return self.text
-        raise AssertionError(f"{shown!r} was not shown:\n{self.text}")
+        raise AssertionError(f"the screen did not show {shown!r}:\n{self.text}")
 
     def attributes(self) -> list[int]:
-        """How the terminal is set: echo, line by line, …"""
-        found = termios.tcgetattr(self.theirs)
-        return [flag for flag in found[:4] if isinstance(flag, int)]
+        """Mode flags of the terminal: echo, canonical input, …"""
+        attributes = termios.tcgetattr(self.slave)
+        return [flag for flag in attributes[:4] if isinstance(flag, int)]
 
     def close(self) -> None:
-        os.close(self.end)
-        os.close(self.theirs)
+        """Closes both ends."""
+        os.close(self.master)
+        os.close(self.slave)
 
 
 @contextmanager
 def in_terminal(
     *arguments: str, env: dict[str, str], columns: int = 80, lines: int = 24
 ) -> Iterator[tuple[Terminal, subprocess.Popen[bytes]]]:
-    """`tensorpool …` in a terminal; it is gone at the end, whatever happens."""
+    """Runs `tensorpool …` in a terminal and kills it at the end of the block."""
     terminal = Terminal(columns, lines)
     environment = {**env, "TERM": "xterm-256color"}
     for name in ("COLUMNS", "LINES", "COLORTERM"):
         environment.pop(name, None)
     process = subprocess.Popen(
         [sys.executable, "-m", "tensorpool", *arguments],
-        stdin=terminal.theirs,
-        stdout=terminal.theirs,
-        stderr=terminal.theirs,
+        stdin=terminal.slave,
+        stdout=terminal.slave,
+        stderr=terminal.slave,
         env=environment,
         start_new_session=True,
     )
@@ -96,8 +101,8 @@ def in_terminal(
 
 
 def ended(terminal: Terminal, process: subprocess.Popen[bytes]) -> int:
-    """Its exit status; what it still prints is read, lest it waits for that."""
-    deadline = time.monotonic() + PATIENCE_S
+    """Waits for the end and returns the exit status. Reads the output, which could block the command."""
+    deadline = time.monotonic() + TIMEOUT_S
     while process.poll() is None and time.monotonic() < deadline:
         terminal.read()
     terminal.read()
@@ -106,5 +111,5 @@ def ended(terminal: Terminal, process: subprocess.Popen[bytes]) -> int:
 
 
 def interrupt(process: subprocess.Popen[bytes]) -> None:
-    """Ctrl-C, as the terminal of a shell would send it."""
+    """Sends SIGINT, as Ctrl-C in a shell does."""
     process.send_signal(signal.SIGINT)

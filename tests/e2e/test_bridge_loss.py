@@ -1,5 +1,7 @@
-"""Loss made by Aeron's own interceptor in the media driver of the receiving host, on all that comes in:
-frames, announces and accounts. Whole frames or none, and an exact ledger."""
+"""Loss in the media driver of the receiving host, by Aeron's interceptor: whole frames and an exact ledger.
+
+The interceptor drops frames, announces and ledgers alike.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,10 @@ import numpy as np
 import pytest
 
 import tensorpool as tp
-from tests.e2e.commandline import PATIENCE_S
-from tests.e2e.test_bridge_command import Machine, machines
+from tests.e2e.commandline import TIMEOUT_S
+from tests.e2e.test_bridge_command import BridgeHost, hosts
 
-__all__ = ["machines"]
+__all__ = ["hosts"]
 FRAMES = 300
 SIZE = 40_000
 _DATA = 1 << 1
@@ -26,13 +28,13 @@ def content(seq: int) -> np.ndarray:
     return ((np.arange(SIZE, dtype=np.uint32) * 7 + seq * 31) >> 2).astype(np.uint8)
 
 
-def lossy(machine: Machine, rate: float) -> Machine:
-    """Its media driver drops that part of the data frames that come in."""
+def lossy(host: BridgeHost, rate: float) -> BridgeHost:
+    """The host, with a media driver that drops this share of received data frames."""
     more = {
         "AERON_UDP_CHANNEL_INCOMING_INTERCEPTORS": "loss",
         "AERON_UDP_CHANNEL_TRANSPORT_BINDINGS_LOSS_ARGS": f"rate={rate}|seed=7|recv-msg-mask={_DATA:x}",
     }
-    return replace(machine, line=replace(machine.line, more={**machine.line.more, **more}))
+    return replace(host, line=replace(host.line, more={**host.line.more, **more}))
 
 
 @pytest.mark.requirement("bridge-5.3-1")
@@ -47,21 +49,21 @@ def lossy(machine: Machine, rate: float) -> Machine:
         pytest.param(0.05, False, marks=pytest.mark.long),
     ],
 )
-def test_loss_costs_whole_frames_and_every_one_is_accounted_for(
-    machines: tuple[Machine, Machine], wait_until: Callable[..., Any], rate: float, reliable: bool
+def test_loss_drops_whole_frames_and_counts_them(
+    hosts: tuple[BridgeHost, BridgeHost], wait_until: Callable[..., Any], rate: float, reliable: bool
 ):
-    here, there = machines[0], lossy(machines[1], rate)
+    here, there = hosts[0], lossy(hosts[1], rate)
     text = here.config.read_text().replace("[bridge]\n", "[bridge]\nassembly_timeout_ms = 2000\n")
     if not reliable:
         head, rest = text.split('payload_channel = "', 1)
-        at = rest.index('"')
+        quote = rest.index('"')
         unreliable = there.config.with_name("unreliable.toml")
-        unreliable.write_text(f'{head}payload_channel = "{rest[:at]}|reliable=false{rest[at:]}')
+        unreliable.write_text(f'{head}payload_channel = "{rest[:quote]}|reliable=false{rest[quote:]}')
         there = replace(there, config=unreliable)
     here.config.write_text(text)
     with ExitStack() as stack:
-        for machine in (here, there):
-            stack.enter_context(machine.runs("driver"))
+        for host in (here, there):
+            stack.enter_context(host.runs("driver"))
         stack.enter_context(there.runs("bridge", "--direction", "receive"))
         stack.enter_context(here.runs("bridge"))
         producer = stack.enter_context(
@@ -76,12 +78,12 @@ def test_loss_costs_whole_frames_and_every_one_is_accounted_for(
         assert seen == sorted(set(seen))
         assert ledger["dropped"]["network"] + len(seen) == FRAMES - ledger["dropped"]["receiver"]
         if reliable:
-            assert ledger["dropped"]["network"] == 0, "what was lost was sent again"
+            assert ledger["dropped"]["network"] == 0, "lost datagrams are retransmitted"
         elif rate > 0.001:
-            assert ledger["dropped"]["network"] > 0, "the interceptor did its work"
+            assert ledger["dropped"]["network"] > 0, "the interceptor drops datagrams"
 
 
-def look(consumer: tp.Consumer, seen: list[int]) -> None:
+def receive(consumer: tp.Consumer, seen: list[int]) -> None:
     for frame in consumer.poll():
         with frame:
             assert np.array_equal(frame.array, content(frame.seq)), frame.seq
@@ -89,29 +91,29 @@ def look(consumer: tp.Consumer, seen: list[int]) -> None:
 
 
 def send_all(producer: tp.Producer, consumer: tp.Consumer, wait_until: Callable[..., Any]) -> list[int]:
-    wait_until(lambda: producer.is_connected and consumer.epoch is not None, timeout=PATIENCE_S)
+    wait_until(lambda: producer.is_connected and consumer.epoch is not None, timeout=TIMEOUT_S)
     seen: list[int] = []
     for number in range(FRAMES):
         producer.offer(content(number))
         time.sleep(0.005)
-        look(consumer, seen)
+        receive(consumer, seen)
     return seen
 
 
 def settled(
-    there: Machine, consumer: tp.Consumer, seen: list[int], wait_until: Callable[..., Any]
+    there: BridgeHost, consumer: tp.Consumer, seen: list[int], wait_until: Callable[..., Any]
 ) -> dict[str, Any]:
-    """When the last account has come and nothing changes any more."""
+    """The ledger when it includes all frames and no longer changes."""
     before: dict[str, Any] = {}
 
-    def is_over() -> Any:
+    def final_ledger() -> Any:
         nonlocal before
         time.sleep(0.5)
-        look(consumer, seen)
+        receive(consumer, seen)
         [row] = there.line.json("bridge", "status")["mappings"]
         ledger = row["ledger"] or {}
         is_same, before = ledger == before, ledger
         return ledger if is_same and ledger.get("published") == FRAMES else None
 
-    found: dict[str, Any] = wait_until(is_over, timeout=PATIENCE_S)
-    return found
+    ledger: dict[str, Any] = wait_until(final_ledger, timeout=TIMEOUT_S)
+    return ledger

@@ -1,4 +1,4 @@
-"""`tensorpool demo` as a person runs it."""
+"""`tensorpool demo` as a process."""
 
 from __future__ import annotations
 
@@ -18,30 +18,28 @@ from typing import Any
 import pytest
 
 DEMO = [sys.executable, "-m", "tensorpool", "demo"]
-PATIENCE_S = 200
+TIMEOUT_S = 200
 
-pytestmark = pytest.mark.timeout(PATIENCE_S + 60)
+pytestmark = pytest.mark.timeout(TIMEOUT_S + 60)
 
 
 def run_demo(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*DEMO, *arguments], capture_output=True, text=True, check=False, timeout=PATIENCE_S
-    )
+    return subprocess.run([*DEMO, *arguments], capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
 
 
-def heard(viewer: dict[str, Any]) -> int:
+def accounted(viewer: dict[str, Any]) -> int:
     return viewer["received"] + sum(viewer["dropped"].values())
 
 
 @pytest.fixture(scope="module")
 def result() -> dict[str, Any]:
-    """What the demo tells machines."""
+    """The JSON output of a demo."""
     done = run_demo("--seconds", "2", "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def test_the_camera_is_killed_and_comes_back_and_every_frame_is_accounted_for(
+def test_killed_camera_recovers_and_every_frame_is_accounted_for(
     result: dict[str, Any],
 ) -> None:
     assert result["faults"] == []
@@ -49,43 +47,43 @@ def test_the_camera_is_killed_and_comes_back_and_every_frame_is_accounted_for(
     assert int(second["epoch"]) > int(killed["epoch"])
     assert (killed["committed_as_told_by"], killed["published"]) == ("the header ring", None)
     assert second["committed"] == 200 == second["published"] + sum(second["unpublished"].values())
-    for book, most_in_flight in ((killed, 1), (second, 0)):
+    for epoch, max_in_flight in ((killed, 1), (second, 0)):
         for name in ("viewer", "slow model"):
-            seen = book["viewers"][name]
-            assert book["committed"] == heard(seen) + seen["in_flight"]
-            assert 0 <= seen["in_flight"] <= most_in_flight
-            assert seen["torn"] == 0
-            assert seen["received"] > 0
+            viewer = epoch["viewers"][name]
+            assert epoch["committed"] == accounted(viewer) + viewer["in_flight"]
+            assert 0 <= viewer["in_flight"] <= max_in_flight
+            assert viewer["torn"] == 0
+            assert viewer["received"] > 0
 
 
-def test_the_driver_notices_by_itself_and_the_viewers_go_on(result: dict[str, Any]) -> None:
+def test_driver_detects_the_kill_and_viewers_recover(result: dict[str, Any]) -> None:
     recovery = result["recovery"]
-    # A missed keepalive would say something else: this is the lock that died with its holder.
+    # Not a missed keepalive: the driver saw the lock of the dead process released.
     assert recovery["driver_says"] == "the producer's process has ended"
-    assert recovery["epoch"] == [book["epoch"] for book in result["epochs"]]
+    assert recovery["epoch"] == [epoch["epoch"] for epoch in result["epochs"]]
     before, after = recovery["camera_lease"]
     assert int(after) > int(before)
     assert recovery["viewers_kept_their_leases"] is True
-    told, again = recovery["viewers_told_ms"], recovery["viewers_have_frames_again_ms"]
-    assert set(told) == set(again) == {"viewer", "slow model"}
-    assert 0 <= recovery["noticed_by_driver_ms"] <= min(told.values())
-    assert max(told.values()) < recovery["camera_back_ms"] < min(again.values())
+    unmapped, resumed = recovery["viewers_told_ms"], recovery["viewers_have_frames_again_ms"]
+    assert set(unmapped) == set(resumed) == {"viewer", "slow model"}
+    assert 0 <= recovery["noticed_by_driver_ms"] <= min(unmapped.values())
+    assert max(unmapped.values()) < recovery["camera_back_ms"] < min(resumed.values())
 
 
-def test_the_recorder_is_killed_too_and_its_recording_has_every_frame(result: dict[str, Any]) -> None:
+def test_killed_recorder_leaves_a_complete_recording(result: dict[str, Any]) -> None:
     recorded = result["recording"]
     assert (recorded["problems"], recorded["torn"]) == ([], 0)
     first, second = recorded["epochs"]
-    assert [first["epoch"], second["epoch"]] == [book["epoch"] for book in result["epochs"]]
-    for page, book in zip(recorded["epochs"], result["epochs"], strict=True):
-        assert page["span"] == page["rows"] + sum(page["gaps"].values())
-        assert page["span"] in (book["committed"], book["committed"] - 1)
+    assert [first["epoch"], second["epoch"]] == [epoch["epoch"] for epoch in result["epochs"]]
+    for row, camera in zip(recorded["epochs"], result["epochs"], strict=True):
+        assert row["span"] == row["rows"] + sum(row["gaps"].values())
+        assert row["span"] in (camera["committed"], camera["committed"] - 1)
     assert len(recorded["recovered"]) == 1
-    assert recorded["segments"] >= 3, "before the kill, after it, and the second epoch's"
+    assert recorded["segments"] >= 3, "one before the kill, one after it, one of the second epoch"
 
 
-def test_what_was_recorded_is_played_back_and_counted_by_spark(result: dict[str, Any]) -> None:
-    rows = sum(page["rows"] for page in result["recording"]["epochs"])
+def test_recording_is_replayed_and_counted_by_spark(result: dict[str, Any]) -> None:
+    rows = sum(epoch["rows"] for epoch in result["recording"]["epochs"])
     replay = result["replay"]
     assert replay["played"] == rows
     assert replay["wrong"] == 0
@@ -93,49 +91,49 @@ def test_what_was_recorded_is_played_back_and_counted_by_spark(result: dict[str,
     assert replay["equal"] > 0
     spark = result["spark"]
     assert (spark["frames"], spark["equal"]) == (rows, rows)
-    # Camera to gold: the table's numbers are the ledger's.
+    # The counts of the gold table are those of the ledger.
     tables = spark["tables"]
     assert (tables["frames"], tables["silver"], tables["rejected"]) == (rows, rows, 0)
     gaps = [epoch["gaps"] for epoch in result["recording"]["epochs"]]
-    assert sum(tables["drops"].values()) == sum(sum(one.values()) for one in gaps)
+    assert sum(tables["drops"].values()) == sum(sum(counts.values()) for counts in gaps)
 
 
-def test_without_the_kill_there_is_one_epoch() -> None:
+def test_demo_without_kill_has_one_epoch() -> None:
     done = run_demo("--seconds", "1", "--no-kill", "--no-spark", "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    (book,) = result["epochs"]
-    assert (book["committed"], book["committed_as_told_by"]) == (200, "the camera")
-    assert all(heard(seen) == 200 for seen in book["viewers"].values())
+    (epoch,) = result["epochs"]
+    assert (epoch["committed"], epoch["committed_as_told_by"]) == (200, "the camera")
+    assert all(accounted(viewer) == 200 for viewer in epoch["viewers"].values())
     assert (result["recovery"], result["faults"]) == (None, [])
 
 
-def test_the_demo_tells_the_story_and_fits_eighty_columns() -> None:
+def test_demo_output_is_complete_and_fits_eighty_columns() -> None:
     done = subprocess.run(
         [*DEMO, "--seconds", "1", "--no-spark"],
         capture_output=True,
         text=True,
         check=False,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         env={**os.environ, "COLUMNS": "80"},
     )
     assert done.returncode == 0, done.stderr
-    words = done.stdout
+    text = done.stdout
     for part in (
         "killed the camera on purpose",
         "driver: the producer's process has ended",
         "camera started again",
         "have frames again",
         "the ledger",
-        "as its ring says",
+        "counted in its ring",
         "every frame is accounted for, none was torn",
         "killed the recorder on purpose",
         "the recording was verified",
         "replayed at speed 4",
     ):
-        assert part in words
-    assert re.search(r"\(\d{19} → \d{19}\)", words)
-    assert max(map(len, words.splitlines())) <= 80
+        assert part in text
+    assert re.search(r"\(\d{19} → \d{19}\)", text)
+    assert max(map(len, text.splitlines())) <= 80
 
 
 # --- ends
@@ -143,7 +141,7 @@ def test_the_demo_tells_the_story_and_fits_eighty_columns() -> None:
 
 @contextmanager
 def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A demo in the background; whatever happens, it is gone at the end, and so is what it made."""
+    """A demo in the background; at the end its process and its files are gone."""
     demo = subprocess.Popen([*DEMO, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         yield demo
@@ -155,17 +153,17 @@ def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_ctrl_c_ends_the_demo_early_with_its_ledger(number: signal.Signals) -> None:
+def test_signal_ends_the_demo_early_with_its_ledger(number: signal.Signals) -> None:
     with started("--seconds", "600", "--json") as demo:
-        _wait_until_filming(demo.pid)
+        _wait_until_publishing(demo.pid)
         demo.send_signal(number)
         out, err = demo.communicate(timeout=60)
     assert demo.returncode == 0, err
-    (book,) = json.loads(out)["epochs"]
-    assert 50 <= book["committed"] < 600 * 200
+    (epoch,) = json.loads(out)["epochs"]
+    assert 50 <= epoch["committed"] < 600 * 200
 
 
-def test_ctrl_c_while_the_processes_start_leaves_nothing_behind() -> None:
+def test_ctrl_c_during_start_leaves_no_files() -> None:
     with started("--seconds", "600", "--json") as demo:
         _wait_for(lambda: len(_children(demo.pid)) > 1, "the processes did not start")
         demo.send_signal(signal.SIGINT)
@@ -174,9 +172,9 @@ def test_ctrl_c_while_the_processes_start_leaves_nothing_behind() -> None:
     assert json.loads(out)["faults"] == []
 
 
-def test_ctrl_c_while_the_camera_is_dead_tells_what_there_is() -> None:
+def test_ctrl_c_while_the_camera_is_dead_prints_the_ledger() -> None:
     with started("--seconds", "4", "--json") as demo:
-        camera = _wait_until_filming(demo.pid)
+        camera = _wait_until_publishing(demo.pid)
         _wait_for(lambda: camera not in _children(demo.pid), "the camera was not killed")
         demo.send_signal(signal.SIGINT)
         out, err = demo.communicate(timeout=60)
@@ -186,10 +184,10 @@ def test_ctrl_c_while_the_camera_is_dead_tells_what_there_is() -> None:
     assert result["epochs"][0]["committed_as_told_by"] == "the header ring"
 
 
-def test_a_second_ctrl_c_breaks_off_and_leaves_nothing_behind() -> None:
+def test_second_ctrl_c_interrupts_and_leaves_no_files() -> None:
     with started("--seconds", "600") as demo:
-        _wait_until_filming(demo.pid)
-        # Back to back: the second one comes before the first one's orderly end.
+        _wait_until_publishing(demo.pid)
+        # The second signal arrives before the first has ended the demo.
         demo.send_signal(signal.SIGINT)
         time.sleep(0.01)
         demo.send_signal(signal.SIGINT)
@@ -198,9 +196,9 @@ def test_a_second_ctrl_c_breaks_off_and_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.parametrize("victim", ["camera", "driver"])
-def test_a_process_that_dies_is_named_and_the_demo_fails(victim: str) -> None:
+def test_process_that_dies_fails_the_demo(victim: str) -> None:
     with started("--seconds", "600") as demo:
-        _wait_until_filming(demo.pid)
+        _wait_until_publishing(demo.pid)
         os.kill(_child(demo.pid, f"demo.{victim}"), signal.SIGKILL)
         _, err = demo.communicate(timeout=90)
     assert demo.returncode == 1
@@ -208,28 +206,28 @@ def test_a_process_that_dies_is_named_and_the_demo_fails(victim: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--seconds", "0"], ["--fps", "x"], ["--nonsense"]])
-def test_misuse_is_told_apart_from_failure(arguments: list[str]) -> None:
+def test_invalid_arguments_are_usage_errors(arguments: list[str]) -> None:
     done = run_demo(*arguments)
     assert done.returncode == 2
     assert "Usage: " in done.stderr
 
 
-# --- a look at a demo that runs
+# --- processes of a running demo
 
 
-def _leftovers(director: int) -> list[Path]:
-    return [path for path in Path("/dev/shm").iterdir() if f"demo-{director}" in path.name]
+def _leftovers(parent: int) -> list[Path]:
+    return [path for path in Path("/dev/shm").iterdir() if f"demo-{parent}" in path.name]
 
 
-def _wait_until_filming(director: int) -> int:
+def _wait_until_publishing(parent: int) -> int:
     """The camera's process, once fifty frames are in its ring."""
 
-    def filming() -> bool:
-        camera = _child(director, "demo.camera")
+    def is_publishing() -> bool:
+        camera = _child(parent, "demo.camera")
         return bool(camera) and _newest_seq(camera) >= 50
 
-    _wait_for(filming, "the camera did not film")
-    return _child(director, "demo.camera")
+    _wait_for(is_publishing, "the camera did not publish")
+    return _child(parent, "demo.camera")
 
 
 def _wait_for(holds: Any, otherwise: str) -> None:
@@ -239,9 +237,9 @@ def _wait_for(holds: Any, otherwise: str) -> None:
         time.sleep(0.01)
 
 
-def _child(director: int, module: str) -> int:
+def _child(parent: int, module: str) -> int:
     """The process that runs a module of the demo; 0 if there is none."""
-    for child in _children(director):
+    for child in _children(parent):
         if module.encode() in Path(f"/proc/{child}/cmdline").read_bytes():
             return child
     return 0
@@ -260,21 +258,21 @@ def _children(pid: int) -> list[int]:
     return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def test_two_hosts_and_a_bridge_between_them() -> None:
+def test_two_hosts_account_for_every_frame() -> None:
     done = run_demo("--hosts", "2", "--seconds", "2", "--fps", "50", "--json")
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["published"] == found["committed"] == found["delivered"] + sum(found["dropped"].values())
-    assert found["exact"]
-    assert found["wrong"] == 0 < found["seen"]
-    # The recorder there has them too, or says which it has not.
-    recorded = found["recorder"]
-    assert recorded["rows"] + recorded["missing"] == found["viewer"]["span"]
+    result = json.loads(done.stdout)
+    assert result["published"] == result["committed"] == result["delivered"] + sum(result["dropped"].values())
+    assert result["exact"]
+    assert result["wrong"] == 0 < result["seen"]
+    # The recorder has each frame, or a gap for it.
+    recorded = result["recorder"]
+    assert recorded["rows"] + recorded["missing"] == result["viewer"]["span"]
     assert recorded["torn"] == 0 < recorded["rows"]
-    assert found["faults"] == []
-    assert found["namespaces"] == may_make_namespaces()
+    assert result["faults"] == []
+    assert result["namespaces"] == can_create_namespaces()
 
 
-def may_make_namespaces() -> bool:
-    tried = subprocess.run(["unshare", "-n", "true"], check=False, capture_output=True, timeout=60)
-    return os.geteuid() == 0 and shutil.which("ip") is not None and tried.returncode == 0
+def can_create_namespaces() -> bool:
+    done = subprocess.run(["unshare", "-n", "true"], check=False, capture_output=True, timeout=60)
+    return os.geteuid() == 0 and shutil.which("ip") is not None and done.returncode == 0

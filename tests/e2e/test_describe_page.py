@@ -1,4 +1,4 @@
-"""docs/how-to/describe-your-data.md, program by program, with what each prints."""
+"""The programs and commands of docs/how-to/publish-metadata.md, with their output."""
 
 from __future__ import annotations
 
@@ -15,29 +15,32 @@ import pytest
 
 from tests.e2e.pages import ROOT, blocks, looks_like, sh, steps
 
-PAGE = ROOT / "docs" / "how-to" / "describe-your-data.md"
+PAGE = ROOT / "docs" / "how-to" / "publish-metadata.md"
 CAMERA, READER, TYPES, BLOBS, TRACES = range(5)
 
 
 @pytest.fixture
 def environment(aeron_dir: Path, shm_base: Path) -> dict[str, str]:
+    """Environment variables of the programs."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    places = {"AERON_DIR": str(aeron_dir), "TENSORPOOL_SHM__BASE_DIR": str(shm_base), "NO_COLOR": "1"}
-    return {**os.environ, **places, "PATH": path}
+    variables = {"AERON_DIR": str(aeron_dir), "TENSORPOOL_SHM__BASE_DIR": str(shm_base), "NO_COLOR": "1"}
+    return {**os.environ, **variables, "PATH": path}
 
 
 @pytest.fixture
 def programs(tmp_path: Path) -> list[Path]:
-    made = []
+    """The programs of the page, as files."""
+    paths = []
     for number, source in enumerate(blocks(PAGE, "python")):
-        made.append(tmp_path / f"program{number}.py")
-        made[-1].write_text(source, "utf-8")
-    assert len(made) == 5
-    return made
+        paths.append(tmp_path / f"program{number}.py")
+        paths[-1].write_text(source, "utf-8")
+    assert len(paths) == 5
+    return paths
 
 
 @contextmanager
 def running(program: Path, environment: dict[str, str]) -> Iterator[None]:
+    """Runs a program and ends it with Ctrl-C."""
     process = subprocess.Popen([sys.executable, program], env=environment)
     try:
         yield
@@ -51,43 +54,44 @@ def running(program: Path, environment: dict[str, str]) -> Iterator[None]:
 
 
 def printed(program: Path, environment: dict[str, str]) -> str:
-    done = subprocess.run(
+    """Output of a program that has to succeed."""
+    result = subprocess.run(
         [sys.executable, program], env=environment, capture_output=True, text=True, check=False, timeout=120
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
-def test_what_the_camera_says_the_reader_prints(programs: list[Path], environment: dict[str, str]) -> None:
+def test_reader_prints_the_metadata_of_the_camera(programs: list[Path], environment: dict[str, str]) -> None:
     with running(programs[CAMERA], environment):
         assert printed(programs[READER], environment) == blocks(PAGE, "text")[0]
 
 
-@pytest.mark.parametrize(("program", "answer"), [(TYPES, 1), (BLOBS, 2)])
-def test_the_other_programs_print_what_is_shown(
-    programs: list[Path], environment: dict[str, str], program: int, answer: int
+@pytest.mark.parametrize(("program", "block"), [(TYPES, 1), (BLOBS, 2)])
+def test_other_programs_print_the_shown_output(
+    programs: list[Path], environment: dict[str, str], program: int, block: int
 ) -> None:
-    assert printed(programs[program], environment) == blocks(PAGE, "text")[answer]
+    assert printed(programs[program], environment) == blocks(PAGE, "text")[block]
 
 
-def test_a_lineage_is_shown_as_on_the_page(programs: list[Path], environment: dict[str, str]) -> None:
+def test_trace_command_prints_the_shown_lineage(programs: list[Path], environment: dict[str, str]) -> None:
     (console,) = blocks(PAGE, "console")
     ((command, expected),) = steps(console)
     with running(programs[TRACES], environment):
-        # The media driver may still be starting: where there is none yet, the command ends at once.
+        # The command fails at once while the media driver is still starting.
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
-            answer = sh(f"{command} --timeout 20", environment)
-            if "no media driver" not in answer:
+            output = sh(f"{command} --timeout 20", environment)
+            if "no media driver" not in output:
                 break
-        assert looks_like(answer, expected), answer
+        assert looks_like(output, expected), output
 
 
-def test_every_type_of_the_table_is_carried_so() -> None:
-    from tensorpool.attributes.dtypes import CARRIED
+def test_table_lists_the_carrier_of_every_type() -> None:
+    from tensorpool.attributes.dtypes import CARRIERS
 
     rows = [line.split("|")[1:3] for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| `")]
-    told = {name.strip(" `"): how.strip() for names, how in rows for name in names.split(",")}
-    assert set(told) == set(CARRIED)
-    for name, carried in CARRIED.items():
-        assert told[name].split(",")[0].split(" ")[0] == carried.carrier, name
+    documented = {name.strip(" `"): how.strip() for names, how in rows for name in names.split(",")}
+    assert set(documented) == set(CARRIERS)
+    for name, carried in CARRIERS.items():
+        assert documented[name].split(",")[0].split(" ")[0] == carried.name, name

@@ -1,4 +1,4 @@
-"""`tensorpool driver`, verb by verb: the driver and the commands are processes of their own."""
+"""The commands of `tensorpool driver`, with the driver in another process."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ import pytest
 
 import tensorpool as tp
 from tensorpool.driver import read_holder
-from tests.e2e.commandline import PATIENCE_S, CommandLine, filming, running
+from tests.e2e.commandline import TIMEOUT_S, CommandLine, offering, running
 
 TOKEN = "s3same"
 
 
 @dataclass(frozen=True)
-class Service:
-    """A driver that runs as a service."""
+class RunningDriver:
+    """A driver process and its command line."""
 
     command: CommandLine
     process: subprocess.Popen[str]
     stream_id: int
 
     def open(self) -> tp.Context:
+        """Opens a context on this driver."""
         return tp.open(
             "driver",
             aeron_dir=self.command.aeron_dir,
@@ -36,8 +37,9 @@ class Service:
             shm_base_dir=self.command.shm_base,
         )
 
-    def ended(self) -> int:
-        self.process.communicate(timeout=PATIENCE_S)
+    def wait_ended(self) -> int:
+        """Waits for the end; returns the exit status."""
+        self.process.communicate(timeout=TIMEOUT_S)
         return self.process.returncode
 
 
@@ -62,26 +64,26 @@ def config(tmp_path: Path, free_stream_id: int) -> Path:
 
 
 @pytest.fixture
-def there(aeron_dir: Path, shm_base: Path) -> CommandLine:
+def command_line(aeron_dir: Path, shm_base: Path) -> CommandLine:
     return CommandLine(aeron_dir, shm_base)
 
 
 @pytest.fixture
 def driver(
-    there: CommandLine, config: Path, free_stream_id: int, tmp_path: Path, wait_until: Callable
-) -> Iterator[Service]:
-    """`tensorpool driver` with a media driver of its own."""
+    command_line: CommandLine, config: Path, free_stream_id: int, tmp_path: Path, wait_until: Callable
+) -> Iterator[RunningDriver]:
+    """A `tensorpool driver` process with an embedded media driver."""
     ready = tmp_path / "ready"
     arguments = ["driver", "--config", str(config), "--ready-file", str(ready)]
-    with running(there.start(*arguments, stderr=subprocess.PIPE)) as process:
-        wait_until(lambda: ready.exists() or process.poll() is not None, timeout=PATIENCE_S)
+    with running(command_line.start(*arguments, stderr=subprocess.PIPE)) as process:
+        wait_until(lambda: ready.exists() or process.poll() is not None, timeout=TIMEOUT_S)
         assert process.poll() is None, process.communicate()[1]
-        yield Service(there, process, free_stream_id)
+        yield RunningDriver(command_line, process, free_stream_id)
         process.terminate()
-        process.communicate(timeout=PATIENCE_S)
+        process.communicate(timeout=TIMEOUT_S)
 
 
-def test_status_streams_and_leases(driver: Service) -> None:
+def test_status_streams_and_leases_describe_the_driver(driver: RunningDriver) -> None:
     command = driver.command
     status = command.json("driver", "status")
     assert (status["namespace"], status["pid"], status["embedded"]) == ("default", driver.process.pid, False)
@@ -95,118 +97,118 @@ def test_status_streams_and_leases(driver: Service) -> None:
         driver.open() as ctx,
         ctx.producer(driver.stream_id, pools=["64KiB"], nslots=4) as producer,
         ctx.consumer(driver.stream_id) as consumer,
-        filming(producer, np.zeros((8, 8), np.uint8)),
+        offering(producer, np.zeros((8, 8), np.uint8)),
     ):
-        assert consumer.wait_for_producer(PATIENCE_S)
+        assert consumer.wait_for_producer(TIMEOUT_S)
         leases = command.json("driver", "leases")
-        assert sorted(one["role"] for one in leases) == ["consumer", "producer"]
-        assert all(isinstance(one["lease_id"], str) for one in leases)
-        words = command.run("driver", "leases", "--stream", str(driver.stream_id)).stdout
-        assert all(one["lease_id"] in words for one in leases)
+        assert sorted(lease["role"] for lease in leases) == ["consumer", "producer"]
+        assert all(isinstance(lease["lease_id"], str) for lease in leases)
+        output = command.run("driver", "leases", "--stream", str(driver.stream_id)).stdout
+        assert all(lease["lease_id"] in output for lease in leases)
         assert re.search(rf"{driver.stream_id} +camera +static", command.run("driver", "streams").stdout)
-        # Looking takes no lease.
-        listed = {one["stream_id"]: one for one in command.json("stream", "ls")}
+        # The stream commands take no lease.
+        listed = {row["stream_id"]: row for row in command.json("stream", "ls")}
         assert listed[driver.stream_id]["name"] == "camera"
         assert listed[driver.stream_id]["driver"]["consumers"] == 1
         command.run("stream", "echo", str(driver.stream_id), "--count", "1")
         held = command.json("stream", "info", str(driver.stream_id))["leases"]
-        assert sorted(one["role"] for one in held) == ["consumer", "producer"]
+        assert sorted(lease["role"] for lease in held) == ["consumer", "producer"]
 
 
-def test_tables_fit_eighty_columns(driver: Service) -> None:
+def test_tables_fit_eighty_columns(driver: RunningDriver) -> None:
     with driver.open() as ctx, ctx.producer(driver.stream_id, pools=["64KiB"], nslots=4):
-        for verb in (["driver", "streams"], ["driver", "leases"], ["driver", "status"], ["stream", "ls"]):
-            lines = driver.command.run(*verb, COLUMNS="80").stdout.splitlines()
+        for command in (["driver", "streams"], ["driver", "leases"], ["driver", "status"], ["stream", "ls"]):
+            lines = driver.command.run(*command, COLUMNS="80").stdout.splitlines()
             assert lines
-            assert max(map(len, lines)) <= 80, verb
-            # Numbers that people copy are whole.
-            assert "…" not in "".join(lines) or verb == ["stream", "ls"]
+            assert max(map(len, lines)) <= 80, command
+            # Ids that users copy are not truncated.
+            assert "…" not in "".join(lines) or command == ["stream", "ls"]
 
 
-def test_a_lease_is_taken_back_by_token_only(driver: Service, wait_until: Callable) -> None:
+def test_revoke_needs_the_token(driver: RunningDriver, wait_until: Callable) -> None:
     command, stream = driver.command, ["--stream", str(driver.stream_id)]
     with driver.open() as ctx, ctx.producer(driver.stream_id, pools=["64KiB"], nslots=4):
         (before,) = command.json("driver", "leases")
-        refused = command.run("driver", "revoke", *stream)
-        assert refused.returncode == 1
-        assert "needs the service's token" in refused.stderr
+        rejected = command.run("driver", "revoke", *stream)
+        assert rejected.returncode == 1
+        assert "needs the service's token" in rejected.stderr
         assert command.run("driver", "revoke", *stream, TENSORPOOL_TOKEN="wrong").returncode == 1
-        assert [one["lease_id"] for one in command.json("driver", "leases")] == [before["lease_id"]]
+        assert [lease["lease_id"] for lease in command.json("driver", "leases")] == [before["lease_id"]]
 
-        done = command.run(
+        result = command.run(
             "driver", "revoke", before["lease_id"], "--reason", "cleaning", "--json", TENSORPOOL_TOKEN=TOKEN
         )
-        assert done.returncode == 0, done.stderr
-        assert [one["lease_id"] for one in json.loads(done.stdout)] == [before["lease_id"]]
-        assert TOKEN not in done.stdout + done.stderr
+        assert result.returncode == 0, result.stderr
+        assert [lease["lease_id"] for lease in json.loads(result.stdout)] == [before["lease_id"]]
+        assert TOKEN not in result.stdout + result.stderr
 
-        def attached_again() -> bool:
-            return [one["lease_id"] for one in command.json("driver", "leases")] not in (
+        def is_reattached() -> bool:
+            return [lease["lease_id"] for lease in command.json("driver", "leases")] not in (
                 [],
                 [before["lease_id"]],
             )
 
-        wait_until(attached_again, timeout=PATIENCE_S)
-        nothing = command.run("driver", "revoke", "--client", "5", TENSORPOOL_TOKEN=TOKEN)
-        assert (nothing.returncode, nothing.stderr) == (1, "no lease fits: nothing was revoked\n")
+        wait_until(is_reattached, timeout=TIMEOUT_S)
+        unmatched = command.run("driver", "revoke", "--client", "5", TENSORPOOL_TOKEN=TOKEN)
+        assert (unmatched.returncode, unmatched.stderr) == (1, "no lease fits: nothing was revoked\n")
         assert command.run("driver", "revoke", TENSORPOOL_TOKEN=TOKEN).returncode == 2
 
 
-def test_stop_waits_until_the_driver_is_gone(driver: Service) -> None:
+def test_stop_waits_until_the_driver_has_ended(driver: RunningDriver) -> None:
     assert driver.command.run("driver", "stop").returncode == 1
     assert driver.process.poll() is None
-    done = driver.command.run(
+    result = driver.command.run(
         "driver", "stop", "--reason", "night", "--timeout", "30", TENSORPOOL_TOKEN=TOKEN
     )
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     assert read_holder(driver.command.shm_base, "default") is None
-    assert done.stdout == f"driver stopped, process {driver.process.pid}; 0 leases ended\n"
-    assert driver.ended() == 0
+    assert result.stdout == f"driver stopped, process {driver.process.pid}; 0 leases ended\n"
+    assert driver.wait_ended() == 0
     assert not list(driver.command.shm_base.rglob("*.ring"))
 
 
-def test_sigterm_is_an_orderly_end(driver: Service) -> None:
+def test_sigterm_ends_the_driver_in_order(driver: RunningDriver) -> None:
     driver.process.send_signal(signal.SIGTERM)
-    assert driver.ended() == 0
+    assert driver.wait_ended() == 0
     assert not driver.command.aeron_dir.exists()
 
 
-def test_a_second_driver_says_who_holds_the_namespace(driver: Service, config: Path) -> None:
+def test_second_driver_names_the_holder_of_the_namespace(driver: RunningDriver, config: Path) -> None:
     second = driver.command.run("driver", "run", "--config", str(config))
     assert second.returncode == 1
     assert f"process {driver.process.pid} of" in second.stderr
     assert "Traceback" not in second.stderr
 
 
-def test_the_configuration_is_checked_and_printed_without_running(there: CommandLine, config: Path) -> None:
-    good = there.run("driver", "--config", str(config), "--check")
+def test_check_and_print_config_do_not_run_the_driver(command_line: CommandLine, config: Path) -> None:
+    good = command_line.run("driver", "--config", str(config), "--check")
     assert (good.returncode, good.stderr) == (0, f"the configuration is good ({config})\n")
-    printed = there.run("driver", "run", "--config", str(config), "--print-config")
+    printed = command_line.run("driver", "run", "--config", str(config), "--print-config")
     assert 'name = "camera"' in printed.stdout
     assert TOKEN not in printed.stdout
     config.write_text("[driver]\nkeep_alive = '1s'\n")
-    bad = there.run("driver", "--config", str(config), "--check")
+    bad = command_line.run("driver", "--config", str(config), "--check")
     assert bad.returncode == 1
     assert "did you mean 'keepalive'?" in bad.stderr
-    assert not there.aeron_dir.exists()
+    assert not command_line.aeron_dir.exists()
 
 
-@pytest.mark.parametrize("verb", ["status", "streams", "leases"])
-def test_without_a_driver_there_is_a_sentence(there: CommandLine, verb: str) -> None:
-    with tp.MediaDriver(there.aeron_dir):
-        done = there.run("driver", verb, "--timeout", "0.5")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("error: no SHM driver answers on this media driver: start one with")
-    assert len(done.stderr.splitlines()) == 1
+@pytest.mark.parametrize("command", ["status", "streams", "leases"])
+def test_commands_without_a_driver_fail_with_one_line(command_line: CommandLine, command: str) -> None:
+    with tp.MediaDriver(command_line.aeron_dir):
+        result = command_line.run("driver", command, "--timeout", "0.5")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.startswith("error: no SHM driver answers on this media driver: start one with")
+    assert len(result.stderr.splitlines()) == 1
 
 
-def test_an_embedded_driver_is_seen_too(there: CommandLine, free_stream_id: int) -> None:
+def test_commands_show_an_embedded_driver(command_line: CommandLine, free_stream_id: int) -> None:
     with (
-        tp.open("embedded", aeron_dir=there.aeron_dir, shm_base_dir=there.shm_base) as ctx,
+        tp.open("embedded", aeron_dir=command_line.aeron_dir, shm_base_dir=command_line.shm_base) as ctx,
         ctx.producer(free_stream_id, pools=["64KiB"], nslots=2, name="here"),
     ):
-        assert there.json("driver", "status")["embedded"] is True
-        (stream,) = there.json("driver", "streams")
+        assert command_line.json("driver", "status")["embedded"] is True
+        (stream,) = command_line.json("driver", "streams")
         assert (stream["name"], stream["kind"]) == ("here", "dynamic")
-        elsewhere = replace(there, more={"TENSORPOOL_SHM__NAMESPACE": "other"})
-        assert elsewhere.json("driver", "status")["namespace"] == "default"
+        other_namespace = replace(command_line, more={"TENSORPOOL_SHM__NAMESPACE": "other"})
+        assert other_namespace.json("driver", "status")["namespace"] == "default"

@@ -1,4 +1,4 @@
-"""The examples, run as their readers would run them."""
+"""The example programs and the Python code of the README."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def environment(aeron_dir: Path) -> dict[str, str]:
-    """Aeron's own variable moves the default directory, so that a running driver is left alone."""
+    """Environment with a private media driver directory, so that a running driver is not used."""
     return {**os.environ, "AERON_DIR": str(aeron_dir)}
 
 
 @contextmanager
 def running(script: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    """Runs a program and ends it with Ctrl-C."""
     process = subprocess.Popen([sys.executable, script], env=environment, stdout=subprocess.PIPE, text=True)
     try:
         yield process
@@ -35,7 +36,7 @@ def running(script: Path, environment: dict[str, str]) -> Iterator[subprocess.Po
             process.kill()
 
 
-def test_the_camera_example_shows_frames_in_another_process(environment: dict[str, str]) -> None:
+def test_camera_example_sends_frames_to_the_viewer(environment: dict[str, str]) -> None:
     folder = ROOT / "examples" / "camera"
     with (
         running(folder / "camera.py", environment) as camera,
@@ -51,7 +52,7 @@ def test_the_camera_example_shows_frames_in_another_process(environment: dict[st
     assert numbers == sorted(numbers)
 
 
-def test_the_flat_field_example_evens_out_what_the_camera_sees(environment: dict[str, str]) -> None:
+def test_flat_field_example_corrects_the_frames(environment: dict[str, str]) -> None:
     folder = ROOT / "examples" / "flat_field"
     with (
         running(folder / "camera.py", environment) as camera,
@@ -67,10 +68,10 @@ def test_the_flat_field_example_evens_out_what_the_camera_sees(environment: dict
         assert float(match[2]) < 1
 
 
-def test_the_rolling_shutter_is_worked_on_row_by_row(environment: dict[str, str]) -> None:
+def test_rolling_shutter_example_processes_partial_frames(environment: dict[str, str]) -> None:
     folder = ROOT / "examples" / "rolling_shutter"
     with running(folder / "camera.py", environment):
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, folder / "medians.py"],
             check=False,
             env=environment,
@@ -78,23 +79,23 @@ def test_the_rolling_shutter_is_worked_on_row_by_row(environment: dict[str, str]
             text=True,
             timeout=120,
         )
-    assert done.returncode == 0, done.stderr
-    *lines, won = done.stdout.splitlines()
+    assert result.returncode == 0, result.stderr
+    *lines, gain = result.stdout.splitlines()
     frame = r"frame \d+: -?\d+\.\d\d ms in (\d+) parts, \d+\.\d\d ms as a whole"
     parts = [int(match[1]) for line in lines if (match := re.fullmatch(frame, line))]
     assert len(parts) == len(lines) == 50
-    assert max(parts) > 10, "the frames came whole"
-    assert re.fullmatch(r"-?\d+\.\d\d ms won: .* ms after the last row instead of .* ms", won)
+    assert max(parts) > 10, "the frames were not received in parts"
+    assert re.fullmatch(r"-?\d+\.\d\d ms won: .* ms after the last row instead of .* ms", gain)
 
 
-def test_the_readmes_python_runs_as_printed(environment: dict[str, str], tmp_path: Path) -> None:
+def test_python_code_of_the_readme_runs(environment: dict[str, str], tmp_path: Path) -> None:
     block = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
     assert block is not None
     script = tmp_path / "readme.py"
     script.write_text(block[1], "utf-8")
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, script], env=environment, capture_output=True, text=True, check=False, timeout=60
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[:2] == ["0 (512, 512) 0.0", "1 (512, 512) 7.0"]
-    assert "span 2 = received 2" in done.stdout
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[:2] == ["0 (512, 512) 0.0", "1 (512, 512) 7.0"]
+    assert "span 2 = received 2" in result.stdout

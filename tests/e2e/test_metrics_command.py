@@ -1,4 +1,4 @@
-"""`tensorpool metrics` as a process: Prometheus' page, OpenTelemetry's messages, from a living system."""
+"""`tensorpool metrics` as a process: the endpoint and the export of a running system."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 import tensorpool as tp
-from tests.e2e.commandline import PATIENCE_S, CommandLine, filming, running
+from tests.e2e.commandline import TIMEOUT_S, CommandLine, offering, running
 
 IMAGE = np.zeros((16, 16), np.uint8)
 
 
 @contextmanager
 def collector() -> Iterator[tuple[str, list[ExportMetricsServiceRequest]]]:
-    """A collector that keeps what it gets."""
+    """A collector that keeps the requests it receives."""
     received: list[ExportMetricsServiceRequest] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -65,16 +65,16 @@ def test_prometheus_and_opentelemetry_get_the_same_figures(
     aeron_dir: Path, shm_base: Path, free_stream_id: int, wait_until: Callable[..., Any]
 ) -> None:
     pytest.importorskip("opentelemetry.sdk")
-    there = CommandLine(aeron_dir, shm_base)
+    commands = CommandLine(aeron_dir, shm_base)
     with (
         collector() as (url, received),
         tp.MediaDriver(aeron_dir),
         tp.open("standalone", aeron_dir=aeron_dir, media_driver="external", shm_base_dir=shm_base) as ctx,
         ctx.producer(free_stream_id, pools=["4KiB"], nslots=8, name="camera-1") as producer,
         ctx.consumer(free_stream_id),
-        filming(producer, IMAGE, hz=50),
+        offering(producer, IMAGE, hz=50),
         running(
-            there.start(
+            commands.start(
                 "metrics",
                 "--metrics",
                 "127.0.0.1:0",
@@ -89,45 +89,45 @@ def test_prometheus_and_opentelemetry_get_the_same_figures(
         ) as process,
     ):
         assert process.stderr is not None
-        page = ""
+        page_url = ""
         for line in process.stderr:
-            if found := re.search(r"metrics are at (http://[^\s\"]+)", line):
-                page = found[1]
+            if match := re.search(r"metrics are at (http://[^\s\"]+)", line):
+                page_url = match[1]
                 break
-        assert page, "it never said where its metrics are"
+        assert page_url, "the log has no URL of the metrics"
 
-        def scraped() -> str:
-            with urllib.request.urlopen(page, timeout=PATIENCE_S) as response:
+        def scrape() -> str:
+            with urllib.request.urlopen(page_url, timeout=TIMEOUT_S) as response:
                 return str(response.read().decode())
 
         pattern = rf'^tensorpool_producer_sequences_total{{stream_id="{free_stream_id}"}} (\d+)$'
         counts = [0]
 
-        def grows() -> bool:
-            match = re.search(pattern, scraped(), re.MULTILINE)
+        def is_growing() -> bool:
+            match = re.search(pattern, scrape(), re.MULTILINE)
             counts.append(int(match[1]) if match else 0)
             return counts[-1] > counts[-2] > 0
 
-        wait_until(grows, timeout=PATIENCE_S)
-        assert f'tensorpool_stream_info{{stream_id="{free_stream_id}",name="camera-1"}} 1' in scraped()
-        wait_until(lambda: "tensorpool.producer_sequences" in names(received), timeout=PATIENCE_S)
+        wait_until(is_growing, timeout=TIMEOUT_S)
+        assert f'tensorpool_stream_info{{stream_id="{free_stream_id}",name="camera-1"}} 1' in scrape()
+        wait_until(lambda: "tensorpool.producer_sequences" in names(received), timeout=TIMEOUT_S)
         metric = names(received)["tensorpool.producer_sequences"]
         assert metric.sum.is_monotonic
         point = metric.sum.data_points[0]
-        assert {one.key: one.value.string_value for one in point.attributes} == {
+        assert {label.key: label.value.string_value for label in point.attributes} == {
             "stream_id": str(free_stream_id)
         }
         assert names(received)["tensorpool.stream_memory"].unit == "By"
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=PATIENCE_S)
+        process.communicate(timeout=TIMEOUT_S)
         assert process.returncode == 0
 
 
-def test_settings_are_checked_before_anything_is_opened(aeron_dir: Path, shm_base: Path) -> None:
-    there = CommandLine(aeron_dir, shm_base)
-    done = there.run("metrics", "--metrics", "lab-7:9464", "--check")
+def test_metrics_settings_are_checked_before_anything_opens(aeron_dir: Path, shm_base: Path) -> None:
+    commands = CommandLine(aeron_dir, shm_base)
+    done = commands.run("metrics", "--metrics", "lab-7:9464", "--check")
     assert done.returncode == 1
-    assert "is no HOST:PORT" in done.stderr
-    done = there.run("metrics", "--set", "metrics.otlp=ftp://x", "--check")
+    assert "is not HOST:PORT" in done.stderr
+    done = commands.run("metrics", "--set", "metrics.otlp=ftp://x", "--check")
     assert "http://HOST:4318/v1/metrics" in done.stderr
     assert done.returncode == 1

@@ -1,8 +1,9 @@
-"""A real Prometheus scrapes the endpoint, loads our rules and answers the board's queries."""
+"""A real Prometheus that scrapes the endpoint, loads our rules and answers the dashboard's queries."""
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -12,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from tensorpool.metrics import MetricsServer, MetricsSource
+from tensorpool.metrics.collect import CATALOGUE, MetricsCollector
+from tensorpool.metrics.server import MetricsServer
 from tensorpool.monitor.snapshot import Snapshot
 from tests.e2e.prometheus import needs_prometheus, program, prometheus
-from tests.unit.top.scene import system
+from tests.unit.top.snapshots import system
 
 pytestmark = needs_prometheus
 ROOT = Path(__file__).parents[2]
@@ -23,48 +25,55 @@ RULES = ROOT / "deploy" / "prometheus" / "tensorpool.rules.yml"
 BOARD = ROOT / "deploy" / "grafana" / "tensorpool.json"
 
 
-class Moving:
-    """The system that has everything; its counters go on."""
+class GrowingSystem:
+    """A source of snapshots of the complete system, whose counters grow."""
 
     def __init__(self) -> None:
-        self._began = time.monotonic()
+        self._started = time.monotonic()
 
     def __call__(self) -> Snapshot:
-        return moved(system(), int((time.monotonic() - self._began) * 100))
+        return advance(system(), int((time.monotonic() - self._started) * 100))
 
 
-def moved(snapshot: Snapshot, n: int) -> Snapshot:
-    def more(counts: Any) -> dict[str, int]:
+def advance(snapshot: Snapshot, n: int) -> Snapshot:
+    """The snapshot with `n` added to its counters."""
+
+    def add_n(counts: Any) -> dict[str, int]:
         return {reason: count + n for reason, count in counts.items()}
 
     streams = tuple(
         replace(
-            one,
-            epochs=one.epochs + n // 100,
-            producer=one.producer
+            stream,
+            epochs=stream.epochs + n // 100,
+            producer=stream.producer
             and replace(
-                one.producer,
-                current_seq=(one.producer.current_seq or 0) + n,
-                nbytes=(one.producer.nbytes or 0) + n * 1000,
-                unpublished=more(one.producer.unpublished),
+                stream.producer,
+                current_seq=(stream.producer.current_seq or 0) + n,
+                nbytes=(stream.producer.nbytes or 0) + n * 1000,
+                unpublished=add_n(stream.producer.unpublished),
             ),
             consumers=tuple(
-                replace(reader, received=(reader.received or 0) + n, dropped=more(reader.dropped))
-                for reader in one.consumers
+                replace(consumer, received=(consumer.received or 0) + n, dropped=add_n(consumer.dropped))
+                for consumer in stream.consumers
             ),
         )
-        for one in snapshot.streams
+        for stream in snapshot.streams
     )
     bridges = tuple(
         replace(
-            one,
-            mappings=tuple(replace(m, frames=m.frames + n, dropped=more(m.dropped)) for m in one.mappings),
+            bridge,
+            mappings=tuple(
+                replace(m, frames=m.frames + n, dropped=add_n(m.dropped)) for m in bridge.mappings
+            ),
         )
-        for one in snapshot.bridges
+        for bridge in snapshot.bridges
     )
-    recorders = tuple(replace(one, rows=one.rows + n, gaps=more(one.gaps)) for one in snapshot.recorders)
+    recorders = tuple(
+        replace(recorder, rows=recorder.rows + n, gaps=add_n(recorder.gaps))
+        for recorder in snapshot.recorders
+    )
     return replace(
-        snapshot, streams=streams, bridges=bridges, recorders=recorders, rejected=more(snapshot.rejected)
+        snapshot, streams=streams, bridges=bridges, recorders=recorders, rejected=add_n(snapshot.rejected)
     )
 
 
@@ -80,60 +89,60 @@ def promtool(*arguments: str | Path, given: str | None = None) -> subprocess.Com
 
 
 def board_queries() -> dict[str, str]:
-    """Each query of the board, with what Grafana would put in for its variables."""
-    found = {}
+    """Each query of the dashboard, with values for Grafana's variables."""
+    queries = {}
     for panel in json.loads(BOARD.read_text("utf-8"))["panels"]:
         for target in panel.get("targets", ()):
             query = target["expr"].replace("$__rate_interval", "10s").replace("$stream", ".*")
-            found[f"{panel['title']} {target['refId']} {query}"] = query.replace("[10m]", "[10s]")
-    return found
+            queries[f"{panel['title']} {target['refId']} {query}"] = query.replace("[10m]", "[10s]")
+    return queries
 
 
-def test_every_query_of_the_board_has_data_and_the_alerts_fire(
-    tmp_path: Path, wait_until: Callable[..., Any]
-) -> None:
+def test_dashboard_queries_have_data_and_alerts_fire(tmp_path: Path, wait_until: Callable[..., Any]) -> None:
     with (
-        MetricsServer("127.0.0.1:0", MetricsSource(Moving())) as server,
-        prometheus(tmp_path, str(server.address), RULES) as there,
+        MetricsServer("127.0.0.1:0", MetricsCollector(GrowingSystem()).page) as server,
+        prometheus(tmp_path, str(server.address), RULES) as database,
     ):
-        wait_until(lambda: there.query('up{job="tensorpool"} == 1'), timeout=60)
-        left = board_queries()
-        assert len(left) > 30
+        wait_until(lambda: database.query('up{job="tensorpool"} == 1'), timeout=60)
+        pending = board_queries()
+        assert len(pending) > 30
 
         def all_have_data() -> bool:
-            for name, query in list(left.items()):
-                if there.query(query):
-                    del left[name]
-            return not left
+            for name, query in list(pending.items()):
+                if database.query(query):
+                    del pending[name]
+            return not pending
 
         try:
             wait_until(all_have_data, timeout=60)
         except BaseException:
-            pytest.fail(f"no data for {sorted(left)}\n{there.log.read_text()}")
-        rules = there.get("/api/v1/rules")["groups"][0]["rules"]
-        assert {one["health"] for one in rules} <= {"ok", "unknown"}, rules
-        # Those without a time of waiting fire at once.
-        assert wait_until(lambda: there.query('ALERTS{alertname="TensorPoolStreamRestarts"}'), timeout=60)
-        assert there.query('ALERTS{alertname="TensorPoolIdCollision"}')
-        assert there.query('ALERTS{alertname="TensorPoolLedgerMismatch", alertstate="firing"}')
-        assert there.query('ALERTS{alertname="TensorPoolStreamStale"}')
-        assert there.query("sum(tensorpool_streams)")[0]["value"][1] == "6"
-        assert there.query('tensorpool_stream_info{name="camera-left"}')[0]["metric"]["stream_id"] == "10000"
+            pytest.fail(f"no data for {sorted(pending)}\n{database.log.read_text()}")
+        rules = database.get("/api/v1/rules")["groups"][0]["rules"]
+        assert {rule["health"] for rule in rules} <= {"ok", "unknown"}, rules
+        # Alerts without a `for:` fire at once.
+        assert wait_until(lambda: database.query('ALERTS{alertname="TensorPoolStreamRestarts"}'), timeout=60)
+        assert database.query('ALERTS{alertname="TensorPoolIdCollision"}')
+        assert database.query('ALERTS{alertname="TensorPoolLedgerMismatch", alertstate="firing"}')
+        assert database.query('ALERTS{alertname="TensorPoolStreamStale"}')
+        assert database.query("sum(tensorpool_streams)")[0]["value"][1] == "6"
+        assert (
+            database.query('tensorpool_stream_info{name="camera-left"}')[0]["metric"]["stream_id"] == "10000"
+        )
 
 
-def test_prometheus_has_nothing_to_say_against_names_units_and_text() -> None:
-    done = promtool("check", "metrics", given=MetricsSource(system)())
+def test_promtool_accepts_names_units_and_text() -> None:
+    done = promtool("check", "metrics", given=MetricsCollector(system).page())
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_the_rules_and_the_example_configuration_are_sound() -> None:
+def test_promtool_accepts_the_rules_and_the_example_configuration() -> None:
     for arguments in (("rules", RULES), ("config", RULES.with_name("prometheus.yml"))):
         done = promtool("check", *arguments)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_alerts_fire_when_they_should_and_not_before(tmp_path: Path) -> None:
-    """`promtool test rules`: series of our own against the clock of the test."""
+def test_alerts_fire_at_the_expected_times(tmp_path: Path) -> None:
+    """`promtool test rules` evaluates the rules on synthetic series."""
     who = 'instance="h", stream_id="1", consumer_id="2"'
     series = {
         f"tensorpool_consumer_frames_received_total{{{who}}}": "0+290x60",
@@ -166,7 +175,7 @@ def test_alerts_fire_when_they_should_and_not_before(tmp_path: Path) -> None:
         firing("5m", "TensorPoolBridgeSilent", **bridge),
     ]
     text = RULES.read_text("utf-8")
-    # Words are for people; what is compared here is who fires.
+    # Without the annotations: only which alert fires for which labels is compared.
     bare = [
         line
         for line in text.splitlines()
@@ -189,11 +198,7 @@ def test_alerts_fire_when_they_should_and_not_before(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_every_metric_in_the_board_and_the_rules_is_one_that_we_have() -> None:
-    import re
-
-    from tensorpool.metrics.collect import CATALOGUE
-
-    known = {one.name for one in CATALOGUE}
+def test_dashboard_and_rules_use_only_metrics_of_the_catalogue() -> None:
+    known = {metric.name for metric in CATALOGUE}
     used = set(re.findall(r"tensorpool_\w+", BOARD.read_text("utf-8") + RULES.read_text("utf-8")))
     assert used <= known

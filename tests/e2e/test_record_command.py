@@ -1,4 +1,4 @@
-"""`tensorpool record` as people run it."""
+"""`tensorpool record` as a child process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 import tensorpool as tp
 from tensorpool import recording
-from tests.e2e.commandline import PATIENCE_S, CommandLine, filming, running
+from tests.e2e.commandline import TIMEOUT_S, CommandLine, offering, running
 from tests.e2e.terminal import ended, in_terminal, interrupt
 
 IMAGE = np.arange(1000, dtype=np.uint16)
@@ -35,42 +35,44 @@ def camera(aeron_dir: Path, shm_base: Path, free_stream_id: int) -> Iterator[tp.
         yield producer
 
 
-def small(camera: tp.Producer, root: Path) -> list[str]:
+def record_arguments(camera: tp.Producer, root: Path) -> list[str]:
     return ["record", "--stream", str(camera.stream_id), "--out", str(root), "--buffer", "4MiB"]
 
 
 def rows(root: Path, stream_id: int) -> int:
-    """How many frames can be read by now."""
+    """Frames that can be read from the recording now."""
     try:
-        with recording.open(root) as found:
-            return sum(one.rows for one in found.ledger(stream_id))
+        with recording.open(root) as opened:
+            return sum(ledger.rows for ledger in opened.ledger(stream_id))
     except tp.TensorPoolError:
         return 0
 
 
-def test_so_many_frames_and_their_ledger(shell: CommandLine, camera: tp.Producer, tmp_path: Path) -> None:
+def test_record_frames_limit_prints_the_ledger(
+    shell: CommandLine, camera: tp.Producer, tmp_path: Path
+) -> None:
     root = tmp_path / "recording"
-    with filming(camera, IMAGE, hz=200):
-        done = shell.run(*small(camera, root), "--frames", "50", "--json")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["rows"] == 50
-    assert found["balanced"]
-    (ledger,) = found["ledger"]
+    with offering(camera, IMAGE, hz=200):
+        result = shell.run(*record_arguments(camera, root), "--frames", "50", "--json")
+    assert result.returncode == 0, result.stderr
+    printed = json.loads(result.stdout)
+    assert printed["rows"] == 50
+    assert printed["balanced"]
+    (ledger,) = printed["ledger"]
     assert ledger["span"] == ledger["rows"] + sum(ledger["gaps"].values())
     assert rows(root, camera.stream_id) == 50
     assert shell.run("recording", "verify", str(root)).returncode == 0
 
 
-def test_ctrl_c_seals_and_prints_the_ledger(
+def test_record_ctrl_c_seals_and_prints_the_ledger(
     shell: CommandLine, camera: tp.Producer, tmp_path: Path, wait_until: Callable[..., Any]
 ) -> None:
     root = tmp_path / "recording"
-    process = shell.start(*small(camera, root), stderr=subprocess.PIPE)
-    with running(process), filming(camera, IMAGE):
-        wait_until(lambda: rows(root, camera.stream_id) > 20, timeout=PATIENCE_S)
+    process = shell.start(*record_arguments(camera, root), stderr=subprocess.PIPE)
+    with running(process), offering(camera, IMAGE):
+        wait_until(lambda: rows(root, camera.stream_id) > 20, timeout=TIMEOUT_S)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=PATIENCE_S)
+        out, err = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 0, err
     assert f"stream {camera.stream_id}" in out
     assert "span " in out
@@ -79,73 +81,73 @@ def test_ctrl_c_seals_and_prints_the_ledger(
 
 
 @pytest.mark.parametrize("columns", [80, 130])
-def test_the_progress_line_is_one_line_and_is_written_over(
+def test_record_progress_line_is_replaced_in_place(
     shell: CommandLine, camera: tp.Producer, tmp_path: Path, columns: int
 ) -> None:
-    arguments = small(camera, tmp_path / "recording")
+    arguments = record_arguments(camera, tmp_path / "recording")
     with (
         in_terminal(*arguments, env=shell.environment(), columns=columns) as (terminal, process),
-        filming(camera, IMAGE, hz=200),
+        offering(camera, IMAGE, hz=200),
     ):
-        # By then it was drawn several times.
+        # After two seconds the line was replaced several times.
         shown = terminal.wait_for(lambda text: re.search(r"recording [2-9].*gaps \S", text))
         interrupt(process)
         assert ended(terminal, process) == 0
-    # Of what was logged before, if anything, nothing stands in it.
-    (progress,) = [one.rstrip() for one in shown.splitlines() if "backlog" in one]
+    # No log text remains in the line.
+    (progress,) = [line.rstrip() for line in shown.splitlines() if "backlog" in line]
     assert progress.startswith("recording "), shown
     assert len(progress) < columns
-    for word in ("/s", "backlog", "gaps"):
-        assert word in progress
+    for part in ("/s", "backlog", "gaps"):
+        assert part in progress
 
 
 @pytest.mark.leaves_files("a recorder is killed")
-def test_after_kill_9_it_says_what_it_found_and_goes_on(
+def test_record_after_kill_recovers_and_continues(
     shell: CommandLine, camera: tp.Producer, tmp_path: Path, wait_until: Callable[..., Any]
 ) -> None:
     root = tmp_path / "recording"
-    with filming(camera, IMAGE):
-        process = shell.start(*small(camera, root))
+    with offering(camera, IMAGE):
+        process = shell.start(*record_arguments(camera, root))
         with running(process):
-            wait_until(lambda: rows(root, camera.stream_id) > 20, timeout=PATIENCE_S)
+            wait_until(lambda: rows(root, camera.stream_id) > 20, timeout=TIMEOUT_S)
         kept = rows(root, camera.stream_id)
-        # A quick successor may find all that the dead one has not read: not after more than the ring holds.
-        gone = camera.next_seq + 300
-        wait_until(lambda: camera.next_seq > gone, timeout=PATIENCE_S)
-        done = shell.run(*small(camera, root), "--frames", "20", "--json")
-    assert done.returncode == 0, done.stderr
-    assert "left open" in done.stderr
-    (ledger,) = json.loads(done.stdout)["ledger"]
+        # The ring holds 256 frames: after more, the next recorder cannot read all that the killed one missed.
+        overwritten = camera.next_seq + 300
+        wait_until(lambda: camera.next_seq > overwritten, timeout=TIMEOUT_S)
+        result = shell.run(*record_arguments(camera, root), "--frames", "20", "--json")
+    assert result.returncode == 0, result.stderr
+    assert "left open" in result.stderr
+    (ledger,) = json.loads(result.stdout)["ledger"]
     assert ledger["gaps"]["not_recording"] > 0
     assert rows(root, camera.stream_id) == kept + 20
-    with recording.open(root) as found:
-        assert all(one.balanced for one in found.ledger(camera.stream_id))
+    with recording.open(root) as opened:
+        assert all(ledger.balanced for ledger in opened.ledger(camera.stream_id))
 
 
-def test_all_streams_for_a_while(shell: CommandLine, camera: tp.Producer, tmp_path: Path) -> None:
+def test_record_all_streams_for_some_seconds(shell: CommandLine, camera: tp.Producer, tmp_path: Path) -> None:
     root = tmp_path / "recording"
-    with filming(camera, IMAGE):
-        done = shell.run(
+    with offering(camera, IMAGE):
+        result = shell.run(
             "record", "--all", "--out", str(root), "--seconds", "4", "--buffer", "4MiB", "--json"
         )
-    assert done.returncode == 0, done.stderr
-    assert [one["stream_id"] for one in json.loads(done.stdout)["ledger"]] == [camera.stream_id]
+    assert result.returncode == 0, result.stderr
+    assert [ledger["stream_id"] for ledger in json.loads(result.stdout)["ledger"]] == [camera.stream_id]
 
 
-def test_what_is_missing_is_misuse(shell: CommandLine, tmp_path: Path) -> None:
+def test_record_without_stream_or_directory_is_misuse(shell: CommandLine, tmp_path: Path) -> None:
     without_stream = shell.run("record", "--out", str(tmp_path / "a"))
-    without_place = shell.run("record", "--stream", "10000")
-    assert (without_stream.returncode, without_place.returncode) == (2, 2)
+    without_directory = shell.run("record", "--stream", "10000")
+    assert (without_stream.returncode, without_directory.returncode) == (2, 2)
     assert "--all" in without_stream.stderr
-    assert "--out" in without_place.stderr
+    assert "--out" in without_directory.stderr
 
 
-def test_a_directory_of_something_else_is_left_alone(
+def test_record_leaves_a_foreign_directory_untouched(
     shell: CommandLine, camera: tp.Producer, tmp_path: Path
 ) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
-    done = shell.run(*small(camera, tmp_path / "mine"), "--frames", "1")
-    assert done.returncode == 1
-    assert "thesis.txt" in done.stderr
+    result = shell.run(*record_arguments(camera, tmp_path / "mine"), "--frames", "1")
+    assert result.returncode == 1
+    assert "thesis.txt" in result.stderr
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]

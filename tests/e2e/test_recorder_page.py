@@ -1,4 +1,4 @@
-"""docs/reference/recorder.md names everything that a recorder can say and be told, and nothing else."""
+"""docs/reference/recorder.md lists exactly the recorder's states, reasons, properties, commands, methods."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ def section(heading: str) -> str:
 
 def first_column(text: str) -> set[str]:
     rows = [row.split("|")[1] for row in text.splitlines() if row.startswith("| `")]
-    return {word for row in rows for word in re.findall(r"`(\w+)[`(]", row)}
+    return {name for row in rows for name in re.findall(r"`(\w+)[`(]", row)}
 
 
-def test_every_state_is_there() -> None:
+def test_page_lists_every_state() -> None:
     assert first_column(section("States")) == set(get_args(State))
 
 
-def test_every_reason_of_its_own_is_there() -> None:
+def test_page_lists_every_gap_reason() -> None:
     native = {name for name, _ in _native.recorder_reasons()}
-    own = {state.NOT_TRIGGERED, sink.UNFIT, sink.DISK_FULL}
-    # Told by the consumer too, but of frames outside its span.
+    python = {state.NOT_TRIGGERED, sink.UNFIT, sink.DISK_FULL}
+    # Reasons of the consumer for frames outside its span.
     outside = {"unmapped", "epoch"}
     assert outside < {name for name, _, in_span in _native.drop_reasons() if not in_span}
-    assert first_column(section("The ledger, and its reasons")) == native | own | outside
+    assert first_column(section("The ledger, and its reasons")) == native | python | outside
 
 
-def test_every_property_and_command_is_there() -> None:
+def test_page_lists_every_property_and_command() -> None:
     text = section("The service")
     assert first_column(text) == set(RecorderService._properties)
     commands = set(re.findall(r"`(\w+)\(", text))
     assert commands == set(RecorderService._commands) - {"ping", "describe"}
 
 
-def test_every_method_is_there() -> None:
+def test_page_lists_every_method() -> None:
     public = {name for name in vars(Recorder) if not name.startswith("_")}
     named = first_column(PAGE.partition("## States")[0]) - {"Recorder"}
     assert named | {"root", "is_finished"} == public

@@ -1,4 +1,4 @@
-"""`tensorpool service`, verb by verb, against a service in another process."""
+"""The commands of `tensorpool service`, run as processes against a service."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import tensorpool as tp
 
 
 class Lamp(tp.Service, name="lamp"):
-    """Shines."""
+    """A service with properties and commands."""
 
     on = tp.Property(False)
     level = tp.Property(0.5, minimum=0.0, maximum=1.0)
@@ -34,6 +34,7 @@ class Lamp(tp.Service, name="lamp"):
 
 @pytest.fixture
 def lamp(aeron_dir: Path) -> Iterator[str]:
+    """A running service; the directory of its media driver."""
     with (
         tp.MediaDriver(str(aeron_dir)),
         tp.open("standalone", aeron_dir=str(aeron_dir)) as ctx,
@@ -43,6 +44,7 @@ def lamp(aeron_dir: Path) -> Iterator[str]:
 
 
 def command(aeron_dir: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs `tensorpool service …`."""
     return subprocess.run(
         [sys.executable, "-m", "tensorpool", "service", *arguments],
         env={**os.environ, "AERON_DIR": aeron_dir, **environment},
@@ -53,7 +55,7 @@ def command(aeron_dir: str, *arguments: str, **environment: str) -> subprocess.C
     )
 
 
-def test_look_and_steer(lamp: str) -> None:
+def test_properties_and_commands_are_read_and_changed(lamp: str) -> None:
     assert command(lamp, "ls").stdout.startswith("service:lamp ")
     assert json.loads(command(lamp, "ls", "--json").stdout)[0]["name"] == "lamp"
     assert "service:lamp is alive" in command(lamp, "ping", "lamp").stdout
@@ -66,58 +68,58 @@ def test_look_and_steer(lamp: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "expected"),
     [
         (["set", "lamp", "level", "2"], "level is at most 1.0, not 2.0"),
-        (["set", "lamp", "level", "bright"], "'bright' is no float"),
+        (["set", "lamp", "level", "bright"], "'bright' is not of type float"),
         (["set", "lamp", "serial", "00"], "serial is read-only"),
         (["get", "lamp", "colour"], "no property 'colour'"),
         (["call", "lamp", "smash"], "needs the service's token"),
-        (["ping", "nobody", "--timeout", "0.5"], "nobody answers to service:nobody"),
+        (["ping", "nobody", "--timeout", "0.5"], "no service service:nobody replies"),
     ],
 )
-def test_failures_are_one_sentence_and_status_1(lamp: str, arguments: list[str], words: str) -> None:
-    done = command(lamp, *arguments)
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert words in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+def test_failures_print_one_line_and_exit_with_1(lamp: str, arguments: list[str], expected: str) -> None:
+    result = command(lamp, *arguments)
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert expected in result.stderr
+    assert len(result.stderr.splitlines()) == 1
 
 
-def test_misuse_is_status_2(lamp: str) -> None:
+def test_usage_errors_exit_with_2(lamp: str) -> None:
     assert command(lamp, "call", "lamp", "blink", "nonsense").returncode == 2
     assert command(lamp, "get").returncode == 2
 
 
-def test_the_token_comes_by_environment_and_never_back(lamp: str) -> None:
-    done = command(lamp, "call", "lamp", "smash", TENSORPOOL_TOKEN="t0ken")
-    assert done.stdout == '"crash"\n'
-    assert "t0ken" not in done.stdout + done.stderr
+def test_token_of_the_environment_is_not_printed(lamp: str) -> None:
+    result = command(lamp, "call", "lamp", "smash", TENSORPOOL_TOKEN="t0ken")
+    assert result.stdout == '"crash"\n'
+    assert "t0ken" not in result.stdout + result.stderr
 
 
-def test_no_media_driver_is_a_clear_sentence(aeron_dir: Path) -> None:
-    done = command(str(aeron_dir), "ls")
-    assert done.returncode == 1
-    assert "no media driver is running" in done.stderr
+def test_missing_media_driver_is_reported(aeron_dir: Path) -> None:
+    result = command(str(aeron_dir), "ls")
+    assert result.returncode == 1
+    assert "no media driver is running" in result.stderr
 
 
-@pytest.mark.parametrize("verb", [["log"], ["watch", "lamp", "--json"]])
-def test_the_status_stream_is_printed_as_json_lines_until_ctrl_c(lamp: str, verb: list[str]) -> None:
+@pytest.mark.parametrize("arguments", [["log"], ["watch", "lamp", "--json"]])
+def test_status_stream_is_printed_as_json_lines(lamp: str, arguments: list[str]) -> None:
     watcher = subprocess.Popen(
-        [sys.executable, "-m", "tensorpool", "service", *verb],
+        [sys.executable, "-m", "tensorpool", "service", *arguments],
         env={**os.environ, "AERON_DIR": lamp},
         stdout=subprocess.PIPE,
         text=True,
     )
     stop = threading.Event()
 
-    def steer() -> None:
+    def change_level() -> None:
         with tp.open(aeron_dir=lamp, media_driver="external") as ctx, ctx.service("lamp") as client:
             while not stop.is_set():
                 client.set("level", 0.25)
 
-    steering = threading.Thread(target=steer)
-    steering.start()
+    changer = threading.Thread(target=change_level)
+    changer.start()
     try:
         assert watcher.stdout is not None
         line = json.loads(watcher.stdout.readline())
@@ -125,7 +127,7 @@ def test_the_status_stream_is_printed_as_json_lines_until_ctrl_c(lamp: str, verb
         watcher.communicate(timeout=60)
     finally:
         stop.set()
-        steering.join()
+        changer.join()
         watcher.kill()
         watcher.communicate()
     assert (line["tag"], line["key"], line["value"]) == ("service:lamp", "level", 0.25)

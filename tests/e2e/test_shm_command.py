@@ -1,4 +1,4 @@
-"""`tensorpool shm inspect` on regions of a living producer, of a dead one, and on broken ones."""
+"""`tensorpool shm inspect` on regions of a running producer and on invalid regions."""
 
 from __future__ import annotations
 
@@ -14,40 +14,43 @@ from tests.e2e.commandline import CommandLine
 
 
 @pytest.fixture
-def there(aeron_dir: Path, shm_base: Path) -> CommandLine:
+def command_line(aeron_dir: Path, shm_base: Path) -> CommandLine:
     return CommandLine(aeron_dir, shm_base)
 
 
 @pytest.fixture
-def stream(there: CommandLine, free_stream_id: int) -> Iterator[Path]:
-    """The directory of a stream with three frames in it."""
+def stream(command_line: CommandLine, free_stream_id: int) -> Iterator[Path]:
+    """Directory of a stream with three frames."""
     with (
-        tp.MediaDriver(there.aeron_dir),
+        tp.MediaDriver(command_line.aeron_dir),
         tp.open(
-            "standalone", aeron_dir=there.aeron_dir, media_driver="external", shm_base_dir=there.shm_base
+            "standalone",
+            aeron_dir=command_line.aeron_dir,
+            media_driver="external",
+            shm_base_dir=command_line.shm_base,
         ) as ctx,
         ctx.producer(free_stream_id, pools=["64KiB"], nslots=4) as producer,
     ):
         for _ in range(3):
             producer.offer(np.ones((32, 16), np.float32))
-        (directory,) = there.shm_base.glob("*/*/*")
+        (directory,) = command_line.shm_base.glob("*/*/*")
         yield directory
 
 
-def test_a_living_stream_is_sound(there: CommandLine, stream: Path) -> None:
-    done = there.run("shm", "inspect", str(stream))
-    assert done.returncode == 0, done.stdout
-    assert "newest sequence 2; 3 committed, 0 in progress, 1 empty" in done.stdout
-    assert "32x16" in done.stdout
-    assert "✓ no rule is broken" in done.stdout
-    assert "alive" in done.stdout
-    one_slot = there.run("shm", "inspect", str(stream), "--slots", "1").stdout
-    assert one_slot.count("committed  32x16") == 1
-    assert "2 more; --slots 4 lists all" in one_slot
+def test_inspect_of_a_running_stream_reports_no_error(command_line: CommandLine, stream: Path) -> None:
+    result = command_line.run("shm", "inspect", str(stream))
+    assert result.returncode == 0, result.stdout
+    assert "newest sequence 2; 3 committed, 0 in progress, 1 empty" in result.stdout
+    assert "32x16" in result.stdout
+    assert "✓ no rule is broken" in result.stdout
+    assert "alive" in result.stdout
+    first_slot = command_line.run("shm", "inspect", str(stream), "--slots", "1").stdout
+    assert first_slot.count("committed  32x16") == 1
+    assert "2 more; --slots 4 lists all" in first_slot
 
 
-def test_machines_get_json_with_wide_numbers_as_text(there: CommandLine, stream: Path) -> None:
-    (report,) = there.json("shm", "inspect", str(stream))
+def test_json_output_has_wide_integers_as_text(command_line: CommandLine, stream: Path) -> None:
+    (report,) = command_line.json("shm", "inspect", str(stream))
     ring, pool = report["regions"]
     assert report["valid"] is True
     assert (ring["kind"], pool["kind"]) == ("header ring", "payload pool")
@@ -65,31 +68,31 @@ def test_machines_get_json_with_wide_numbers_as_text(there: CommandLine, stream:
     assert ring["superblock"]["epoch"] == Path(report["directory"]).name
 
 
-def test_a_uri_is_a_path_too(there: CommandLine, stream: Path) -> None:
+def test_inspect_accepts_a_region_uri(command_line: CommandLine, stream: Path) -> None:
     (pool,) = stream.glob("*/1.pool")
-    (report,) = there.json("shm", "inspect", f"shm:file?path={pool}")
-    assert [one["path"] for one in report["regions"]] == [str(pool)]
+    (report,) = command_line.json("shm", "inspect", f"shm:file?path={pool}")
+    assert [region["path"] for region in report["regions"]] == [str(pool)]
 
 
-def test_a_broken_region_is_status_1_and_says_what_is_broken(
-    there: CommandLine, stream: Path, tmp_path: Path
+def test_invalid_region_is_reported_with_exit_status_1(
+    command_line: CommandLine, stream: Path, tmp_path: Path
 ) -> None:
     (pool,) = stream.glob("*/1.pool")
     copy = tmp_path / "1.pool"
     copy.write_bytes(b"\0" + pool.read_bytes()[1:])
-    done = there.run("shm", "inspect", str(copy))
-    assert done.returncode == 1
-    assert "✗ 1.pool: magic is" in done.stdout
-    again = there.run("shm", "inspect", str(copy), "--json")
-    assert again.returncode == 1
-    assert json.loads(again.stdout)[0]["valid"] is False
+    result = command_line.run("shm", "inspect", str(copy))
+    assert result.returncode == 1
+    assert "✗ 1.pool: magic is" in result.stdout
+    json_result = command_line.run("shm", "inspect", str(copy), "--json")
+    assert json_result.returncode == 1
+    assert json.loads(json_result.stdout)[0]["valid"] is False
 
 
-def test_what_is_not_there_is_one_sentence(there: CommandLine, tmp_path: Path) -> None:
-    done = there.run("shm", "inspect", str(tmp_path / "nothing"))
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"error: {tmp_path}/nothing: No such file or directory\n"
-    empty = there.run("shm", "inspect", str(tmp_path))
+def test_missing_path_prints_one_line(command_line: CommandLine, tmp_path: Path) -> None:
+    result = command_line.run("shm", "inspect", str(tmp_path / "nothing"))
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == f"error: {tmp_path}/nothing: No such file or directory\n"
+    empty = command_line.run("shm", "inspect", str(tmp_path))
     assert empty.returncode == 1
     assert "has no regions: name a region file" in empty.stderr
-    assert there.run("shm", "inspect").returncode == 2
+    assert command_line.run("shm", "inspect").returncode == 2

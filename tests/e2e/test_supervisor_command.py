@@ -1,4 +1,4 @@
-"""`tensorpool supervisor` and `tensorpool ledger`, as people run them; and the page about them."""
+"""`tensorpool supervisor` and `tensorpool ledger` as processes, and the page about them."""
 
 from __future__ import annotations
 
@@ -19,56 +19,56 @@ PAGE = ROOT / "docs" / "how-to" / "watch-a-system.md"
 
 
 @pytest.fixture
-def there(aeron_dir: Path, shm_base: Path) -> CommandLine:
+def commands(aeron_dir: Path, shm_base: Path) -> CommandLine:
     return CommandLine(aeron_dir, shm_base, {"NO_COLOR": "1"})
 
 
-def test_the_rules_of_the_page_are_sound(there: CommandLine, tmp_path: Path) -> None:
-    rules = next(one for one in blocks(PAGE, "toml") if "[[supervisor.rules]]" in one)
+def test_rules_of_the_page_are_valid(commands: CommandLine, tmp_path: Path) -> None:
+    rules = next(block for block in blocks(PAGE, "toml") if "[[supervisor.rules]]" in block)
     file = tmp_path / "supervisor.toml"
     file.write_text(rules)
-    assert there.run("supervisor", "--config", str(file), "--check").returncode == 0
+    assert commands.run("supervisor", "--config", str(file), "--check").returncode == 0
     file.write_text(rules.replace("max_rate_hz = 5", "max_rate_hz = 0"))
-    done = there.run("supervisor", "--config", str(file), "--check")
+    done = commands.run("supervisor", "--config", str(file), "--check")
     assert done.returncode in (1, 2)
     assert "limit needs max_rate_hz" in done.stderr + done.stdout
 
 
-def test_it_runs_is_asked_and_ends_on_ctrl_c_and_the_ledger_is_exact(
-    there: CommandLine, tmp_path: Path, wait_until: Callable[..., Any]
+def test_supervisor_runs_limits_a_consumer_and_ends_on_ctrl_c(
+    commands: CommandLine, tmp_path: Path, wait_until: Callable[..., Any]
 ) -> None:
-    alone = there.run("supervisor", "status")
+    alone = commands.run("supervisor", "status")
     assert alone.returncode == 1
-    with tp.open("embedded", aeron_dir=there.aeron_dir, shm_base_dir=there.shm_base) as ctx:
-        missing = there.run("supervisor", "status")
+    with tp.open("embedded", aeron_dir=commands.aeron_dir, shm_base_dir=commands.shm_base) as ctx:
+        missing = commands.run("supervisor", "status")
         assert (missing.returncode, "no supervisor answers" in missing.stderr) == (1, True)
         with (
             ctx.producer(20_000, pools=["64KiB"], nslots=64, name="camera-1") as camera,
             ctx.consumer(20_000) as frames,
             (tmp_path / "log").open("w") as log,
-            running(there.start("supervisor", "--metrics", "0", stderr=log)) as process,
+            running(commands.start("supervisor", "--metrics", "0", stderr=log)) as process,
         ):
             frames.wait_for_producer()
             for _ in range(30):
                 camera.offer(np.zeros(8))
                 frames.receive(timeout=60)
 
-            def seen() -> Any:
-                done = there.run("supervisor", "status", "--json")
-                found = json.loads(done.stdout) if done.returncode == 0 else {"system": []}
-                return [one for one in found["system"] if one["stream_id"] == 20_000 and one["consumers"]]
+            def monitored() -> Any:
+                done = commands.run("supervisor", "status", "--json")
+                status = json.loads(done.stdout) if done.returncode == 0 else {"system": []}
+                return [s for s in status["system"] if s["stream_id"] == 20_000 and s["consumers"]]
 
-            [stream] = wait_until(seen, timeout=60)
+            [stream] = wait_until(monitored, timeout=60)
             assert stream["name"] == "camera-1"
             assert "metrics are at http://127.0.0.1:" in (tmp_path / "log").read_text()
-            assert there.json("supervisor", "status")["ledger"]["paths"]["mismatch"] == 0
+            assert commands.json("supervisor", "status")["ledger"]["paths"]["mismatch"] == 0
             consumer = stream["consumers"][0]["consumer_id"]
-            shown = there.run("supervisor", "status").stdout
+            shown = commands.run("supervisor", "status").stdout
             assert str(consumer) in shown
-            done = there.run("supervisor", "limit", "20000", str(consumer), "--hz", "5", "--reason", "try")
+            done = commands.run("supervisor", "limit", "20000", str(consumer), "--hz", "5", "--reason", "try")
             assert done.returncode == 0, done.stderr
             wait_until(lambda: frames.standing()["mode"] == "rate_limited", timeout=60)
-            ledger = there.json("ledger", "--stream", "20000")
+            ledger = commands.json("ledger", "--stream", "20000")
             assert {(row["path"], row["published"], row["verdict"]) for row in ledger} == {
                 ("producer", 30, "exact"),
                 ("consumer", 30, "exact"),
@@ -77,8 +77,8 @@ def test_it_runs_is_asked_and_ends_on_ctrl_c_and_the_ledger_is_exact(
             assert process.wait(60) == 0
 
 
-def test_a_ledger_that_nobody_tells_for_says_so(there: CommandLine) -> None:
-    with tp.open("embedded", aeron_dir=there.aeron_dir, shm_base_dir=there.shm_base):
-        done = there.run("ledger", "--settle", "1")
+def test_ledger_without_reports_prints_a_message(commands: CommandLine) -> None:
+    with tp.open("embedded", aeron_dir=commands.aeron_dir, shm_base_dir=commands.shm_base):
+        done = commands.run("ledger", "--settle", "1")
     assert done.returncode == 0
-    assert "nobody tells" in done.stderr
+    assert "no reports" in done.stderr

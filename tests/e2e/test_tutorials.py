@@ -1,4 +1,4 @@
-"""The tutorials, followed word by word: the program as printed, every command with its printed answer."""
+"""The programs and commands of the tutorials, with the shown output."""
 
 from __future__ import annotations
 
@@ -21,17 +21,20 @@ ROOT = Path(__file__).parents[2]
 
 
 def blocks(page: Path, language: str) -> list[str]:
+    """Code blocks of a page in a language."""
     return re.findall(rf"```{language}\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
 
 
 @pytest.fixture
 def environment(aeron_dir: Path) -> dict[str, str]:
+    """Environment variables of the programs."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return {**os.environ, "AERON_DIR": str(aeron_dir), "PATH": path, "NO_COLOR": "1"}
 
 
 @contextmanager
 def program(script: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Runs a program and ends it with SIGTERM."""
     process = subprocess.Popen([sys.executable, script], env=environment)
     try:
         yield process
@@ -45,22 +48,23 @@ def program(script: Path, environment: dict[str, str]) -> Iterator[subprocess.Po
 
 
 def follow(console: str, environment: dict[str, str]) -> None:
-    """Runs each `$ command` and compares what it prints with what stands below it."""
+    """Runs each `$ command` and compares its output with the shown one."""
     for step in re.split(r"^\$ ", console, flags=re.MULTILINE)[1:]:
         command, _, expected = step.partition("\n")
-        done = subprocess.run(
+        result = subprocess.run(
             command, shell=True, env=environment, capture_output=True, text=True, check=False, timeout=60
         )
-        printed = done.stdout + done.stderr
+        printed = result.stdout + result.stderr
         if " pid " in expected:
-            assert looks_like(printed, expected), command  # processes have other numbers each time
+            assert looks_like(printed, expected), command  # process ids differ
         elif expected.strip():
             assert printed == expected, command
-        elif done.returncode:
+        elif result.returncode:
             pytest.fail(f"{command}: {printed}")
 
 
 def wait_for_service(name: str, environment: dict[str, str]) -> None:
+    """Waits until a service answers."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         ping = subprocess.run(
@@ -72,10 +76,10 @@ def wait_for_service(name: str, environment: dict[str, str]) -> None:
         )
         if ping.returncode == 0:
             return
-    raise AssertionError(f"{name} did not come up")
+    raise AssertionError(f"service {name} did not answer within 60 s")
 
 
-def test_write_a_service(environment: dict[str, str], tmp_path: Path) -> None:
+def test_service_tutorial_runs_as_shown(environment: dict[str, str], tmp_path: Path) -> None:
     page = ROOT / "docs" / "tutorial" / "write-a-service.md"
     source, client, _ = blocks(page, "python")
     example = (ROOT / "examples" / "service" / "counter.py").read_text("utf-8")
@@ -88,7 +92,7 @@ def test_write_a_service(environment: dict[str, str], tmp_path: Path) -> None:
         wait_for_service("counter", environment)
         for console in blocks(page, "console"):
             follow(console, environment)
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, tmp_path / "client.py"],
             env=environment,
             capture_output=True,
@@ -96,7 +100,7 @@ def test_write_a_service(environment: dict[str, str], tmp_path: Path) -> None:
             check=True,
             timeout=60,
         )
-        assert done.stdout == "17\n17\n"
-        # What it counts stands among the media driver's counters, for everybody to see.
+        assert result.stdout == "17\n17\n"
+        # The service's counters are among those of the media driver.
         shown = {c.label: c.value for c in read_aeron_counters(environment["AERON_DIR"]) if c.is_tensorpool}
         assert any("service" in label and "requests" in label and value > 5 for label, value in shown.items())

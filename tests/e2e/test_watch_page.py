@@ -1,6 +1,6 @@
-"""docs/how-to/watch-a-system: its pictures are what the command draws, its commands work.
+"""docs/how-to/monitor-a-system: its images are those of the command, and its files exist.
 
-TENSORPOOL_WRITE_PICTURES=1 pytest tests/e2e/test_watch_page.py      makes the pictures anew
+TENSORPOOL_WRITE_IMAGES=1 pytest tests/e2e/test_watch_page.py      writes the images again
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROWS, COLUMNS = np.mgrid[0:120, 0:160]
 
 
 def camera(n: int) -> npt.NDArray[np.uint8]:
-    """A ball in front of a sky."""
+    """An image of a ball in front of a sky."""
     x, y = 80 + 50 * np.sin(n / 15), 60 + 25 * np.cos(n / 11)
     ball = (COLUMNS - x) ** 2 + (ROWS - y) ** 2 < 24**2
     sky = np.stack([ROWS * 0.6, 60 + ROWS, 200 - ROWS * 0.8], -1)
@@ -34,14 +34,17 @@ def camera(n: int) -> npt.NDArray[np.uint8]:
 
 
 @contextmanager
-def laboratory(there: CommandLine, out: Path) -> Iterator[None]:
-    """Two cameras, a detector, a lidar that is silent; readers, one of them slow; a recorder."""
+def laboratory(command_line: CommandLine, out: Path) -> Iterator[None]:
+    """Runs two cameras, a detector, an idle lidar, readers (one of them slow) and a recorder."""
     stop = threading.Event()
     with ExitStack() as stack:
-        stack.enter_context(tp.MediaDriver(there.aeron_dir))
+        stack.enter_context(tp.MediaDriver(command_line.aeron_dir))
         ctx = stack.enter_context(
             tp.open(
-                "embedded", aeron_dir=there.aeron_dir, media_driver="external", shm_base_dir=there.shm_base
+                "embedded",
+                aeron_dir=command_line.aeron_dir,
+                media_driver="external",
+                shm_base_dir=command_line.shm_base,
             )
         )
 
@@ -49,24 +52,24 @@ def laboratory(there: CommandLine, out: Path) -> Iterator[None]:
             return stack.enter_context(ctx.producer(stream_id, pools=[pool], nslots=16, name=name))
 
         left, right = producer(10000, "camera-left"), producer(10001, "camera-right")
-        found, _ = producer(10010, "detections", "4KiB"), producer(10020, "lidar", "4KiB")
-        readers = [stack.enter_context(ctx.consumer(one)) for one in (10000, 10001, 10010)]
+        detections, _ = producer(10010, "detections", "4KiB"), producer(10020, "lidar", "4KiB")
+        readers = [stack.enter_context(ctx.consumer(stream_id)) for stream_id in (10000, 10001, 10010)]
         slow = stack.enter_context(ctx.consumer(10000))
         stack.enter_context(ctx.record(out, streams=[10000]))
 
-        def film() -> None:
+        def offer_frames() -> None:
             n = 0
             while not stop.wait(1 / 40):
                 left.offer(camera(n))
                 right.offer(camera(n + 3))
-                found.offer(np.arange(16, dtype=np.float32))
+                detections.offer(np.arange(16, dtype=np.float32))
                 for reader in readers:
                     reader.poll()
                 if n % 30 == 29:
                     slow.poll()
                 n += 1
 
-        thread = threading.Thread(target=film)
+        thread = threading.Thread(target=offer_frames)
         thread.start()
         try:
             yield
@@ -75,38 +78,39 @@ def laboratory(there: CommandLine, out: Path) -> Iterator[None]:
             thread.join()
 
 
-def words_of(picture: Path) -> str:
-    return "".join(ElementTree.parse(picture).getroot().itertext()).replace("\xa0", " ")
+def svg_text(image: Path) -> str:
+    """All text of an SVG image."""
+    return "".join(ElementTree.parse(image).getroot().itertext()).replace("\xa0", " ")
 
 
-def test_the_pictures_are_what_the_command_draws(aeron_dir: Path, shm_base: Path, tmp_path: Path) -> None:
-    there = CommandLine(aeron_dir, shm_base)
-    writes = os.environ.get("TENSORPOOL_WRITE_PICTURES") == "1"
-    place = IMAGES if writes else tmp_path
-    with laboratory(there, tmp_path / "recording"):
-        # A slow reader has lost something by then, and everybody was heard of twice.
-        done = there.run("top", "--once", "--timeout", "6")
-        assert done.returncode == 0, done.stderr
+def test_images_show_the_output_of_the_command(aeron_dir: Path, shm_base: Path, tmp_path: Path) -> None:
+    command_line = CommandLine(aeron_dir, shm_base)
+    writes = os.environ.get("TENSORPOOL_WRITE_IMAGES") == "1"
+    directory = IMAGES if writes else tmp_path
+    with laboratory(command_line, tmp_path / "recording"):
+        # By then the slow reader has lost frames, and every endpoint has reported twice.
+        result = command_line.run("top", "--once", "--timeout", "6")
+        assert result.returncode == 0, result.stderr
         for name, more in {"top": (), "top-stream": ("--stream", "10000")}.items():
             lines = "16" if name == "top" else "30"
-            arguments = ("top", "--svg", str(place / f"{name}.svg"), "--timeout", "6", *more)
-            done = there.run(*arguments, COLUMNS="90", LINES=lines)
-            assert done.returncode == 0, done.stderr
+            arguments = ("top", "--svg", str(directory / f"{name}.svg"), "--timeout", "6", *more)
+            result = command_line.run(*arguments, COLUMNS="90", LINES=lines)
+            assert result.returncode == 0, result.stderr
     expected = {
         "top": ("streams live", "camera-left", "camera-right", "detections", "lidar", "5 recorders 1"),
         "top-stream": ("stream 10000", "producer", "committed", "latency", "consumers: 3", "uint8 120x160x3"),
     }
-    for name, words in expected.items():
-        # Of the picture in the documents the same holds as of one that was made just now.
-        for picture in (place / f"{name}.svg", IMAGES / f"{name}.svg"):
-            shown = words_of(picture)
-            assert [word for word in words if word not in shown] == [], picture
+    for name, texts in expected.items():
+        # The image of the page has to show the same as a new one.
+        for image in (directory / f"{name}.svg", IMAGES / f"{name}.svg"):
+            shown = svg_text(image)
+            assert [text for text in texts if text not in shown] == [], image
             assert "http" not in shown
 
 
-def test_the_page_names_only_pictures_and_files_that_are_there() -> None:
+def test_images_and_files_of_the_page_exist() -> None:
     page = next(
-        one for one in HOW_TO.glob("watch-a-system*.md") if "images/top.svg" in one.read_text("utf-8")
+        path for path in HOW_TO.glob("monitor-a-system*.md") if "images/top.svg" in path.read_text("utf-8")
     )
     text = page.read_text("utf-8")
     for image in re.findall(r"!\[[^]]*]\(([^)]+)\)", text):

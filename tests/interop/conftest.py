@@ -1,4 +1,4 @@
-"""The judge, started once for all tests that want it."""
+"""The Java codec server, started once for all tests that use it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.interop.judge import Judge, built_judge
+from tests.interop.java_codec import JavaCodec, build_codec_server
 
 
 @pytest.fixture(scope="session")
-def judge() -> Iterator[Judge]:
-    running = Judge(built_judge())
-    yield running
-    running.close()
+def java_codec() -> Iterator[JavaCodec]:
+    """A running codec server."""
+    codec = JavaCodec(build_codec_server())
+    yield codec
+    codec.close()

@@ -1,4 +1,4 @@
-"""What these tests share."""
+"""Fixtures of the stress tests."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def _without_a_driver(stand_alone: None) -> None:
-    """The data plane alone: producers own their memory."""
+def _standalone(standalone_mode: None) -> None:
+    """The tests run without a driver: producers own their regions."""

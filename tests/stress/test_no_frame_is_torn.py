@@ -1,4 +1,4 @@
-"""One writer at full speed over a tiny ring, three readers, each a process; every frame is accounted for."""
+"""A writer at full speed over a small ring and three readers: no torn frame, and balanced ledgers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import tensorpool as tp
-from tests.remote import Remote
+from tests.remote_process import RemoteProcess
 
 from .roles import Reader, Writer
 
@@ -21,35 +21,38 @@ WaitUntil = Callable[..., Any]
 
 @dataclass
 class Run:
-    """One writer and its readers, and what they had to say at the end."""
+    """A writer process and its reader processes."""
 
-    writer: Remote
-    readers: list[Remote]
+    writer: RemoteProcess
+    readers: list[RemoteProcess]
     wait_until: WaitUntil
 
-    def write(self, frames: int, patience: float) -> dict[str, Any]:
-        ledger: dict[str, Any] = self.writer.call("write", frames=frames, patience=patience)
+    def write(self, frames: int, reply_timeout: float) -> dict[str, Any]:
+        """Writes frames; returns the writer's ledger."""
+        ledger: dict[str, Any] = self.writer.call("write", frames=frames, reply_timeout=reply_timeout)
         return ledger
 
     def finish(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        # A reader that was put to rest at the very end hears nothing more; a few last frames bring it back.
-        def all_are_back() -> bool:
+        """Ends all processes; returns the ledgers of the writer and of the readers."""
+
+        # A rested reader needs a few more frames to reconnect.
+        def all_reconnected() -> bool:
             self.write(4, 60)
             newest = self.writer.call("ledger")["next_seq"] - 1
             return all(reader.call("last_seq") >= newest - 16 for reader in self.readers)
 
-        self.wait_until(all_are_back, timeout=60)
+        self.wait_until(all_reconnected, timeout=60)
         return self.writer.call("ledger"), [reader.call("finish") for reader in self.readers]
 
 
 @contextmanager
-def running(place: tuple[Path, Path, int], payload: int, nslots: int, ways: list[str]) -> Iterator[Any]:
-    aeron_dir, base, stream_id = place
+def running(environment: tuple[Path, Path, int], payload: int, nslots: int, ways: list[str]) -> Iterator[Any]:
+    aeron_dir, base, stream_id = environment
     with ExitStack() as stack:
         stack.enter_context(tp.MediaDriver(str(aeron_dir)))
-        where = (str(aeron_dir), str(base), stream_id, payload)
-        writer = stack.enter_context(Remote(Writer, *where, nslots))
-        readers = [stack.enter_context(Remote(Reader, *where, way)) for way in ways]
+        arguments = (str(aeron_dir), str(base), stream_id, payload)
+        writer = stack.enter_context(RemoteProcess(Writer, *arguments, nslots))
+        readers = [stack.enter_context(RemoteProcess(Reader, *arguments, way)) for way in ways]
         epoch = writer.call("epoch")
 
         def run(wait_until: WaitUntil) -> Run:
@@ -60,25 +63,25 @@ def running(place: tuple[Path, Path, int], payload: int, nslots: int, ways: list
 
 
 @pytest.fixture
-def place(aeron_dir: Path, shm_base: Path, free_stream_id: int) -> tuple[Path, Path, int]:
+def environment(aeron_dir: Path, shm_base: Path, free_stream_id: int) -> tuple[Path, Path, int]:
     return aeron_dir, shm_base, free_stream_id
 
 
-def assert_every_frame_is_accounted_for(written: dict[str, Any], read: list[dict[str, Any]]) -> None:
+def assert_ledgers_agree(written: dict[str, Any], read: list[dict[str, Any]]) -> None:
+    """Checks that the ledgers of the writer and of the readers add up."""
     assert written["balanced"]
-    assert written["committed"] == written["next_seq"], "a sequence is a committed frame"
+    assert written["committed"] == written["next_seq"], "every sequence is a committed frame"
     assert written["committed"] == written["published"] + sum(written["unpublished"].values())
     for reader in read:
         assert reader["balanced"], reader
-        # Nothing came from outside the one epoch, so what was handed out is what the reader looked at.
+        # There is only one epoch, so the received frames are the accepted ones.
         assert sum(reader["outside"].values()) == 0, reader
         assert reader["received"] == reader["accepted"], reader
         assert reader["dropped"]["late"] >= reader["overwritten"]
-        # They were there before the first frame: the span is everything up to the last one heard.
+        # The readers started before the first frame: the span includes all frames up to the last.
         assert reader["span"] == reader["last_seq"] + 1
         assert reader["last_accepted"] <= reader["last_seq"] < written["next_seq"]
-        # What is missing was never published, unless the reader was put to rest for being slow: Aeron
-        # itself loses nothing.
+        # Aeron loses no descriptor: missing frames were not published, unless the reader was rested.
         if not reader["dropped"]["rested"]:
             assert reader["dropped"]["gap"] <= sum(written["unpublished"].values()), reader
 
@@ -91,7 +94,7 @@ def report(
         dropped = {reason: n for reason, n in reader["dropped"].items() if n}
         print(
             f"  accepted {reader['accepted']:,}, of these torn {reader['torn_count']}; "
-            f"refused after use {reader['overwritten']:,}, of these torn {reader['torn_but_found_out']:,}; "
+            f"rejected after use {reader['overwritten']:,}, of these torn {reader['torn_rejected']:,}; "
             f"span {reader['span']:,}, dropped {dropped}"
         )
 
@@ -118,34 +121,34 @@ def report(
     ],
 )
 @pytest.mark.requirement("wire-8.3-4", "wire-15.21-4", "wire-15.4-1")
-def test_a_writer_at_full_speed_tears_no_frame_of_three_readers(
-    place: tuple[Path, Path, int], wait_until: WaitUntil, payload: int, nslots: int, frames: int
+def test_writer_at_full_speed_tears_no_frame(
+    environment: tuple[Path, Path, int], wait_until: WaitUntil, payload: int, nslots: int, frames: int
 ) -> None:
-    with running(place, payload, nslots, ["view", "copy", "newest"]) as start:
+    with running(environment, payload, nslots, ["view", "copy", "newest"]) as start:
         run = start(wait_until)
         began = time.monotonic()
-        run.write(frames, patience=7000)
+        run.write(frames, reply_timeout=7000)
         seconds = time.monotonic() - began
         written, read = run.finish()
     report(f"{payload} bytes, {nslots} slots", frames, seconds, written, read)
     assert [reader["torn_count"] for reader in read] == [0, 0, 0], read
     assert written["committed"] >= frames
-    assert all(reader["accepted"] > frames / 10_000 for reader in read), "the readers hardly saw anything"
-    assert_every_frame_is_accounted_for(written, read)
+    assert all(reader["accepted"] > frames / 10_000 for reader in read), "the readers accepted too few frames"
+    assert_ledgers_agree(written, read)
 
 
-def test_a_reader_that_skips_the_second_look_is_caught(
-    place: tuple[Path, Path, int], wait_until: WaitUntil
+def test_reader_without_validation_is_detected(
+    environment: tuple[Path, Path, int], wait_until: WaitUntil
 ) -> None:
-    """The same with readers that believe what they saw: if nothing is found, the test above is blind."""
-    with running(place, 4096, 4, ["careless", "view", "careless"]) as start:
+    """The test above would not detect torn frames if readers without validation found none."""
+    with running(environment, 4096, 4, ["unvalidated", "view", "unvalidated"]) as start:
         run = start(wait_until)
         began, frames = time.monotonic(), 0
         for _ in range(20):
-            run.write(20_000, patience=100)
+            run.write(20_000, reply_timeout=100)
             frames += 20_000
         seconds = time.monotonic() - began
         written, read = run.finish()
-    report("without the second look", frames, seconds, written, read)
+    report("without validation", frames, seconds, written, read)
     assert read[0]["torn_count"] + read[2]["torn_count"] > 0
     assert read[1]["torn_count"] == 0

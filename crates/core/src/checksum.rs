@@ -1,4 +1,4 @@
-//! CRC32C (Castagnoli): how a payload, a batch or a blob is known to be what was written.
+//! CRC32C (Castagnoli), the checksum of payloads, batches and blobs. Pure.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
@@ -6,9 +6,9 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// The sum of `bytes` after something whose own sum is `before`.
+/// The checksum of `bytes` behind data whose checksum is `before`.
 pub fn crc32c_append(before: u32, bytes: &[u8]) -> u32 {
-    // A sum is the inverse of the state that it was taken from.
+    // A checksum is the complement of the digest's state.
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!before));
     digest.update(bytes);
     digest.finalize() as u32
@@ -19,7 +19,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_check_value_of_the_catalogue() {
+    fn crc32c_has_the_catalogue_check_value() {
         assert_eq!(super::crc32c(b"123456789"), 0xE306_9283);
         assert_eq!(super::crc32c(b""), 0);
         assert_eq!(super::crc32c_append(0x1234_5678, b""), 0x1234_5678);
@@ -28,7 +28,7 @@ mod tests {
     proptest! {
         /// Lengths around every block of the wide instructions, at any alignment, in one piece and in two.
         #[test]
-        fn equals_another_implementation(bytes in prop::collection::vec(any::<u8>(), 0..5000), at in any::<usize>()) {
+        fn crc32c_equals_another_implementation(bytes in prop::collection::vec(any::<u8>(), 0..5000), at in any::<usize>()) {
             let expected = ::crc32c::crc32c(&bytes);
             prop_assert_eq!(super::crc32c(&bytes), expected);
             let (head, tail) = bytes.split_at(at % (bytes.len() + 1));

@@ -1,11 +1,11 @@
-//! How long things took: a histogram of fixed size that many write and anyone reads, without a lock.
+//! A lock-free histogram of fixed size, written by many threads and read by any.
 //!
-//! Its buckets are HdrHistogram's: each power of two has the same number of them, so that a value is told to
-//! within the same part of itself, however large it is.
+//! Its buckets are HdrHistogram's: each power of two has the same number of them, so the relative error is
+//! the same for every value.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Buckets of a power of two, as a power of two: a value is told to within one part in 64.
+/// Buckets per power of two, as a power of two: the error is at most one part in 64.
 const PER_POWER: u32 = 6;
 const BITS: u32 = 36;
 /// The highest value that has a bucket: 68 seconds in nanoseconds.
@@ -25,7 +25,7 @@ const fn range_of(bucket: usize) -> (u64, u64) {
     (first << shift, ((first + 1) << shift) - 1)
 }
 
-/// What a number of values looks like. All zero where there were none.
+/// Statistics of a number of values. All zero where there were none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     pub count: u64,
@@ -38,7 +38,7 @@ impl Summary {
     fn of(counts: &[u64], highest: u64) -> Self {
         let count: u64 = counts.iter().sum();
         let Some(last) = counts.iter().rposition(|n| *n > 0) else { return Self::default() };
-        // A value counted in one interval may have been noted as the highest of the one before.
+        // A value counted in one interval may have been recorded as the maximum of the one before.
         let max = highest.max(range_of(last).0);
         let percentile = |percent: u64| {
             let rank = (count.saturating_mul(percent)).div_ceil(100).max(1);
@@ -55,7 +55,7 @@ impl Summary {
 
 pub struct Histogram {
     counts: Box<[AtomicU64]>,
-    /// One more than the highest value since the last interval was closed, and than that before it: 0 is none.
+    /// One more than the highest value since the last interval was closed, and than that before it. 0: none.
     lately: AtomicU64,
     before: AtomicU64,
 }
@@ -67,9 +67,9 @@ impl Default for Histogram {
     }
 }
 
-// Relaxed throughout: a reader that misses the newest value sees it at its next look.
+// Relaxed throughout: a reader that misses the newest value sees it the next time.
 impl Histogram {
-    /// Values beyond the highest count as that.
+    /// Values beyond the highest bucket count as the highest.
     #[inline]
     pub fn record(&self, value: u64) {
         let value = value.min(HIGHEST);
@@ -90,19 +90,19 @@ impl Histogram {
     }
 }
 
-/// Intervals of a histogram, one after the other: each value belongs to one of them.
+/// Consecutive intervals of a histogram. Each value belongs to one of them.
 #[derive(Debug, Default)]
 pub struct Intervals {
-    /// The counts at the end of the last one; empty before the first.
+    /// The counts at the end of the last interval. Empty before the first.
     ended: Vec<u64>,
 }
 
 impl Intervals {
-    /// What came since the last call.
+    /// The values since the last call.
     pub fn close(&mut self, histogram: &Histogram) -> Summary {
         let highest = histogram.lately.swap(0, Ordering::Relaxed);
         if highest == 0 {
-            // Nothing came: a consumer that is idle costs nothing.
+            // No values: an idle consumer costs nothing.
             return Summary::default();
         }
         histogram.before.fetch_max(highest, Ordering::Relaxed);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn every_value_has_a_bucket_and_buckets_follow_one_another() {
+    fn buckets_cover_every_value_in_order() {
         let mut next = 0;
         for bucket in 0..BUCKETS {
             let (low, high) = range_of(bucket);
@@ -138,14 +138,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_all_zero_and_one_value_is_everything() {
+    fn summary_of_no_value_and_of_one() {
         assert_eq!(of(&[]).summary(), Summary::default());
         assert_eq!(of(&[5]).summary(), Summary { count: 1, p50: 5, p99: 5, max: 5 });
         assert_eq!(of(&[u64::MAX]).summary(), Summary { count: 1, p50: HIGHEST, p99: HIGHEST, max: HIGHEST });
     }
 
     #[test]
-    fn percentiles_are_values_that_so_many_do_not_exceed() {
+    fn percentile_is_an_upper_bound_of_its_share() {
         let summary = of(&(1..=100).collect::<Vec<_>>()).summary();
         assert_eq!(summary, Summary { count: 100, p50: 50, p99: 99, max: 100 });
     }
@@ -162,14 +162,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_percentile_is_true_to_one_part_in_64(mut values in prop::collection::vec(0..=HIGHEST, 1..300)) {
+        fn percentile_error_is_below_one_part_in_64(mut values in prop::collection::vec(0..=HIGHEST, 1..300)) {
             let summary = of(&values).summary();
             values.sort_unstable();
             prop_assert_eq!(summary.count, values.len() as u64);
             prop_assert_eq!(summary.max, values[values.len() - 1]);
-            for (percent, told) in [(50, summary.p50), (99, summary.p99)] {
+            for (percent, reported) in [(50, summary.p50), (99, summary.p99)] {
                 let exact = values[(values.len() * percent).div_ceil(100) - 1];
-                prop_assert!(told >= exact && told - exact <= exact / 64, "{}: {} for {}", percent, told, exact);
+                prop_assert!(reported >= exact && reported - exact <= exact / 64, "{}: {} for {}", percent, reported, exact);
             }
         }
 

@@ -7,16 +7,16 @@
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use loom::thread;
-use tensorpool_core::seqlock::{self, CommitWord};
+use tensorpool_core::shm::seqlock::{self, CommitWord};
 
-/// Which part of the protocol is taken out.
+/// Which part of the protocol is left out.
 #[derive(Clone, Copy, PartialEq)]
 enum Broken {
     Nothing,
     WriterFence,
     ReaderFence,
     CommitRelease,
-    SecondLook,
+    SecondCheck,
 }
 
 struct Word {
@@ -52,7 +52,7 @@ struct Slot {
     payload: [AtomicU64; 2],
 }
 
-/// One writer laps a one-slot ring while a reader looks at the frame it was told of.
+/// One writer laps a one-slot ring while a reader reads the frame of a descriptor.
 fn model(broken: Broken) {
     loom::model(move || {
         let slot = Arc::new(Slot {
@@ -71,11 +71,11 @@ fn model(broken: Broken) {
                 }
             })
         };
-        let look = || (slot.payload[0].load(Ordering::Relaxed), slot.payload[1].load(Ordering::Relaxed));
-        let seen = if broken == Broken::SecondLook {
-            seqlock::check(&slot.word, 1).map(|()| look())
+        let read_slot = || (slot.payload[0].load(Ordering::Relaxed), slot.payload[1].load(Ordering::Relaxed));
+        let seen = if broken == Broken::SecondCheck {
+            seqlock::check(&slot.word, 1).map(|()| read_slot())
         } else {
-            seqlock::read(&slot.word, 1, look)
+            seqlock::read(&slot.word, 1, read_slot)
         };
         if let Ok(frame) = seen {
             assert_eq!(frame, (1, 1), "torn");
@@ -86,7 +86,7 @@ fn model(broken: Broken) {
 
 fn sees_a_torn_frame(broken: Broken) -> bool {
     let panic = std::panic::catch_unwind(move || model(broken)).err();
-    // Only the model's own word counts: any other panic is a fault of the test.
+    // Only the model's own panic counts: any other is a fault of the test.
     panic.and_then(|p| p.downcast::<String>().ok()).is_some_and(|text| text.contains("torn"))
 }
 
@@ -112,6 +112,6 @@ fn without_release_on_the_commit_a_torn_frame_is_accepted() {
 }
 
 #[test]
-fn without_the_second_look_a_torn_frame_is_accepted() {
-    assert!(sees_a_torn_frame(Broken::SecondLook));
+fn without_the_second_check_a_torn_frame_is_accepted() {
+    assert!(sees_a_torn_frame(Broken::SecondCheck));
 }

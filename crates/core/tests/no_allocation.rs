@@ -1,13 +1,14 @@
-//! What must not allocate, counted by the allocator itself.
+//! Tests of code that must not allocate, counted by the allocator.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use tensorpool_core::arena::Chunks;
-use tensorpool_core::event::{Address, TagFilter};
-use tensorpool_core::latency::Latency;
-use tensorpool_core::layout::*;
-use tensorpool_core::track::{Limits, Memory, Row, Track};
+use tensorpool_core::consumer::latency::Latency;
+use tensorpool_core::recording::block_pool::BlockPool;
+use tensorpool_core::recording::rows::{ArenaPool, Row};
+use tensorpool_core::recording::stream_buffer::{Limits, StreamBuffer};
+use tensorpool_core::wire::event::{TagFilter, TagMatch};
+use tensorpool_core::wire::layout::*;
 
 struct Counting;
 
@@ -38,13 +39,13 @@ fn allocations(f: impl FnOnce()) -> u64 {
 }
 
 #[test]
-fn the_counter_counts() {
+fn allocation_counter_counts() {
     assert_eq!(allocations(|| drop(std::hint::black_box(Box::new(1)))), 1);
 }
 
 /// requirement: service-5-3
 #[test]
-fn a_million_foreign_tags_cost_no_allocation() {
+fn foreign_tags_cost_no_allocation() {
     let filter = TagFilter::new(["service:mine".to_owned()]);
     let mut event = vec![0; 56];
     put_u16(&mut event, MESSAGE_HEADER_BLOCK_LENGTH, EVENT_MESSAGE_BLOCK_LENGTH);
@@ -55,27 +56,27 @@ fn a_million_foreign_tags_cost_no_allocation() {
     let mut foreign = 0u64;
     let counted = allocations(|| {
         for _ in 0..1_000_000 {
-            foreign += u64::from(filter.judge(std::hint::black_box(&event)) == Address::Foreign);
+            foreign += u64::from(filter.match_message(std::hint::black_box(&event)) == TagMatch::Foreign);
         }
     });
     assert_eq!((foreign, counted), (1_000_000, 0));
 }
 
 #[test]
-fn the_latency_of_a_million_frames_costs_no_allocation() {
+fn latency_costs_no_allocation() {
     let latency = Latency::default();
     let counted = allocations(|| {
         for frame in 0..1_000_000u64 {
             latency.record(None, std::hint::black_box(frame), frame + frame % 1000);
         }
     });
-    assert_eq!((latency.told().life.count, counted), (1_000_000, 0));
+    assert_eq!((latency.report().life.count, counted), (1_000_000, 0));
 }
 
 #[test]
-fn frames_that_are_recorded_cost_no_allocation() {
-    let memory = Memory::new(Chunks::new(4 << 20, 1 << 16).unwrap());
-    let mut track = Track::new(1, memory, Limits { rows: 128, age_ns: 0 }, None);
+fn recording_costs_no_allocation() {
+    let memory = ArenaPool::new(BlockPool::new(4 << 20, 1 << 16).unwrap());
+    let mut track = StreamBuffer::new(1, memory, Limits { rows: 128, age_ns: 0 }, None);
     let (mut out, mut seq) = (Vec::with_capacity(16), 0);
     let mut record = |frames: u64| {
         for _ in 0..frames {
@@ -85,7 +86,7 @@ fn frames_that_are_recorded_cost_no_allocation() {
             track.commit(Row { seq, payload_bytes: 1000, ..Row::default() });
             seq += 1;
             track.take_full(false, true, &mut out);
-            // Written: the memory goes back.
+            // Written to disk: the memory is recycled.
             out.clear();
         }
     };

@@ -1,14 +1,14 @@
-//! A number of ours in the media driver's counters, where `AeronStat` and our own tools see it.
+//! One counter of ours in the media driver's counters file, visible to `AeronStat` and our tools.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use crate::aeron::{AeronError, Client, Counter, MAX_LABEL_BYTES};
+use crate::conductor::handle::Handle;
 use crate::conductor::{Endpoint, Tick};
-use crate::handle::Handle;
 
-/// Counted by any thread without a lock; the conductor carries the value over at its next round. It is
-/// asked for again after a media driver's death, and goes on from where it was.
+/// Any thread counts without a lock. The conductor copies the value in its next duty cycle. After the loss of
+/// a media driver the counter is added again and keeps its value.
 pub struct CounterEndpoint {
     label: String,
     type_id: i32,
@@ -18,7 +18,7 @@ pub struct CounterEndpoint {
 }
 
 impl CounterEndpoint {
-    /// `label` is cut to what Aeron keeps, at the end of a character.
+    /// `label` is truncated to what Aeron keeps, between two characters.
     pub fn new(label: &str, type_id: i32, value: i64) -> Self {
         let end = (0..=label.len().min(MAX_LABEL_BYTES)).rev().find(|end| label.is_char_boundary(*end));
         Self {
@@ -30,7 +30,8 @@ impl CounterEndpoint {
         }
     }
 
-    // Relaxed: the conductor's load in `duty` may come a round late, and nothing hangs on the order.
+    // Relaxed: the conductor's load in `do_work` may be one duty cycle late, and nothing depends on the
+    // order.
     #[inline]
     pub fn add(&self, n: i64) {
         self.value.fetch_add(n, Ordering::Relaxed);
@@ -50,28 +51,29 @@ impl CounterEndpoint {
         &self.label
     }
 
-    /// Its place among the media driver's counters, while it has one.
+    /// Its id among the media driver's counters, while it has one.
     pub fn id(&self) -> Option<i32> {
         self.state.lock().ok()?.get().map(|counter| counter.id())
     }
 
-    /// Why the media driver refused it, if it did: there may be no room.
+    /// Why the media driver refused it, if it did: the counters file may be full.
     pub fn failure(&self) -> Option<AeronError> {
         self.failure.lock().ok()?.clone()
     }
 }
 
 impl Endpoint for CounterEndpoint {
-    fn attach(&self, client: &Client) -> Result<(), AeronError> {
+    fn connect(&self, client: &Client) -> Result<(), AeronError> {
         let (Ok(mut state), Ok(mut failure)) = (self.state.lock(), self.failure.lock()) else {
             return Ok(());
         };
-        // A refusal stands until there is another media driver: asking at each round would not help it.
+        // A refusal lasts until there is another media driver. Repeating the request each duty cycle would
+        // not help.
         if failure.is_some() {
             return Ok(());
         }
         match state.advance(|| client.add_counter(self.type_id, &self.label)) {
-            // So many were asked for at once that a queue is full: the next round may do.
+            // The command queue is full for the moment. The next duty cycle repeats the request.
             Err(error) if error.is_temporary() => Ok(()),
             Err(error) => {
                 *failure = Some(error.clone());
@@ -81,7 +83,7 @@ impl Endpoint for CounterEndpoint {
         }
     }
 
-    fn detach(&self) {
+    fn disconnect(&self) {
         if let Ok(mut state) = self.state.lock() {
             *state = Handle::None;
         }
@@ -91,10 +93,10 @@ impl Endpoint for CounterEndpoint {
     }
 
     fn close(&self) {
-        self.detach();
+        self.disconnect();
     }
 
-    fn duty(&self, _tick: &Tick<'_>) {
+    fn do_work(&self, _tick: &Tick<'_>) {
         if let Ok(mut state) = self.state.lock()
             && let Some(counter) = state.get()
         {
@@ -108,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_label_that_is_too_long_is_cut_between_characters() {
+    fn long_label_is_truncated_between_characters() {
         let label = format!("x{}", "é".repeat(300));
         let counter = CounterEndpoint::new(&label, 9001, 0);
         assert_eq!(counter.label(), format!("x{}", "é".repeat(189)));
@@ -116,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn it_counts_without_a_media_driver() {
+    fn counter_works_without_a_media_driver() {
         let counter = CounterEndpoint::new("c", 9001, 5);
         counter.add(3);
         assert_eq!(counter.value(), 8);

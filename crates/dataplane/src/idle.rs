@@ -1,13 +1,13 @@
-//! How a waiting thread waits.
+//! Idle strategies of a waiting thread (wire §15.15).
 
 use std::str::FromStr;
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strategy {
-    /// Spin a little, yield a little, then sleep up to a millisecond: next to no CPU when idle.
+    /// Spin briefly, yield briefly, then sleep up to a millisecond: next to no CPU when idle.
     Backoff,
-    /// Never let go of the core: the lowest latency, a whole core for it.
+    /// Never yield the core: the lowest latency, at the cost of one core.
     BusySpin,
     Yield,
     /// Sleep a millisecond at once.
@@ -36,13 +36,13 @@ const MAX_PARK: Duration = Duration::from_millis(1);
 /// The state of one wait.
 pub struct Idle {
     strategy: Strategy,
-    turns: u32,
+    idle_count: u32,
     park: Duration,
 }
 
 impl Idle {
     pub fn new(strategy: Strategy) -> Self {
-        Self { strategy, turns: 0, park: MIN_PARK }
+        Self { strategy, idle_count: 0, park: MIN_PARK }
     }
 
     pub fn idle(&mut self) {
@@ -51,10 +51,10 @@ impl Idle {
             Strategy::Yield => std::thread::yield_now(),
             Strategy::Sleep => std::thread::sleep(MAX_PARK),
             Strategy::Backoff => {
-                self.turns = self.turns.saturating_add(1);
-                if self.turns < SPINS {
+                self.idle_count = self.idle_count.saturating_add(1);
+                if self.idle_count < SPINS {
                     std::hint::spin_loop();
-                } else if self.turns < YIELDS {
+                } else if self.idle_count < YIELDS {
                     std::thread::yield_now();
                 } else {
                     std::thread::sleep(self.park);

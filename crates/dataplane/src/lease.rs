@@ -1,23 +1,24 @@
-//! What a producer or a consumer on a driver keeps of its lease, for the conductor and for who asks.
+//! The lease of a producer or consumer (driver §4): its state machine, counters and events. On the
+//! conductor's thread; any thread may read the status.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tensorpool_core::attach::{Answer, Attachment, Lost, Refusal, Revocation, Terms};
-use tensorpool_core::driver_messages::{AttachResponse, Heard, code_word};
-use tensorpool_core::time::monotonic_ns;
+use tensorpool_core::lease::attachment::{Answer, Attachment, LeaseOptions, Lost, Refusal, Revocation};
+use tensorpool_core::os::time::monotonic_ns;
+use tensorpool_core::wire::driver::{AttachResponse, DriverMessage, code_str};
 
 use crate::conductor::Tick;
-use crate::events::Event;
+use crate::conductor::events::Event;
 
-/// What a message means for the one who holds, or wants, the lease.
-pub enum Turn<'a> {
+/// What a message means for the holder of the lease.
+pub enum LeaseEvent<'a> {
     Nothing,
     /// Map these regions.
     Granted(&'a AttachResponse),
-    /// Let go of everything at once.
+    /// Unmap at once.
     Ended,
     /// That producer of the stream is gone: wait for the announce of a later epoch.
     ProducerGone(u32),
@@ -28,11 +29,11 @@ pub struct Lease {
     granted: AtomicU64,
     refused: AtomicU64,
     ended: AtomicU64,
-    /// The refusal that was told already, so that each is told once.
-    told: Mutex<Option<Refusal>>,
+    /// The last reported refusal, so that each is reported once.
+    reported: Mutex<Option<Refusal>>,
 }
 
-/// How things stand, for whoever asks.
+/// A snapshot of the lease.
 #[derive(Clone, Debug)]
 pub struct Status {
     pub lease_id: Option<u64>,
@@ -45,26 +46,26 @@ pub struct Status {
 
 fn seed() -> u64 {
     let mut hasher = RandomState::new().build_hasher();
-    // The keys in it are drawn once a thread, and a forked child has those of its parent: two processes would
-    // ask under the same name, and both get the one lease.
+    // A thread draws the hasher's keys once, and a forked child inherits them. Without pid and time two
+    // processes would request under the same client id, and both would get the one lease.
     hasher.write_u32(std::process::id());
     hasher.write_u64(monotonic_ns());
     hasher.finish()
 }
 
-/// An id that is nobody's: neither 0 nor the null value.
+/// A random id that is neither 0 nor the null value.
 pub fn random_id() -> u32 {
     (seed() as u32).clamp(1, u32::MAX - 1)
 }
 
 impl Lease {
-    pub fn new(terms: Terms) -> Self {
+    pub fn new(options: LeaseOptions) -> Self {
         Self {
-            attachment: Mutex::new(Attachment::new(terms, seed())),
+            attachment: Mutex::new(Attachment::new(options, seed())),
             granted: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             ended: AtomicU64::new(0),
-            told: Mutex::default(),
+            reported: Mutex::default(),
         }
     }
 
@@ -88,27 +89,27 @@ impl Lease {
         }
     }
 
-    pub fn on_driver<'a>(&self, heard: &'a Heard, tick: &Tick<'_>) -> Turn<'a> {
+    pub fn on_driver_message<'a>(&self, message: &'a DriverMessage, tick: &Tick<'_>) -> LeaseEvent<'a> {
         let now_ns = tick.now.monotonic_ns;
-        match heard {
-            Heard::Attached(response) => {
+        match message {
+            DriverMessage::Attached(response) => {
                 let answer = self.attachment().on_response(response, now_ns);
                 match answer {
-                    Answer::Ignored => Turn::Nothing,
-                    Answer::Granted => Turn::Granted(response),
+                    Answer::Ignored => LeaseEvent::Nothing,
+                    Answer::Granted => LeaseEvent::Granted(response),
                     Answer::Refused => {
-                        self.tell_refusal(tick);
-                        Turn::Nothing
+                        self.report_refusal(tick);
+                        LeaseEvent::Nothing
                     }
                 }
             }
-            Heard::Revoked(revoked) => {
+            DriverMessage::Revoked(revoked) => {
                 let revocation = self.attachment().on_revoked(revoked, now_ns);
                 match revocation {
-                    Revocation::NotOurs => Turn::Nothing,
-                    Revocation::ProducerGone => Turn::ProducerGone(revoked.lease.client_id),
+                    Revocation::NotOurs => LeaseEvent::Nothing,
+                    Revocation::ProducerGone => LeaseEvent::ProducerGone(revoked.lease.client_id),
                     Revocation::Ours => {
-                        let mut detail = revoked.reason.word().to_owned();
+                        let mut detail = revoked.reason.as_str().to_owned();
                         if !revoked.message.is_empty() {
                             detail = format!("{detail}: {}", revoked.message);
                         }
@@ -116,46 +117,46 @@ impl Lease {
                     }
                 }
             }
-            Heard::Shutdown { message, .. } => {
+            DriverMessage::Shutdown { message, .. } => {
                 let ours = self.attachment().on_shutdown(now_ns);
-                if ours { self.end(tick, "driver_shutdown", message.clone()) } else { Turn::Nothing }
+                if ours { self.end(tick, "driver_shutdown", message.clone()) } else { LeaseEvent::Nothing }
             }
-            Heard::Other | Heard::Malformed(_) => Turn::Nothing,
+            DriverMessage::Other | DriverMessage::Malformed(_) => LeaseEvent::Nothing,
         }
     }
 
-    fn end<'a>(&self, tick: &Tick<'_>, kind: &'static str, detail: String) -> Turn<'a> {
+    fn end<'a>(&self, tick: &Tick<'_>, kind: &'static str, detail: String) -> LeaseEvent<'a> {
         self.ended.fetch_add(1, Ordering::Relaxed);
         self.event(tick, kind, None, detail);
-        Turn::Ended
+        LeaseEvent::Ended
     }
 
     fn event(&self, tick: &Tick<'_>, kind: &'static str, epoch: Option<u64>, detail: String) {
-        let stream_id = Some(self.attachment().terms().stream_id);
+        let stream_id = Some(self.attachment().options().stream_id);
         tick.events.push(Event { kind, at_ns: tick.now.monotonic_ns, stream_id, epoch, detail });
     }
 
     /// The regions are mapped: the lease is in use.
-    pub fn taken_up(&self, tick: &Tick<'_>, epoch: u64) {
+    pub fn on_mapped(&self, tick: &Tick<'_>, epoch: u64) {
         self.granted.fetch_add(1, Ordering::Relaxed);
-        if let Ok(mut told) = self.told.lock() {
-            *told = None;
+        if let Ok(mut reported) = self.reported.lock() {
+            *reported = None;
         }
         self.event(tick, "attached", Some(epoch), String::new());
     }
 
-    /// The regions cannot be used here: the lease goes back.
-    pub fn give_back(&self, tick: &Tick<'_>, why: String) {
-        self.attachment().give_back(why, tick.now.monotonic_ns);
-        self.tell_refusal(tick);
+    /// The regions cannot be used here: releases the lease.
+    pub fn release(&self, tick: &Tick<'_>, why: String) {
+        self.attachment().release(why, tick.now.monotonic_ns);
+        self.report_refusal(tick);
     }
 
-    fn tell_refusal(&self, tick: &Tick<'_>) {
+    fn report_refusal(&self, tick: &Tick<'_>) {
         let refusal = self.attachment().refusal().cloned();
         self.refused.fetch_add(1, Ordering::Relaxed);
-        let Ok(mut told) = self.told.lock() else { return };
-        if !is_same(told.as_ref(), refusal.as_ref()) {
-            told.clone_from(&refusal);
+        let Ok(mut reported) = self.reported.lock() else { return };
+        if !is_same(reported.as_ref(), refusal.as_ref()) {
+            reported.clone_from(&refusal);
             if let Some(refusal) = refusal {
                 self.event(tick, "attach_refused", None, describe(&refusal));
             }
@@ -164,28 +165,28 @@ impl Lease {
 
     /// Sends what is due. True if the lease was lost.
     pub fn work(&self, tick: &Tick<'_>, send: &mut dyn FnMut(&[u8]) -> bool) -> bool {
-        let (lost, silent) = {
+        let (lost, timed_out) = {
             let mut attachment = self.attachment();
             let before = attachment.refusal().cloned();
             let lost = attachment.work(tick.now.monotonic_ns, send);
-            let silent = before.as_ref() != attachment.refusal() && !attachment.is_held();
-            (lost, silent)
+            let timed_out = before.as_ref() != attachment.refusal() && !attachment.is_held();
+            (lost, timed_out)
         };
-        if silent {
-            self.tell_refusal(tick);
+        if timed_out {
+            self.report_refusal(tick);
         }
         self.lost(lost, tick)
     }
 
-    /// The stream was announced. True if that means that the lease is over.
+    /// The stream was announced. True if that ends the lease.
     pub fn on_announce(&self, epoch: u64, tick: &Tick<'_>) -> bool {
         let lost = self.attachment().on_announce(epoch, tick.now.monotonic_ns);
         self.lost(lost, tick)
     }
 
-    /// The media driver is gone. True if a lease went with it.
-    pub fn on_disconnected(&self, tick: &Tick<'_>) -> bool {
-        let lost = self.attachment().on_disconnected(tick.now.monotonic_ns);
+    /// The media driver is lost. True if a lease was lost with it.
+    pub fn on_media_driver_lost(&self, tick: &Tick<'_>) -> bool {
+        let lost = self.attachment().on_media_driver_lost(tick.now.monotonic_ns);
         self.lost(lost, tick)
     }
 
@@ -196,23 +197,25 @@ impl Lease {
         lost.is_some()
     }
 
-    pub fn on_newcomer(&self, tick: &Tick<'_>) {
-        self.attachment().wake(tick.now.monotonic_ns);
+    pub fn on_control_image(&self, tick: &Tick<'_>) {
+        self.attachment().retry_now(tick.now.monotonic_ns);
     }
 
-    pub fn farewell(&self) -> Option<Vec<u8>> {
-        self.attachment().farewell()
+    pub fn detach_request(&self) -> Option<Vec<u8>> {
+        self.attachment().detach_request()
     }
 }
 
-/// Whether both say the same. Regions have another path at each attempt, and are refused for the same reason.
-fn is_same(told: Option<&Refusal>, refusal: Option<&Refusal>) -> bool {
-    matches!((told, refusal), (Some(Refusal::Regions(_)), Some(Refusal::Regions(_)))) || told == refusal
+/// Whether both refusals have the same reason. The path of regions differs at each attempt, so it is not
+/// compared.
+fn is_same(reported: Option<&Refusal>, refusal: Option<&Refusal>) -> bool {
+    matches!((reported, refusal), (Some(Refusal::Regions(_)), Some(Refusal::Regions(_))))
+        || reported == refusal
 }
 
 pub fn describe(refusal: &Refusal) -> String {
     match refusal {
-        Refusal::Code(code, message) => format!("{}: {message}", code_word(*code)),
+        Refusal::Code(code, message) => format!("{}: {message}", code_str(*code)),
         Refusal::Protocol(why) | Refusal::Regions(why) => why.clone(),
         Refusal::NoAnswer => "no driver answers".to_owned(),
     }

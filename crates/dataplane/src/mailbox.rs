@@ -1,24 +1,25 @@
-//! A mailbox: a shared event stream, read by the conductor, of which only our own messages are kept.
+//! A mailbox: the messages of a shared event stream that are for this receiver. Polled on the conductor's
+//! thread.
 //!
-//! The conductor polls even while the interpreter is busy, so that a slow service neither holds up those
-//! who send nor misses what is for it. It stays tethered: a process that is stopped for a moment misses no
-//! command, and those who send wait for it, at most until the media driver takes it for dead. Foreign
-//! messages are told by their bytes, before the assembler and before any allocation. What is kept is
-//! bounded; beyond that the oldest are dropped and counted.
+//! The conductor polls even while the interpreter is busy, so that a slow service neither delays senders nor
+//! misses its messages. The subscription stays tethered: a process that is stopped for a moment misses no
+//! command, and senders wait for it, at most until the media driver times it out. Foreign messages are
+//! recognised by their first bytes, before the assembler and before any allocation. The number of kept
+//! messages is bounded: beyond it the oldest are dropped and counted.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-use tensorpool_core::event::{Address, TagFilter};
+use tensorpool_core::wire::event::{TagFilter, TagMatch};
 
+use crate::aeron::fragment_filter::FragmentFilter;
 use crate::aeron::{AeronError, Assembler, Client, Header, Subscription};
+use crate::conductor::handle::Handle;
 use crate::conductor::{Endpoint, Tick};
-use crate::fragments::Underway;
-use crate::handle::Handle;
 
-/// Fragments taken in one round of the conductor: far more than a stream carries in its time.
+/// Fragments polled in one duty cycle: far more than a stream carries in that time.
 const FRAGMENTS_A_ROUND: usize = 65_536;
 const MAX_MESSAGES: usize = 65_536;
 const MAX_BYTES: usize = 16 << 20;
@@ -32,10 +33,10 @@ pub struct Counters {
 }
 
 #[derive(Default)]
-struct Ear {
+struct FilteredSubscription {
     subscription: Handle<Subscription>,
     assembler: Option<Assembler>,
-    underway: Underway,
+    fragment_filter: FragmentFilter,
     departures: u64,
 }
 
@@ -50,7 +51,7 @@ pub struct Mailbox {
     channel: String,
     stream_id: i32,
     filter: TagFilter,
-    ear: Mutex<Ear>,
+    filtered: Mutex<FilteredSubscription>,
     kept: Mutex<Kept>,
     arrived: Condvar,
     counters: Counters,
@@ -62,7 +63,7 @@ impl Mailbox {
             channel,
             stream_id,
             filter,
-            ear: Mutex::default(),
+            filtered: Mutex::default(),
             kept: Mutex::default(),
             arrived: Condvar::new(),
             counters: Counters::default(),
@@ -80,7 +81,7 @@ impl Mailbox {
         waited.is_ok_and(|(kept, _)| !kept.messages.is_empty())
     }
 
-    /// Up to `limit` messages, oldest first; waits up to `timeout` for the first.
+    /// Up to `limit` messages, oldest first. Waits up to `timeout` for the first.
     pub fn take(&self, limit: usize, timeout: Duration) -> Vec<Vec<u8>> {
         if !timeout.is_zero() && !self.wait(timeout) {
             return Vec::new();
@@ -93,11 +94,11 @@ impl Mailbox {
     }
 
     pub fn is_ready(&self) -> bool {
-        self.ear.lock().is_ok_and(|mut e| e.subscription.get().is_some())
+        self.filtered.lock().is_ok_and(|mut e| e.subscription.get().is_some())
     }
 
     pub fn is_connected(&self) -> bool {
-        self.ear.lock().is_ok_and(|mut e| e.subscription.get().is_some_and(|s| s.is_connected()))
+        self.filtered.lock().is_ok_and(|mut e| e.subscription.get().is_some_and(|s| s.is_connected()))
     }
 
     pub fn is_closed(&self) -> bool {
@@ -117,15 +118,15 @@ impl Mailbox {
         self.arrived.notify_all();
     }
 
-    /// Whether a message is for us; judged by its first fragment.
+    /// Whether a message is for us, by its first fragment.
     fn is_ours(&self, bytes: &[u8]) -> bool {
-        match self.filter.judge(bytes) {
-            Address::Ours => true,
-            Address::Foreign => {
+        match self.filter.match_message(bytes) {
+            TagMatch::Ours => true,
+            TagMatch::Foreign => {
                 self.counters.foreign.fetch_add(1, Ordering::Relaxed);
                 false
             }
-            Address::Unreadable => {
+            TagMatch::Unreadable => {
                 self.counters.unreadable.fetch_add(1, Ordering::Relaxed);
                 false
             }
@@ -134,43 +135,45 @@ impl Mailbox {
 }
 
 impl Endpoint for Mailbox {
-    fn attach(&self, client: &Client) -> Result<(), AeronError> {
-        let Ok(mut ear) = self.ear.lock() else { return Ok(()) };
-        if ear.assembler.is_none() {
-            ear.assembler = Some(Assembler::new()?);
+    fn connect(&self, client: &Client) -> Result<(), AeronError> {
+        let Ok(mut filtered) = self.filtered.lock() else { return Ok(()) };
+        if filtered.assembler.is_none() {
+            filtered.assembler = Some(Assembler::new()?);
         }
-        ear.subscription.advance(|| client.add_subscription(&self.channel, self.stream_id))
+        filtered.subscription.advance(|| client.add_subscription(&self.channel, self.stream_id))
     }
 
-    fn detach(&self) {
-        if let Ok(mut ear) = self.ear.lock() {
-            *ear = Ear::default();
+    fn disconnect(&self) {
+        if let Ok(mut filtered) = self.filtered.lock() {
+            *filtered = FilteredSubscription::default();
         }
     }
 
     fn close(&self) {
-        self.detach();
+        self.disconnect();
         if let Ok(mut kept) = self.kept.lock() {
             kept.closed = true;
         }
         self.arrived.notify_all();
     }
 
-    fn duty(&self, _: &Tick<'_>) {
-        let Ok(mut ear) = self.ear.lock() else { return };
-        let Ear { subscription, assembler, underway, departures } = &mut *ear;
+    fn do_work(&self, _: &Tick<'_>) {
+        let Ok(mut filtered) = self.filtered.lock() else { return };
+        let FilteredSubscription { subscription, assembler, fragment_filter, departures } = &mut *filtered;
         if let (Some(subscription), Some(assembler)) = (subscription.get(), assembler) {
             let gone = subscription.images().departures();
             if std::mem::replace(departures, gone) != gone {
-                // The assembler keeps a buffer for every session it ever saw: let go of those who left.
-                if underway.settle(subscription.images())
+                // The assembler keeps a buffer for every session it ever saw. A new one drops those of closed
+                // sessions.
+                if fragment_filter.settle(subscription.images())
                     && let Ok(fresh) = Assembler::new()
                 {
                     *assembler = fresh;
                 }
             }
-            let wanted = |bytes: &[u8], header: Header| underway.wants(header, || self.is_ours(bytes));
-            assembler.poll_some(subscription, FRAGMENTS_A_ROUND, wanted, |message, _| self.keep(message));
+            let is_wanted =
+                |bytes: &[u8], header: Header| fragment_filter.wants(header, || self.is_ours(bytes));
+            assembler.poll_some(subscription, FRAGMENTS_A_ROUND, is_wanted, |message, _| self.keep(message));
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Aeron's C media driver inside this process.
+//! An embedded media driver: Aeron's C media driver inside this process.
 //!
-//! The settings differ from Aeron's defaults where a shared machine needs it: readers that stop
-//! polling are put to rest quickly, a killed client is noticed within seconds, idle threads sleep,
-//! the directory is private. The environment's `AERON_*` variables still apply to all others.
+//! The settings differ from Aeron's defaults where a shared machine needs it: subscriptions that stop polling
+//! are rested quickly, a killed client is noticed within seconds, idle threads sleep, the directory is
+//! private. `AERON_*` variables of the environment still apply to all other settings.
 
 use std::ffi::{CString, c_int};
 use std::fmt;
@@ -11,20 +11,20 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 
 use rusteron_media_driver::bindings as c;
-use tensorpool_core::fork::Birth;
-use tensorpool_core::lock::{self, FileLock, LockError};
+use tensorpool_core::os::file_lock::{self, FileLock, LockError};
+use tensorpool_core::os::fork::ForkGuard;
 
-use crate::aeron::in_one_line;
+use crate::aeron::single_line;
 
 const MS: u64 = 1_000_000;
 
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub dir: String,
-    /// Taken while the driver runs, so that two processes do not embed one in the same place.
+    /// Locked while the driver runs, so that two processes do not embed one in the same directory.
     pub lock_path: PathBuf,
     pub dir_mode: u32,
-    /// `false`: one thread for all; `true`: conductor, sender and receiver each their own.
+    /// `false`: one thread for all. `true`: conductor, sender and receiver have one each.
     pub dedicated_threads: bool,
     /// Idle strategy of the driver's threads: Aeron's names (`backoff`, `spin`, `sleeping`, …).
     pub idle_strategy: String,
@@ -32,7 +32,7 @@ pub struct Settings {
     pub timer_interval_ns: u64,
     pub client_liveness_timeout_ns: u64,
     pub publication_unblock_timeout_ns: u64,
-    /// How old the heartbeat of a driver found in the directory must be for it to count as dead.
+    /// Age of the heartbeat at which a driver found in the directory counts as dead.
     pub driver_timeout_ms: u64,
 }
 
@@ -55,10 +55,10 @@ impl Settings {
 
 #[derive(Debug)]
 pub enum LaunchError {
-    /// Another process embeds a driver here; what it says of itself.
+    /// Another process embeds a driver here. The text is what its lock file says.
     Held(String),
     Aeron(String),
-    /// The directory holds something that no media driver made: starting there would delete it.
+    /// The directory contains a file that no media driver made. Starting there would delete it.
     Occupied(PathBuf),
     Io(std::io::Error),
 }
@@ -90,7 +90,7 @@ pub struct MediaDriver {
     driver: *mut c::aeron_driver_t,
     context: *mut c::aeron_driver_context_t,
     _lock: FileLock,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 // SAFETY: started and closed by one owner at a time; the driver's own threads are its business.
@@ -101,15 +101,15 @@ unsafe impl Sync for MediaDriver {}
 fn last_error() -> LaunchError {
     // SAFETY: returns a thread-local string.
     let text = unsafe { std::ffi::CStr::from_ptr(c::aeron_errmsg()) }.to_string_lossy();
-    LaunchError::Aeron(in_one_line(&text))
+    LaunchError::Aeron(single_line(&text))
 }
 
 fn checked(rc: c_int) -> Result<(), LaunchError> {
     if rc < 0 { Err(last_error()) } else { Ok(()) }
 }
 
-/// Aeron clears the directory at start and at the end, whatever is in it: so only a directory that holds
-/// nothing, or nothing but what a media driver makes, is handed to it.
+/// Aeron clears the directory at start and at the end, whatever is in it. So only a directory that is empty,
+/// or contains nothing but media driver files, is accepted.
 fn check_is_ours(dir: &Path) -> Result<(), LaunchError> {
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
@@ -126,7 +126,7 @@ fn check_is_ours(dir: &Path) -> Result<(), LaunchError> {
     Ok(())
 }
 
-/// What the lock file says of who embeds the driver.
+/// The text in the lock file that names the embedding process.
 fn holder(pid: u32) -> String {
     format!("process {pid}")
 }
@@ -148,50 +148,52 @@ fn cnc_pid(dir: &str) -> Option<u32> {
     }
 }
 
-/// Whether the driver found in `dir` was started by a process that is dead: its lock is free and names
-/// the maker of the files. The heartbeat in them may still look fresh.
+/// Whether the driver files in `dir` are of a dead process: its lock is free and names the maker of the
+/// files. The heartbeat in them may still be fresh.
 pub fn is_left_over(dir: &str, lock_path: &Path) -> bool {
     let named = std::fs::read_to_string(lock_path).unwrap_or_default();
-    cnc_pid(dir).is_some_and(|pid| named == holder(pid)) && lock::is_free(lock_path)
+    cnc_pid(dir).is_some_and(|pid| named == holder(pid)) && file_lock::is_free(lock_path)
 }
 
-/// Which driver's files are in `dir`: the next one makes its own. None while there are none.
+/// The identity of the driver files in `dir`, which the next driver replaces. `None` while there are none.
 fn files_in(dir: &str) -> Option<(u64, u64)> {
     Path::new(dir).join("cnc.dat").metadata().ok().map(|m| (m.dev(), m.ino()))
 }
 
-/// Watches a media driver in another process by its files, and by the lock that dies with it. Its
-/// heartbeat would take seconds to tell.
+/// Watches a media driver in another process by its files, and by the lock that is released when it dies. Its
+/// heartbeat would take seconds to age.
 pub struct DeathWatch {
     dir: String,
     files: Option<(u64, u64)>,
-    /// The lock and what it says; none where the driver holds no lock that we know of.
+    /// The lock and its text. `None` where the driver holds no known lock.
     lock: Option<(PathBuf, String)>,
 }
 
 impl DeathWatch {
-    /// To be made before a client connects: whoever comes in between is then told from the one met.
+    /// Created before a client connects, so that a driver that starts in between is recognised as another
+    /// one.
     pub fn of(dir: &str, lock_path: &Path) -> Self {
         let files = files_in(dir);
         let named = std::fs::read_to_string(lock_path).unwrap_or_default();
-        let is_makers = cnc_pid(dir).is_some_and(|pid| named == holder(pid)) && !lock::is_free(lock_path);
+        let is_makers =
+            cnc_pid(dir).is_some_and(|pid| named == holder(pid)) && !file_lock::is_free(lock_path);
         let lock = is_makers.then(|| (lock_path.to_path_buf(), named));
         Self { dir: dir.to_owned(), files, lock }
     }
 
     pub fn is_dead(&self) -> bool {
-        // Files that are merely gone say nothing: whoever has them open goes on with them.
+        // Files that are merely removed say nothing: a process that has them open continues to use them.
         let are_replaced = files_in(&self.dir).is_some_and(|now| Some(now) != self.files);
         are_replaced
             || self.lock.as_ref().is_some_and(|(path, named)| {
-                // Another name in it: someone else was quicker to start the next one.
-                lock::is_free(path) || std::fs::read_to_string(path).map_or(true, |now| now != *named)
+                // Another text: another process has already started the next driver.
+                file_lock::is_free(path) || std::fs::read_to_string(path).map_or(true, |now| now != *named)
             })
     }
 }
 
 impl MediaDriver {
-    /// Starts a driver in `settings.dir`. What a dead driver left there is removed first.
+    /// Starts a driver in `settings.dir`. Files of a dead driver are removed first.
     pub fn launch(settings: &Settings) -> Result<Self, LaunchError> {
         if let Some(parent) = settings.lock_path.parent() {
             std::fs::create_dir_all(parent).map_err(LaunchError::Io)?;
@@ -199,8 +201,8 @@ impl MediaDriver {
         check_is_ours(Path::new(&settings.dir))?;
         let before = std::fs::read_to_string(&settings.lock_path).unwrap_or_default();
         let lock = FileLock::acquire(&settings.lock_path, &holder(std::process::id()))?;
-        // Its lock is free, so the process that embedded the driver found here is dead: do not wait
-        // for the heartbeat to age.
+        // Its lock is free, so the process that embedded the driver found here is dead: do not wait for the
+        // heartbeat to age.
         let is_left_over = cnc_pid(&settings.dir).is_some_and(|pid| before == holder(pid));
         let mut context = ptr::null_mut();
         let mut driver = ptr::null_mut();
@@ -209,7 +211,8 @@ impl MediaDriver {
             checked(c::aeron_driver_context_init(&raw mut context))?;
             let made = configure(context, settings, is_left_over).and_then(|()| {
                 checked(c::aeron_driver_init(&raw mut driver, context))?;
-                // Before any client can have mapped anything: Aeron itself makes it world-readable.
+                // Before any client can have mapped anything: Aeron itself makes the directory
+                // world-readable.
                 let mode = std::fs::Permissions::from_mode(settings.dir_mode);
                 std::fs::set_permissions(Path::new(&settings.dir), mode).map_err(LaunchError::Io)?;
                 checked(c::aeron_driver_start(driver, false))
@@ -222,7 +225,7 @@ impl MediaDriver {
                 return Err(error);
             }
         }
-        Ok(Self { dir: settings.dir.clone(), driver, context, _lock: lock, birth: Birth::here() })
+        Ok(Self { dir: settings.dir.clone(), driver, context, _lock: lock, fork_guard: ForkGuard::current() })
     }
 
     pub fn dir(&self) -> &str {
@@ -276,7 +279,7 @@ unsafe fn configure(
 
 impl Drop for MediaDriver {
     fn drop(&mut self) {
-        if self.birth.is_here() {
+        if self.fork_guard.is_owner() {
             // SAFETY: started by launch, closed once; joins the driver's threads.
             unsafe {
                 c::aeron_driver_close(self.driver);

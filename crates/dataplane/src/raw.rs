@@ -1,5 +1,5 @@
-//! What Aeron alone does with the same bytes: the yardstick that the bridge's benchmark holds itself against. As few
-//! instructions as can be: claims filled from one buffer, fragments counted and thrown away, on the caller's thread.
+//! Raw Aeron publications and subscriptions, the baseline of the bridge's benchmark. As few instructions as
+//! possible: claims are filled from one buffer, fragments are counted and dropped, on the caller's thread.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::aeron::{AeronError, Client, ExclusivePublication, NotTaken, Subscription};
 use crate::conductor::Endpoint;
-use crate::handle::Handle;
+use crate::conductor::handle::Handle;
 
 const FRAGMENTS: usize = 256;
 
@@ -31,7 +31,8 @@ impl RawPublication {
         lock(&self.handle).get().is_some_and(|p| p.is_connected())
     }
 
-    /// Sends `frame` so many times, in messages as long as the MTU allows; whether it could within `timeout`.
+    /// Sends `frame` `times` times, in messages as long as the MTU allows. False if that took longer than
+    /// `timeout`.
     pub fn send(&self, frame: &[u8], times: u64, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
         let mut handle = lock(&self.handle);
@@ -53,8 +54,8 @@ impl RawPublication {
 }
 
 impl Endpoint for RawPublication {
-    fn attach(&self, client: &Client) -> Result<(), AeronError> {
-        // Whoever sends holds it, and then it is there.
+    fn connect(&self, client: &Client) -> Result<(), AeronError> {
+        // A sending thread holds the lock, and then the handle is ready.
         let Ok(mut handle) = self.handle.try_lock() else { return Ok(()) };
         if self.closed.load(Ordering::Relaxed) {
             return Ok(());
@@ -62,13 +63,13 @@ impl Endpoint for RawPublication {
         handle.advance(|| client.add_exclusive_publication(&self.channel, self.stream_id))
     }
 
-    fn detach(&self) {
+    fn disconnect(&self) {
         *lock(&self.handle) = Handle::None;
     }
 
     fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
-        self.detach();
+        self.disconnect();
     }
 }
 
@@ -90,12 +91,12 @@ impl RawSubscription {
         lock(&self.handle).get().is_some_and(|s| s.is_connected())
     }
 
-    /// All bytes so far.
+    /// Bytes received so far.
     pub fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// Takes what comes until there were so many bytes in all; whether there were within `timeout`.
+    /// Receives until `total` bytes have come. False if that took longer than `timeout`.
     pub fn receive(&self, total: u64, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
         let mut handle = lock(&self.handle);
@@ -116,7 +117,7 @@ impl RawSubscription {
 }
 
 impl Endpoint for RawSubscription {
-    fn attach(&self, client: &Client) -> Result<(), AeronError> {
+    fn connect(&self, client: &Client) -> Result<(), AeronError> {
         let Ok(mut handle) = self.handle.try_lock() else { return Ok(()) };
         if self.closed.load(Ordering::Relaxed) {
             return Ok(());
@@ -124,12 +125,12 @@ impl Endpoint for RawSubscription {
         handle.advance(|| client.add_subscription(&self.channel, self.stream_id))
     }
 
-    fn detach(&self) {
+    fn disconnect(&self) {
         *lock(&self.handle) = Handle::None;
     }
 
     fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
-        self.detach();
+        self.disconnect();
     }
 }

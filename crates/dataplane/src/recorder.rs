@@ -1,5 +1,5 @@
-//! The loop behind a recorder: one thread that takes the frames of any number of consumers into arenas, and hands
-//! those over. It waits for nobody: not for a producer, and not for the disk.
+//! The recorder loop: one thread that copies the frames of any number of consumers into arenas and hands
+//! those over. It waits neither for a producer nor for the disk.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,42 +7,43 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tensorpool_core::arena::Chunks;
-use tensorpool_core::time::{monotonic_ns, realtime_ns};
-use tensorpool_core::track::{Arena, BACKLOG, Counts, DISK_FULL, Limits, Memory, Track};
+use tensorpool_core::os::time::{monotonic_ns, realtime_ns};
+use tensorpool_core::recording::block_pool::BlockPool;
+use tensorpool_core::recording::rows::{Arena, ArenaPool};
+use tensorpool_core::recording::stream_buffer::{BACKLOG, Counts, DISK_FULL, Limits, StreamBuffer};
 
 use crate::consumer::Consumer;
 use crate::idle::{Idle, Strategy};
-use crate::turn::TurnLock;
+use crate::priority_lock::PriorityLock;
 
-/// How long the loop goes on after it was told to end, where there is more to take.
-const LAST_LOOKS: Duration = Duration::from_millis(250);
+/// How long the loop continues after it was stopped, while there are more frames.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// A stream that is recorded.
-struct Lane {
+/// A recorded stream.
+struct RecordedStream {
     consumer: Arc<Consumer>,
-    track: Track,
+    buffer: StreamBuffer,
 }
 
-/// What the loop has of one stream.
+/// Counters of one recorded stream.
 #[derive(Clone, Copy, Debug)]
-pub struct LaneStats {
+pub struct StreamStats {
     pub stream_id: u32,
     pub counts: Counts,
 }
 
 struct Shared {
-    lanes: TurnLock<Vec<Lane>>,
-    memory: Arc<Memory>,
+    streams: PriorityLock<Vec<RecordedStream>>,
+    arena_pool: Arc<ArenaPool>,
     rows: usize,
     age_ns: AtomicU64,
-    /// Arenas on their way out. Bounded by the chunks that there are, and by one a stream beyond that.
+    /// Arenas to hand over. Bounded by the number of blocks, plus one per stream.
     full: Mutex<VecDeque<Arena>>,
     has_full: Condvar,
     disk_is_full: AtomicBool,
-    /// How often all was asked for, and how often it was given.
-    asked: AtomicU64,
-    given: AtomicU64,
+    /// How many flushes were requested, and how many are done.
+    flushes_requested: AtomicU64,
+    flushes_done: AtomicU64,
     stop: AtomicBool,
 }
 
@@ -52,53 +53,53 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Reserves all memory, and starts the loop.
+    /// Allocates all memory, and starts the loop.
     pub fn start(
         buffer_bytes: usize,
-        chunk_bytes: usize,
+        block_bytes: usize,
         rows: usize,
         age_ns: u64,
         strategy: Strategy,
     ) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
-            lanes: TurnLock::new(Vec::new()),
-            memory: Memory::new(Chunks::new(buffer_bytes, chunk_bytes)?),
+            streams: PriorityLock::new(Vec::new()),
+            arena_pool: ArenaPool::new(BlockPool::new(buffer_bytes, block_bytes)?),
             rows,
             age_ns: AtomicU64::new(age_ns),
             full: Mutex::default(),
             has_full: Condvar::new(),
             disk_is_full: AtomicBool::new(false),
-            asked: AtomicU64::new(0),
-            given: AtomicU64::new(0),
+            flushes_requested: AtomicU64::new(0),
+            flushes_done: AtomicU64::new(0),
             stop: AtomicBool::new(false),
         });
-        let theirs = shared.clone();
+        let worker = shared.clone();
         let thread =
-            std::thread::Builder::new().name("tp-recorder".to_owned()).spawn(move || theirs.run(strategy))?;
+            std::thread::Builder::new().name("tp-recorder".to_owned()).spawn(move || worker.run(strategy))?;
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// From here on the consumer is read by the loop, and by nobody else.
+    /// From here on only the loop reads the consumer.
     pub fn add(&self, consumer: Arc<Consumer>, resume: Option<(u64, u64)>) {
         let shared = &self.shared;
         let limits = Limits { rows: shared.rows, age_ns: shared.age_ns.load(Ordering::Relaxed) };
-        let track = Track::new(consumer.stream_id(), shared.memory.clone(), limits, resume);
-        shared.lanes.lock_first().push(Lane { consumer, track });
+        let buffer = StreamBuffer::new(consumer.stream_id(), shared.arena_pool.clone(), limits, resume);
+        shared.streams.lock_priority().push(RecordedStream { consumer, buffer });
     }
 
-    /// Stops reading a stream; what there is of it is handed over.
+    /// Stops reading a stream. Its recorded frames are handed over.
     pub fn remove(&self, stream_id: u32) {
-        let mut lanes = self.shared.lanes.lock_first();
-        lanes.retain_mut(|lane| {
-            if lane.consumer.stream_id() != stream_id {
+        let mut streams = self.shared.streams.lock_priority();
+        streams.retain_mut(|stream| {
+            if stream.consumer.stream_id() != stream_id {
                 return true;
             }
-            self.shared.hand_over(&mut lane.track, true);
+            self.shared.hand_over(&mut stream.buffer, true);
             false
         });
     }
 
-    /// The next arena; None if there was none in time.
+    /// The next arena. `None` if there was none in time.
     pub fn take(&self, timeout: Duration) -> Option<Arena> {
         let deadline = Instant::now() + timeout;
         let mut full = self.shared.full();
@@ -117,11 +118,11 @@ impl Recorder {
         }
     }
 
-    /// Has everything handed over that is there now; true once it is, false if it was not in time.
+    /// Hands over everything recorded so far. False if that took longer than `timeout`.
     pub fn flush(&self, timeout: Duration) -> bool {
-        let wanted = self.shared.asked.fetch_add(1, Ordering::AcqRel) + 1;
+        let number = self.shared.flushes_requested.fetch_add(1, Ordering::AcqRel) + 1;
         let deadline = Instant::now() + timeout;
-        while self.shared.given.load(Ordering::Acquire) < wanted {
+        while self.shared.flushes_done.load(Ordering::Acquire) < number {
             if self.shared.stop.load(Ordering::Relaxed) || Instant::now() >= deadline {
                 return false;
             }
@@ -130,25 +131,28 @@ impl Recorder {
         true
     }
 
-    /// How old an arena may become before it is handed over; 0: until it is full.
+    /// Age at which an arena is handed over. 0: only when it is full.
     pub fn set_age_ns(&self, age_ns: u64) {
         self.shared.age_ns.store(age_ns, Ordering::Relaxed);
-        self.shared.lanes.lock_first().iter_mut().for_each(|lane| lane.track.set_age_ns(age_ns));
+        self.shared.streams.lock_priority().iter_mut().for_each(|stream| stream.buffer.set_age_ns(age_ns));
     }
 
-    /// What a frame is lost to when there is no room for it.
+    /// Sets whether frames without room are lost to a full disk or to a backlog.
     pub fn set_disk_is_full(&self, is_full: bool) {
         self.shared.disk_is_full.store(is_full, Ordering::Relaxed);
     }
 
-    pub fn stats(&self) -> Vec<LaneStats> {
-        let of = |lane: &Lane| LaneStats { stream_id: lane.track.stream_id(), counts: lane.track.counts };
-        self.shared.lanes.lock_first().iter().map(of).collect()
+    pub fn stats(&self) -> Vec<StreamStats> {
+        let of = |stream: &RecordedStream| StreamStats {
+            stream_id: stream.buffer.stream_id(),
+            counts: stream.buffer.counts,
+        };
+        self.shared.streams.lock_priority().iter().map(of).collect()
     }
 
-    /// Bytes of memory in use, and bytes that there are.
+    /// Bytes of memory in use, and in total.
     pub fn buffer(&self) -> (usize, usize) {
-        (self.shared.memory.chunks.used_bytes(), self.shared.memory.chunks.total_bytes())
+        (self.shared.arena_pool.blocks.used_bytes(), self.shared.arena_pool.blocks.total_bytes())
     }
 
     /// Arenas that wait to be taken.
@@ -156,7 +160,7 @@ impl Recorder {
         self.shared.full().len()
     }
 
-    /// Ends the loop. What is there is handed over, and can still be taken.
+    /// Ends the loop. Recorded frames are handed over, and can still be taken.
     pub fn close(&self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -165,7 +169,7 @@ impl Recorder {
         }
     }
 
-    /// In a forked child: there is no thread to wait for.
+    /// In a forked child there is no thread to join.
     pub fn forget(&self) {
         if let Ok(mut thread) = self.thread.try_lock() {
             std::mem::forget(thread.take());
@@ -183,12 +187,12 @@ impl Shared {
         let mut last_by: Option<Instant> = None;
         loop {
             if last_by.is_none() && self.stop.load(Ordering::Relaxed) {
-                last_by = Some(Instant::now() + LAST_LOOKS);
+                last_by = Some(Instant::now() + DRAIN_TIMEOUT);
             }
-            let taken = self.turn(last_by.is_some());
+            let taken = self.poll_streams(last_by.is_some());
             if let Some(end) = last_by {
-                // What was published before the end belongs to the recording; a producer that never
-                // pauses would keep us for ever.
+                // Frames published before the end belong to the recording. A producer that never pauses would
+                // keep the loop running forever.
                 if taken == 0 || Instant::now() >= end {
                     return;
                 }
@@ -202,36 +206,38 @@ impl Shared {
         }
     }
 
-    /// One look at every stream.
-    fn turn(&self, is_last: bool) -> usize {
-        let asked = self.asked.load(Ordering::Acquire);
-        // Where all memory is taken and none of it waits to be written, streams have it that hardly use it.
-        let is_short = self.memory.chunks.used_bytes() == self.memory.chunks.total_bytes();
-        let everything =
-            is_last || asked != self.given.load(Ordering::Relaxed) || (is_short && self.full().is_empty());
+    /// Polls every stream once.
+    fn poll_streams(&self, is_last: bool) -> usize {
+        let flushes_requested = self.flushes_requested.load(Ordering::Acquire);
+        // All memory is in use and no arena waits to be written: then streams that hardly use their arena
+        // must hand it over.
+        let is_short = self.arena_pool.blocks.used_bytes() == self.arena_pool.blocks.total_bytes();
+        let everything = is_last
+            || flushes_requested != self.flushes_done.load(Ordering::Relaxed)
+            || (is_short && self.full().is_empty());
         let reason = if self.disk_is_full.load(Ordering::Relaxed) { DISK_FULL } else { BACKLOG };
         let (now_ns, wall_ns) = (monotonic_ns(), realtime_ns() as i64);
         let mut taken = 0;
-        let mut lanes = self.lanes.lock();
-        for lane in lanes.iter_mut() {
-            lane.track.set_time(now_ns, wall_ns);
-            lane.track.backlog_reason = reason;
-            taken += lane.consumer.keep(&mut lane.track);
-            self.hand_over(&mut lane.track, everything);
+        let mut streams = self.streams.lock();
+        for stream in streams.iter_mut() {
+            stream.buffer.set_time(now_ns, wall_ns);
+            stream.buffer.backlog_reason = reason;
+            taken += stream.consumer.record_into(&mut stream.buffer);
+            self.hand_over(&mut stream.buffer, everything);
         }
-        drop(lanes);
-        self.given.store(asked, Ordering::Release);
+        drop(streams);
+        self.flushes_done.store(flushes_requested, Ordering::Release);
         taken
     }
 
-    fn hand_over(&self, track: &mut Track, everything: bool) {
-        if !everything && !track.is_due() {
+    fn hand_over(&self, buffer: &mut StreamBuffer, everything: bool) {
+        if !everything && !buffer.is_due() {
             return;
         }
         let mut full = self.full();
-        // Words of gaps alone can wait where the taker is behind: they grow no further.
+        // Arenas of gaps only can wait while the writer is behind: they do not grow.
         let before = full.len();
-        track.take_full(everything, before == 0, &mut *full);
+        buffer.take_full(everything, before == 0, &mut *full);
         if full.len() > before {
             self.has_full.notify_one();
         }

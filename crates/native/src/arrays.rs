@@ -1,4 +1,4 @@
-//! Element types and shapes as people write them, and payloads as numpy views.
+//! Element types and shapes as users write them, and payloads as numpy views.
 
 use std::ffi::c_int;
 
@@ -7,13 +7,13 @@ use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::type_object::PyTypeInfo;
-use tensorpool_core::layout::*;
-use tensorpool_core::tensor::TensorSpec;
+use tensorpool_core::shm::tensor::TensorSpec;
+use tensorpool_core::wire::layout::*;
 
 use crate::errors;
 
-/// Every element type of the registry by its name here, its number, and numpy's type for it.
-/// BYTES and BIT have no numpy type of their own and are handed out raw.
+/// Every element type of the registry: its name here, its number, and its numpy type. BYTES and BIT have no
+/// numpy type and are returned raw.
 pub const DTYPES: [(&str, i16, NPY_TYPES); 13] = [
     ("uint8", DTYPE_UINT8, NPY_TYPES::NPY_UBYTE),
     ("int8", DTYPE_INT8, NPY_TYPES::NPY_BYTE),
@@ -54,7 +54,7 @@ pub fn unsupported(py: Python<'_>, what: &str) -> PyErr {
     errors::raise(py, "UnsupportedDtype", &message, |f| f.set_item("dtype", what))
 }
 
-/// A name as people write it (`"uint16"`, `np.uint16`, `np.dtype("uint16")`) to the registry.
+/// The registry number of a dtype as users write it (`"uint16"`, `np.uint16`, `np.dtype("uint16")`).
 pub fn parse_dtype(py: Python<'_>, dtype: &Bound<'_, PyAny>) -> PyResult<i16> {
     if let Ok(name) = dtype.extract::<&str>()
         && let Some(number) = dtype_number(name)
@@ -92,7 +92,7 @@ pub fn too_many(n: usize) -> PyErr {
     PyValueError::new_err(format!("{n} dimensions; a tensor has 1 to 8: reshape it"))
 }
 
-/// A shape as people write it, on the stack: how many dimensions, and each. `()` is one element.
+/// A shape as users write it, on the stack: the number of dimensions, and each. `()` is one element.
 pub fn parse_shape(shape: &Bound<'_, PyAny>) -> PyResult<(usize, [usize; MAX_DIMS])> {
     let (mut n, mut dims) = (0, [1; MAX_DIMS]);
     let wrong = |what: &Bound<'_, PyAny>| {
@@ -161,7 +161,7 @@ pub unsafe fn view<'py>(
     }
 }
 
-/// Fresh memory of one's own: a byte array, and its address.
+/// New private memory: a byte array, and its address.
 pub fn private(py: Python<'_>, len: usize) -> PyResult<(Bound<'_, PyAny>, usize)> {
     let array = py.import("numpy")?.call_method1("empty", (len, "u1"))?;
     // SAFETY: just made by numpy, and kept by whoever gets the address.

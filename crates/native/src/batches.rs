@@ -1,18 +1,23 @@
-//! Finds the batches of a recording's segment, as far as they are like the one before.
+//! Scan of a segment for record batches that have the layout of the one before.
 
 use pyo3::prelude::*;
-use tensorpool_core::batches::{Batch, PREFIX_BYTES, Shape, following};
+use tensorpool_core::recording::batch_scan::{Batch, BatchTemplate, PREFIX_BYTES, scan_alike};
 
-use crate::checksum::Held;
+use crate::checksum::PinnedBuffer;
 
-/// `BatchPlace`: start, body, end, rows, first and last sequence, where the tables of columns and of buffers are in
-/// the data, and where the first batch is that describes its tensors as this one does.
-type Found = (usize, usize, usize, usize, u64, u64, usize, usize, usize);
+/// The fields of `BatchPlace` in Python: start, body, end, rows, first and last sequence, the offsets of the
+/// tables of columns and of buffers, and the first batch that describes its tensors identically.
+type BatchTuple = (usize, usize, usize, usize, u64, u64, usize, usize, usize);
 
-/// The complete batches behind the one at `model` that differ from it in numbers only. What else there is ends them.
+/// Returns the complete record batches behind the one at offset `model` that differ from it in numbers
+/// only.
+///
+/// Any other batch ends the scan. Each result has the fields of `BatchPlace`: start, body, end, rows, first
+/// and last sequence, the offsets of the tables of columns and of buffers, and the first batch that
+/// describes its tensors identically.
 #[pyfunction]
-#[pyo3(signature = (data, model, *, body_bytes_at, rows_at, nodes, buffers, check_at, seq, sources))]
-pub fn batches_like(
+#[pyo3(name = "batches_like", signature = (data, model, *, body_bytes_at, rows_at, nodes, buffers, check_at, seq, sources))]
+pub fn scan_batches(
     py: Python<'_>,
     data: &Bound<'_, PyAny>,
     model: usize,
@@ -23,8 +28,8 @@ pub fn batches_like(
     check_at: usize,
     seq: usize,
     sources: Vec<usize>,
-) -> PyResult<Vec<Found>> {
-    let shape = Shape {
+) -> PyResult<Vec<BatchTuple>> {
+    let template = BatchTemplate {
         body_bytes_at,
         rows_at,
         nodes: nodes.0..nodes.1,
@@ -33,13 +38,13 @@ pub fn batches_like(
         seq,
         sources,
     };
-    let held = Held::new(data)?;
-    let bytes = held.bytes();
-    let found = py.detach(|| following(bytes, model, &shape));
-    let place = |b: &Batch| {
+    let pinned = PinnedBuffer::new(data)?;
+    let bytes = pinned.bytes();
+    let batches = py.detach(|| scan_alike(bytes, model, &template));
+    let to_tuple = |b: &Batch| {
         let metadata = b.start + PREFIX_BYTES;
-        let tables = (metadata + shape.nodes.start, metadata + shape.buffers.start);
+        let tables = (metadata + template.nodes.start, metadata + template.buffers.start);
         (b.start, b.body, b.end, b.rows, b.first_seq, b.last_seq, tables.0, tables.1, b.like)
     };
-    Ok(found.iter().map(place).collect())
+    Ok(batches.iter().map(to_tuple).collect())
 }

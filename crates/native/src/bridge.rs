@@ -1,4 +1,4 @@
-//! `BridgeSender` and `BridgeReceiver`: the two ends of a bridge, each with a thread of its own.
+//! `BridgeSender` and `BridgeReceiver`: the two ends of a bridge, each with its own thread (bridge §2).
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -7,17 +7,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
-use tensorpool_core::accounts::Cut;
-use tensorpool_core::assembly::{Ignored, Loss};
-use tensorpool_core::chunk::{Fault, Limits, Revision};
-use tensorpool_core::fallback::FallbackUri;
-use tensorpool_core::fork::Birth;
+use tensorpool_core::bridge::assembly::{Ignored, Loss};
+use tensorpool_core::bridge::session_ledger::LedgerStart;
+use tensorpool_core::os::fork::ForkGuard;
+use tensorpool_core::wire::chunk::{Fault, Limits, Revision};
+use tensorpool_core::wire::fallback_uri::FallbackUri;
 use tensorpool_dataplane::bridge::receiver::{Config as ReceiverConfig, Receiver};
 use tensorpool_dataplane::bridge::sender::{Config as SenderConfig, Sender};
 use tensorpool_dataplane::bridge::source::Source;
 
+use crate::conductor::Conductor;
 use crate::consumer::Consumer;
-use crate::context::Conductor;
 use crate::errors;
 use crate::producer::Producer;
 
@@ -28,18 +28,22 @@ fn unmapped(stream_id: u32) -> PyErr {
 fn losses<'py>(py: Python<'py>, lost: &[u64; Loss::COUNT]) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     for why in Loss::ALL {
-        dict.set_item(why.word(), lost[*why as usize])?;
+        dict.set_item(why.as_str(), lost[*why as usize])?;
     }
     Ok(dict)
 }
 
+/// Sends the frames of consumers over one Aeron stream, on a thread of its own (bridge §2).
+///
+/// Any thread may call the methods. All of them raise `ForkedError` in a forked child; those that take a
+/// stream id raise `KeyError` for a stream that was not added.
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct BridgeSender {
     sender: Arc<Sender>,
     sources: Mutex<HashMap<u32, Arc<Source>>>,
     conductor: Py<Conductor>,
     id: u64,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 impl BridgeSender {
@@ -48,13 +52,15 @@ impl BridgeSender {
     }
 
     fn source(&self, py: Python<'_>, stream_id: u32) -> PyResult<Arc<Source>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         self.sources().get(&stream_id).cloned().ok_or_else(|| unmapped(stream_id))
     }
 }
 
 #[pymethods]
 impl BridgeSender {
+    /// Starts the thread. `chunk_bytes` of None: as many as fit one datagram of `mtu_bytes`, or of the
+    /// publication's MTU. Raises `ValueError` for an unknown idle strategy.
     #[new]
     #[pyo3(signature = (conductor, channel, stream_id, *, mtu_bytes = None, chunk_bytes = None, max_chunk_bytes = 65_535, max_payload_bytes = 1 << 30, integrity = false, idle = "backoff"))]
     fn new(
@@ -78,21 +84,22 @@ impl BridgeSender {
             max_payload_bytes,
             revision,
         };
-        let home = conductor.get().home(conductor.py())?;
+        conductor.get().check_fork(conductor.py())?;
         let sender = Arc::new(Sender::start(config, idle.parse().map_err(PyValueError::new_err)?)?);
-        let id = home.add(sender.clone());
+        let id = conductor.get().add(conductor.py(), sender.clone())?;
         Ok(Self {
             sender,
             sources: Mutex::default(),
             conductor: conductor.clone().unbind(),
             id,
-            birth: Birth::here(),
+            fork_guard: ForkGuard::current(),
         })
     }
 
-    /// From now on the frames of that consumer are taken from it and sent; nobody else may take them.
+    /// Sends the frames of that consumer from now on. No other code may poll it. Raises `ValueError` if its
+    /// stream is sent already.
     fn add(&self, py: Python<'_>, consumer: &Bound<'_, Consumer>) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         let plane = consumer.get().plane();
         let stream_id = plane.stream_id();
         let mut sources = self.sources();
@@ -103,13 +110,14 @@ impl BridgeSender {
         Ok(())
     }
 
-    /// The announce of that epoch has gone out: its frames may follow.
-    fn announced(&self, py: Python<'_>, stream_id: u32, epoch: u64) -> PyResult<()> {
-        self.source(py, stream_id)?.announced(epoch);
+    /// Allows the frames of an epoch to be sent: its announce was forwarded.
+    #[pyo3(name = "announced")]
+    fn on_announce(&self, py: Python<'_>, stream_id: u32, epoch: u64) -> PyResult<()> {
+        self.source(py, stream_id)?.on_announce(epoch);
         Ok(())
     }
 
-    /// Frames that the consumer had received, by what became of them.
+    /// Returns the frames that the consumer received by outcome, and the chunks and bytes sent.
     fn counters<'py>(&self, py: Python<'py>, stream_id: u32) -> PyResult<Bound<'py, PyDict>> {
         let source = self.source(py, stream_id)?;
         let c = source.counters();
@@ -130,56 +138,68 @@ impl BridgeSender {
         Ok(dict)
     }
 
-    /// Where it stands with a stream: the sessions of this run, how far the last of them is, and the frames of the
-    /// stream that were sent up to there. None while there is no publication.
-    fn place(&self, py: Python<'_>, stream_id: u32) -> PyResult<Option<(Vec<i32>, i64, u64)>> {
+    /// Returns the sessions of this run, the position in the last of them, and the frames of the stream
+    /// sent up to there. None while there is no publication.
+    #[pyo3(name = "place")]
+    fn position(&self, py: Python<'_>, stream_id: u32) -> PyResult<Option<(Vec<i32>, i64, u64)>> {
         let source = self.source(py, stream_id)?;
-        Ok(py.detach(|| self.sender.place(&source)).map(|p| (p.sessions, p.position, p.sent)))
+        Ok(py.detach(|| self.sender.position_of(&source)).map(|p| (p.sessions, p.position, p.sent)))
     }
 
-    /// Frames sent, their bytes, and those that were not; of all streams.
-    fn sums(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
-        errors::at_home(py, self.birth)?;
-        Ok(py.detach(|| self.sender.sums()))
+    /// Returns frames sent, their bytes, and frames not sent; over all streams.
+    #[pyo3(name = "sums")]
+    fn totals(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
+        errors::check_fork(py, self.fork_guard)?;
+        Ok(py.detach(|| self.sender.totals()))
     }
 
-    /// Bytes of payload in the first chunk of a frame and in the others; None while there is no publication.
-    #[getter]
-    fn slices(&self, py: Python<'_>) -> PyResult<Option<(u32, u32)>> {
-        errors::at_home(py, self.birth)?;
-        Ok(py.detach(|| self.sender.slices()).map(|s| (s.first, s.rest)))
+    /// Payload bytes in the first chunk of a frame and in the others. None while there is no publication.
+    #[getter(slices)]
+    fn chunk_sizes(&self, py: Python<'_>) -> PyResult<Option<(u32, u32)>> {
+        errors::check_fork(py, self.fork_guard)?;
+        Ok(py.detach(|| self.sender.chunk_sizes()).map(|s| (s.first, s.rest)))
     }
 
+    /// Whether the publication exists.
     #[getter]
     fn is_ready(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.sender.is_ready()))
     }
 
+    /// Whether a receiver subscribes to the publication.
     #[getter]
     fn is_connected(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.sender.is_connected()))
     }
 
+    /// Ends the thread and closes the publication.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         py.detach(|| self.sender.stop());
         self.conductor.get().remove(py, self.id);
         Ok(())
     }
 }
 
+/// Receives frames from a bridge sender and writes them with local producers, on a thread of its own
+/// (bridge §2).
+///
+/// Any thread may call the methods. All of them raise `ForkedError` in a forked child; those that take a
+/// stream id raise `KeyError` for a stream that was not added.
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct BridgeReceiver {
     receiver: Arc<Receiver>,
     conductor: Py<Conductor>,
     id: u64,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 #[pymethods]
 impl BridgeReceiver {
+    /// Starts the thread. A frame that is incomplete after `timeout_ns` is lost; a source that announces
+    /// nothing for `silence_ns` is stale. Raises `ValueError` for an unknown idle strategy.
     #[new]
     #[pyo3(signature = (conductor, channel, stream_id, control_channel, control_stream_id, *, chunk_bytes, max_payload_bytes, timeout_ns, silence_ns, integrity = false, idle = "backoff"))]
     fn new(
@@ -204,13 +224,14 @@ impl BridgeReceiver {
             timeout_ns,
             silence_ns,
         };
-        let home = conductor.get().home(conductor.py())?;
+        conductor.get().check_fork(conductor.py())?;
         let receiver = Arc::new(Receiver::start(config, idle.parse().map_err(PyValueError::new_err)?)?);
-        let id = home.add(receiver.clone());
-        Ok(Self { receiver, conductor: conductor.clone().unbind(), id, birth: Birth::here() })
+        let id = conductor.get().add(conductor.py(), receiver.clone())?;
+        Ok(Self { receiver, conductor: conductor.clone().unbind(), id, fork_guard: ForkGuard::current() })
     }
 
-    /// A stream of the source, and its destination. `progress`: channel and stream that its progress is said on.
+    /// Adds a source stream and its destination. `progress`: channel and stream id that its progress is
+    /// forwarded to. Raises `ValueError` if the stream was added already.
     #[pyo3(signature = (stream_id, dest_stream_id, progress = None))]
     fn add(
         &self,
@@ -219,160 +240,187 @@ impl BridgeReceiver {
         dest_stream_id: u32,
         progress: Option<(String, i32)>,
     ) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         if py.detach(|| self.receiver.add(stream_id, dest_stream_id, progress)) {
             return Ok(());
         }
         Err(PyValueError::new_err(format!("stream {stream_id} is received already")))
     }
 
-    /// A producer that nothing was written with: frames go there from now on.
-    fn give(&self, py: Python<'_>, stream_id: u32, producer: &Bound<'_, Producer>) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+    /// Sets a producer that nothing was written with as the destination.
+    #[pyo3(name = "give")]
+    fn set_destination(
+        &self,
+        py: Python<'_>,
+        stream_id: u32,
+        producer: &Bound<'_, Producer>,
+    ) -> PyResult<()> {
+        errors::check_fork(py, self.fork_guard)?;
         let (plane, _) = producer.get().parts(py);
-        if py.detach(|| self.receiver.give(stream_id, plane)) { Ok(()) } else { Err(unmapped(stream_id)) }
+        if py.detach(|| self.receiver.set_destination(stream_id, plane)) {
+            Ok(())
+        } else {
+            Err(unmapped(stream_id))
+        }
     }
 
-    /// Takes the producer away again: nothing is written with it when this returns.
-    fn take(&self, py: Python<'_>, stream_id: u32) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
-        Ok(py.detach(|| self.receiver.take(stream_id)))
+    /// Removes the destination: nothing is written with that producer when this returns. Returns False if
+    /// there was none.
+    #[pyo3(name = "take")]
+    fn clear_destination(&self, py: Python<'_>, stream_id: u32) -> PyResult<bool> {
+        errors::check_fork(py, self.fork_guard)?;
+        Ok(py.detach(|| self.receiver.clear_destination(stream_id)))
     }
 
-    /// Streams of the source that have no destination at the moment.
-    fn wanting(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
-        errors::at_home(py, self.birth)?;
-        Ok(py.detach(|| self.receiver.wanting()))
+    /// Returns the source streams that have no destination at the moment.
+    #[pyo3(name = "wanting")]
+    fn without_destination(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
+        errors::check_fork(py, self.fork_guard)?;
+        Ok(py.detach(|| self.receiver.without_destination()))
     }
 
-    /// How a mapping stands: what its source announced, and what became of its frames.
-    fn standing<'py>(&self, py: Python<'py>, stream_id: u32) -> PyResult<Bound<'py, PyDict>> {
-        errors::at_home(py, self.birth)?;
-        let standing = py.detach(|| self.receiver.standing(stream_id)).ok_or_else(|| unmapped(stream_id))?;
+    /// Returns the state of a mapping: the announced layout of its source, and its counters.
+    #[pyo3(name = "standing")]
+    fn state<'py>(&self, py: Python<'py>, stream_id: u32) -> PyResult<Bound<'py, PyDict>> {
+        errors::check_fork(py, self.fork_guard)?;
+        let state = py.detach(|| self.receiver.state_of(stream_id)).ok_or_else(|| unmapped(stream_id))?;
         let dict = PyDict::new(py);
-        let announced = standing.announced;
+        let announced = state.announced;
         dict.set_item("epoch", announced.as_ref().map(|a| a.epoch))?;
         dict.set_item("nslots", announced.as_ref().map(|a| a.nslots))?;
         let pools =
             announced.map(|a| a.pools.iter().map(|p| (p.pool_id, p.stride_bytes)).collect::<Vec<_>>());
         dict.set_item("pools", pools.unwrap_or_default())?;
-        dict.set_item("has_destination", standing.has_destination)?;
-        dict.set_item("seen", standing.seen)?;
-        let tally = &standing.tally;
+        dict.set_item("has_destination", state.has_destination)?;
+        dict.set_item("seen", state.seen)?;
+        let counters = &state.counters;
         for (name, value) in [
-            ("delivered", tally.delivered),
-            ("bytes", tally.bytes),
-            ("chunks", tally.chunks),
-            ("span", tally.span),
-            ("turned_away", tally.turned_away),
-            ("announces", standing.announces),
-            ("announces_ignored", standing.announces_ignored),
-            ("progress_said", standing.progress_said),
-            ("progress_dropped", standing.progress_dropped),
+            ("delivered", counters.delivered),
+            ("bytes", counters.bytes),
+            ("chunks", counters.chunks),
+            ("span", counters.span),
+            ("turned_away", counters.turned_away),
+            ("announces", state.announces),
+            ("announces_ignored", state.announces_ignored),
+            ("progress_said", state.progress_sent),
+            ("progress_dropped", state.progress_dropped),
         ] {
             dict.set_item(name, value)?;
         }
-        dict.set_item("lost", losses(py, &tally.lost)?)?;
+        dict.set_item("lost", losses(py, &counters.lost)?)?;
         let ignored = PyDict::new(py);
         for why in Ignored::ALL {
-            ignored.set_item(why.word(), tally.ignored(*why))?;
+            ignored.set_item(why.as_str(), counters.ignored(*why))?;
         }
         dict.set_item("chunks_ignored", ignored)?;
         Ok(dict)
     }
 
-    /// What became of a stream's frames that came in these sessions: delivered, turned away, lost by reason; and
-    /// whether that is all of them.
+    /// Returns the outcome of a stream's frames in these sessions: delivered, turned away, lost by reason;
+    /// and whether that is all of them.
     fn received<'py>(
         &self,
         py: Python<'py>,
         stream_id: u32,
         sessions: Vec<i32>,
     ) -> PyResult<(u64, u64, Bound<'py, PyDict>, bool)> {
-        errors::at_home(py, self.birth)?;
-        let found = py.detach(|| self.receiver.received(stream_id, &sessions));
-        let (counts, is_all) = found.ok_or_else(|| unmapped(stream_id))?;
+        errors::check_fork(py, self.fork_guard)?;
+        let result = py.detach(|| self.receiver.received(stream_id, &sessions));
+        let (counts, is_all) = result.ok_or_else(|| unmapped(stream_id))?;
         Ok((counts.delivered, counts.turned_away, losses(py, &counts.lost)?, is_all))
     }
 
-    /// The same up to a place in one session, or up to its beginning. None: not all before it was read yet; or it
-    /// is too long ago, and a later place has to be asked for.
-    #[pyo3(signature = (stream_id, session, position = None))]
-    fn cut<'py>(
+    /// Returns the same counts as `received`, up to a position in one session, or up to its start.
+    ///
+    /// None: the session has not been read up to there yet, or the position is too old and a later one must
+    /// be requested.
+    #[pyo3(name = "cut", signature = (stream_id, session, position = None))]
+    fn ledger_start<'py>(
         &self,
         py: Python<'py>,
         stream_id: u32,
         session: i32,
         position: Option<i64>,
     ) -> PyResult<Option<(u64, u64, Bound<'py, PyDict>)>> {
-        errors::at_home(py, self.birth)?;
-        let found = py.detach(|| self.receiver.cut(stream_id, session, position));
-        match found.ok_or_else(|| unmapped(stream_id))? {
-            Cut::At(counts) => Ok(Some((counts.delivered, counts.turned_away, losses(py, &counts.lost)?))),
-            Cut::Ahead | Cut::Unknown => Ok(None),
+        errors::check_fork(py, self.fork_guard)?;
+        let result = py.detach(|| self.receiver.ledger_start(stream_id, session, position));
+        match result.ok_or_else(|| unmapped(stream_id))? {
+            LedgerStart::At(counts) => {
+                Ok(Some((counts.delivered, counts.turned_away, losses(py, &counts.lost)?)))
+            }
+            LedgerStart::Ahead | LedgerStart::Unknown => Ok(None),
         }
     }
 
-    /// Frames delivered, their bytes, and those of which chunks came and no frame; of all streams.
-    fn sums(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
-        errors::at_home(py, self.birth)?;
-        Ok(py.detach(|| self.receiver.sums()))
+    /// Returns frames delivered, their bytes, and frames that were received in part and not delivered; over
+    /// all streams.
+    #[pyo3(name = "sums")]
+    fn totals(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
+        errors::check_fork(py, self.fork_guard)?;
+        Ok(py.detach(|| self.receiver.totals()))
     }
 
-    /// Messages on the payload stream that could not be used.
-    fn refused<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        errors::at_home(py, self.birth)?;
-        let (faults, unmapped, fragments, words) = py.detach(|| self.receiver.totals());
+    /// Returns the number of rejected messages of the payload stream, by reason.
+    #[pyo3(name = "refused")]
+    fn rejected<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        errors::check_fork(py, self.fork_guard)?;
+        let (faults, unmapped, fragments, messages) = py.detach(|| self.receiver.rejected());
         let dict = PyDict::new(py);
         for fault in Fault::ALL {
-            dict.set_item(fault.word(), faults[*fault as usize])?;
+            dict.set_item(fault.as_str(), faults[*fault as usize])?;
         }
         dict.set_item("unmapped", unmapped)?;
         dict.set_item("fragments", fragments)?;
-        dict.set_item("words_overflowed", words)?;
+        dict.set_item("words_overflowed", messages)?;
         Ok(dict)
     }
 
-    /// Messages of the control stream that are neither announces nor progress.
-    #[pyo3(signature = (limit = 64))]
-    fn words<'py>(&self, py: Python<'py>, limit: usize) -> PyResult<Bound<'py, PyList>> {
-        errors::at_home(py, self.birth)?;
-        let words = py.detach(|| self.receiver.words(limit));
-        PyList::new(py, words.iter().map(|word| PyBytes::new(py, word)))
+    /// Returns up to `limit` messages of the control stream that are neither announces nor progress.
+    #[pyo3(name = "words", signature = (limit = 64))]
+    fn poll_messages<'py>(&self, py: Python<'py>, limit: usize) -> PyResult<Bound<'py, PyList>> {
+        errors::check_fork(py, self.fork_guard)?;
+        let messages = py.detach(|| self.receiver.poll_messages(limit));
+        PyList::new(py, messages.iter().map(|message| PyBytes::new(py, message)))
     }
 
+    /// Whether the subscriptions exist.
     #[getter]
     fn is_ready(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.receiver.is_ready()))
     }
 
+    /// Whether a sender publishes to the payload stream.
     #[getter]
     fn is_connected(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.receiver.is_connected()))
     }
 
+    /// Ends the thread and closes the subscriptions.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         py.detach(|| self.receiver.stop());
         self.conductor.get().remove(py, self.id);
         Ok(())
     }
 }
 
-/// A channel and a stream there.
-type Place = (String, i32);
+/// A channel and a stream id.
+type ChannelStream = (String, i32);
 
-/// The parts of a `bridge://` address: its id, channel and stream of payloads and of control, the source's stream.
+/// Returns the parts of a `bridge://` URI: its id, channel and stream id of payloads, those of control, and
+/// the source stream id. Raises `ValueError` with the reason if the URI is invalid.
 #[pyfunction]
-pub fn parse_fallback(text: &str) -> PyResult<(String, Place, Place, u32)> {
+#[pyo3(name = "parse_fallback")]
+pub fn parse_fallback_uri(text: &str) -> PyResult<(String, ChannelStream, ChannelStream, u32)> {
     let uri = FallbackUri::parse(text).map_err(PyValueError::new_err)?;
     Ok((uri.instance_id, uri.payload, uri.control, uri.stream_id))
 }
 
-/// Why frames are lost at a receiver: (name, meaning, whether a chunk of it never came).
+/// Returns the reasons why frames are lost at a receiver: (name, meaning, whether a chunk was never
+/// received).
 #[pyfunction]
 pub fn bridge_reasons() -> Vec<(&'static str, &'static str, bool)> {
-    Loss::ALL.iter().map(|why| (why.word(), why.meaning().trim(), why.is_incomplete())).collect()
+    Loss::ALL.iter().map(|why| (why.as_str(), why.meaning().trim(), why.is_incomplete())).collect()
 }

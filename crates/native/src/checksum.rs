@@ -1,4 +1,4 @@
-//! CRC32C of buffers: how a recording knows that a payload is still what was written.
+//! CRC32C of buffers, with which a recording detects damaged payloads.
 
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
@@ -6,18 +6,18 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use tensorpool_core::checksum;
 
-/// Below this the checksum takes less time than letting go of the interpreter and getting it back.
+/// Below this size the checksum takes less time than releasing the interpreter.
 const DETACH_BYTES: usize = 16 * 1024;
 
-/// The memory of an exporter, held until dropped.
-pub struct Held(Box<ffi::Py_buffer>);
+/// The memory of an exported buffer, held until dropped.
+pub struct PinnedBuffer(Box<ffi::Py_buffer>);
 
 // SAFETY: its bytes are only ever read, and it is dropped where the interpreter is attached.
-unsafe impl Send for Held {}
+unsafe impl Send for PinnedBuffer {}
 // SAFETY: as above.
-unsafe impl Sync for Held {}
+unsafe impl Sync for PinnedBuffer {}
 
-impl Held {
+impl PinnedBuffer {
     pub fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let mut view = Box::new(ffi::Py_buffer::new());
         // SAFETY: a fresh struct; on success Drop releases it. SIMPLE: one contiguous run of bytes.
@@ -36,26 +36,29 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for PinnedBuffer {
     fn drop(&mut self) {
         // SAFETY: filled by PyObject_GetBuffer, released once, with the interpreter attached.
         unsafe { ffi::PyBuffer_Release(&raw mut *self.0) };
     }
 }
 
-/// CRC32C (Castagnoli) of a contiguous buffer. `seed` is the result for what came before it.
+/// Returns the CRC32C (Castagnoli) of a contiguous buffer. `seed` is the result of the bytes before it.
 #[pyfunction]
 #[pyo3(signature = (buffer, seed = 0))]
 pub fn crc32c(py: Python<'_>, buffer: &Bound<'_, PyAny>, seed: u32) -> PyResult<u32> {
-    let held = Held::new(buffer)?;
-    let bytes = held.bytes();
+    let pinned = PinnedBuffer::new(buffer)?;
+    let bytes = pinned.bytes();
     if bytes.len() < DETACH_BYTES {
         return Ok(checksum::crc32c_append(seed, bytes));
     }
     Ok(py.detach(|| checksum::crc32c_append(seed, bytes)))
 }
 
-/// The checksum of each of many runs inside one buffer, in one call.
+/// Returns the CRC32C of many ranges of one buffer.
+///
+/// Raises `ValueError` if a range ends outside the buffer, or if there are more offsets than lengths or
+/// fewer.
 #[pyfunction]
 pub fn crc32c_each<'py>(
     py: Python<'py>,
@@ -63,8 +66,8 @@ pub fn crc32c_each<'py>(
     offsets: PyReadonlyArray1<'py, u64>,
     lengths: PyReadonlyArray1<'py, u64>,
 ) -> PyResult<Bound<'py, PyArray1<u32>>> {
-    let held = Held::new(buffer)?;
-    let bytes = held.bytes();
+    let pinned = PinnedBuffer::new(buffer)?;
+    let bytes = pinned.bytes();
     let (offsets, lengths) = (offsets.as_slice()?, lengths.as_slice()?);
     if offsets.len() != lengths.len() {
         return Err(PyValueError::new_err("as many offsets as lengths are needed"));

@@ -1,4 +1,4 @@
-//! `Consumer`: poll, wait, newest, ledger.
+//! `Consumer`: poll, wait, latest frame, counters and metadata.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -7,28 +7,31 @@ use std::time::Instant;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
-use tensorpool_core::driver_messages::Role;
-use tensorpool_core::drops::Drop as Reason;
-use tensorpool_core::fork::Birth;
-use tensorpool_core::mapping::Ignored;
+use tensorpool_core::consumer::announce_filter::IgnoreReason;
+use tensorpool_core::drop_reason::DropReason;
+use tensorpool_core::os::fork::ForkGuard;
+use tensorpool_core::wire::driver::Role;
 use tensorpool_dataplane::consumer as plane;
 use tensorpool_dataplane::consumer::Waited;
 use tensorpool_dataplane::idle::Strategy;
 
-use crate::context::Conductor;
+use crate::conductor::Conductor;
 use crate::errors;
 use crate::frame::Frame;
-use crate::lease::{self, LeaseTerms};
-use crate::metadata::{Known, MetadataEar, Origin};
+use crate::metadata::{MetadataListener, Origin, SourceMetadata};
+use crate::options::{self, ConsumerOptions, LeaseParameters};
 use crate::progress::{self, Progress};
-use crate::waiting::{deadline, until};
-use crate::wishes::{self, Wishes};
+use crate::wait::{deadline, until};
 
 thread_local! {
-    /// Where a poll puts its frames; reused, so that polling allocates nothing of its own.
-    static TAKEN: RefCell<Vec<plane::Frame>> = const { RefCell::new(Vec::new()) };
+    /// The buffer of a poll's frames, reused so that polling does not allocate.
+    static FRAME_BUFFER: RefCell<Vec<plane::Frame>> = const { RefCell::new(Vec::new()) };
 }
 
+/// The native part of `tensorpool.Consumer`: reads the descriptors of a stream and maps its regions.
+///
+/// Several threads may read one consumer; each frame then goes to one of them. Every method raises
+/// `ForkedError` in a forked child. `tensorpool.open().consumer(...)` creates one.
 #[pyclass(frozen, subclass, module = "tensorpool._native")]
 pub struct Consumer {
     consumer: Arc<plane::Consumer>,
@@ -37,22 +40,22 @@ pub struct Consumer {
     id: u64,
     idle: Strategy,
     latest_only: bool,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 impl Consumer {
     fn take(&self, py: Python<'_>, limit: usize) -> PyResult<Vec<plane::Frame>> {
-        let mut frames = TAKEN.with_borrow_mut(std::mem::take);
+        let mut frames = FRAME_BUFFER.with_borrow_mut(std::mem::take);
         frames.clear();
-        // What is there is taken at once: giving the interpreter away and back takes longer. Who finds
-        // nothing lets other threads go on before the next look.
+        // Waiting frames are read at once, because releasing the interpreter takes longer. A poll without
+        // frames releases it for other threads.
         if self.consumer.try_poll(limit, &mut frames) == 0 {
             py.detach(|| self.consumer.poll(limit, &mut frames));
         }
         if frames.is_empty()
-            && let Err(error) = self.tell_refusal(py)
+            && let Err(error) = self.raise_refusal(py)
         {
-            give_back(frames);
+            recycle(frames);
             return Err(error);
         }
         Ok(frames)
@@ -61,13 +64,13 @@ impl Consumer {
     fn newest(&self, py: Python<'_>) -> PyResult<Option<plane::Frame>> {
         let frame = py.detach(|| self.consumer.latest());
         if frame.is_none() {
-            self.tell_refusal(py)?;
+            self.raise_refusal(py)?;
         }
         Ok(frame)
     }
 
-    /// Raises the refusal that nobody has heard of yet.
-    fn tell_refusal(&self, py: Python<'_>) -> PyResult<()> {
+    /// Raises the refusal that is not reported yet.
+    fn raise_refusal(&self, py: Python<'_>) -> PyResult<()> {
         match self.consumer.take_refused() {
             Some(r) => Err(errors::refused(py, &r.message, r.reason, &r.uri)),
             None => Ok(()),
@@ -75,43 +78,44 @@ impl Consumer {
     }
 
     /// One frame if there is one now.
-    fn try_one(&self, py: Python<'_>) -> PyResult<Option<plane::Frame>> {
+    fn try_poll_one(&self, py: Python<'_>) -> PyResult<Option<plane::Frame>> {
         if self.latest_only {
             return self.newest(py);
         }
         let frame = self.consumer.try_poll_one().or_else(|| py.detach(|| self.consumer.poll_one()));
         if frame.is_none() {
-            self.tell_refusal(py)?;
+            self.raise_refusal(py)?;
         }
         Ok(frame)
     }
 
     fn frame(&self, frame: plane::Frame) -> Frame {
-        Frame::new(frame, self.origin.clone(), self.birth)
+        Frame::new(frame, self.origin.clone(), self.fork_guard)
     }
 
     pub fn parts(&self, py: Python<'_>) -> (Arc<plane::Consumer>, Py<Conductor>) {
         (self.consumer.clone(), self.conductor.clone_ref(py))
     }
 
-    /// For loops that read it without the interpreter.
+    /// For loops that poll without the interpreter.
     pub fn plane(&self) -> Arc<plane::Consumer> {
         self.consumer.clone()
     }
 
-    fn known(&self, py: Python<'_>) -> PyResult<Option<&Known>> {
-        errors::at_home(py, self.birth)?;
+    fn source_metadata(&self, py: Python<'_>) -> PyResult<Option<&SourceMetadata>> {
+        errors::check_fork(py, self.fork_guard)?;
         Ok(self.origin.metadata.as_ref())
     }
 }
 
-fn give_back(mut frames: Vec<plane::Frame>) {
+fn recycle(mut frames: Vec<plane::Frame>) {
     frames.clear();
-    TAKEN.with_borrow_mut(|kept| *kept = frames);
+    FRAME_BUFFER.with_borrow_mut(|kept| *kept = frames);
 }
 
 #[pymethods]
 impl Consumer {
+    /// Adds a consumer to the conductor. Raises `ValueError` for an unknown idle strategy.
     #[new]
     #[pyo3(signature = (conductor, *, stream_id, descriptor_channel, descriptor_stream_id, max_outstanding_seq_gap, freshness_ns, hello_period_ns, wanted, idle, latest_only, lease = None, metadata = None, fallback_uri = None, fallback_bytes = 1 << 30))]
     fn new(
@@ -122,11 +126,11 @@ impl Consumer {
         max_outstanding_seq_gap: u64,
         freshness_ns: u64,
         hello_period_ns: u64,
-        wanted: Wishes,
+        wanted: ConsumerOptions,
         idle: &str,
         latest_only: bool,
-        lease: Option<LeaseTerms>,
-        metadata: Option<&Bound<'_, MetadataEar>>,
+        lease: Option<LeaseParameters>,
+        metadata: Option<&Bound<'_, MetadataListener>>,
         fallback_uri: Option<String>,
         fallback_bytes: u64,
     ) -> PyResult<Self> {
@@ -138,19 +142,19 @@ impl Consumer {
             max_outstanding_seq_gap,
             freshness_ns,
             hello_period_ns,
-            away: plane::Away {
+            fallback: plane::FallbackOptions {
                 only: fallback_uri,
                 max_bytes: fallback_bytes,
-                // Freshness is three announce periods; a bridge's receiver waits for five.
+                // Freshness is three announce periods. A bridge's receiver waits for five.
                 silence_ns: freshness_ns / 3 * 5,
                 idle,
             },
         };
-        let terms = lease.map(|l| l.terms(stream_id, Role::Consumer)).transpose()?;
-        let consumer = Arc::new(plane::Consumer::new(config, wanted.wanted(), terms));
-        let metadata = metadata.map(|ear| Known::new(ear, stream_id));
+        let lease_options = lease.map(|l| l.options(stream_id, Role::Consumer)).transpose()?;
+        let consumer = Arc::new(plane::Consumer::new(config, wanted.request(), lease_options));
+        let metadata = metadata.map(|listener| SourceMetadata::new(listener, stream_id));
         let origin = Arc::new(Origin { counters: consumer.counters().clone(), metadata });
-        let id = conductor.get().home(conductor.py())?.add(consumer.clone());
+        let id = conductor.get().add(conductor.py(), consumer.clone())?;
         Ok(Self {
             consumer,
             origin,
@@ -158,94 +162,129 @@ impl Consumer {
             id,
             idle,
             latest_only,
-            birth: Birth::here(),
+            fork_guard: ForkGuard::current(),
         })
     }
 
+    /// The stream that this consumer reads.
     #[getter]
     fn stream_id(&self) -> u32 {
         self.consumer.stream_id()
     }
 
-    /// The epoch in use, or None while unmapped.
+    /// The mapped epoch. None while no regions are mapped.
     #[getter]
     fn epoch(&self, py: Python<'_>) -> PyResult<Option<u64>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.consumer.mapping().map(|m| m.epoch)))
     }
 
+    /// Number of slots in the header ring: how many frames fit before the oldest is overwritten. None while
+    /// no regions are mapped.
     #[getter]
     fn nslots(&self, py: Python<'_>) -> PyResult<Option<u32>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.consumer.mapping().map(|m| m.nslots)))
     }
 
+    /// The highest sequence received in the current epoch. None before the first.
     #[getter]
     fn last_seq(&self, py: Python<'_>) -> PyResult<Option<u64>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.consumer.last_seq()))
     }
 
+    /// Whether a publication of descriptors is connected, or frames come from a fallback.
     #[getter]
     fn is_connected(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.consumer.is_connected()))
     }
 
+    /// Whether the subscription exists, so that descriptors published from now on are received.
     #[getter]
     fn is_ready(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.consumer.is_ready()))
     }
 
-    /// Who it is to its producer, and how its descriptors come.
-    fn standing<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        errors::at_home(py, self.birth)?;
-        let standing = wishes::standing(py, &self.consumer.standing())?;
-        standing.set_item("progress_on_own", self.consumer.follows().1)?;
-        Ok(standing)
+    /// Returns its consumer id, mode, streams, phase and fallback URI.
+    #[pyo3(name = "standing")]
+    fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        errors::check_fork(py, self.fork_guard)?;
+        let state = options::consumer_state(py, &self.consumer.consumer_state())?;
+        state.set_item("progress_on_own", self.consumer.reads_progress().1)?;
+        Ok(state)
     }
 
-    /// How the lease stands; None without a driver.
+    /// Returns the state of the lease: its ids, how often it was granted, refused and ended, and why there
+    /// is none (`code`, `message`). None for a consumer without a driver.
     fn lease<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
-        errors::at_home(py, self.birth)?;
-        lease::status(py, self.consumer.lease())
+        errors::check_fork(py, self.fork_guard)?;
+        options::lease_status(py, self.consumer.lease())
     }
 
+    /// Whether the consumer was closed.
     #[getter]
     fn closed(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(self.consumer.is_closed())
     }
 
+    /// Returns the frames that are ready, oldest first, without waiting.
+    ///
+    /// Reads at most `limit` descriptors. The list is empty if none is ready or the consumer is closed.
+    /// Frames that were overwritten before this call are counted as drops and not returned. Any thread may
+    /// call this.
+    ///
+    /// Raises `RegionRejected` once, if the announced regions were rejected and there are no frames.
+    ///
+    ///     for frame in consumer.poll(16):
+    ///         with frame:
+    ///             work(frame.array)
     #[pyo3(signature = (limit = 64))]
     fn poll<'py>(&self, py: Python<'py>, limit: usize) -> PyResult<Bound<'py, PyList>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         let mut frames = self.take(py, limit)?;
         let list = PyList::empty(py);
         for frame in frames.drain(..) {
             list.append(Bound::new(py, self.frame(frame))?)?;
         }
-        give_back(frames);
+        recycle(frames);
         Ok(list)
     }
 
+    /// Returns the newest frame that is ready, without waiting, or None.
+    ///
+    /// The frames before it are counted as `skipped`. Any thread may call this.
+    ///
+    /// Raises `RegionRejected` once, if the announced regions were rejected and there is no frame.
+    ///
+    ///     frame = consumer.latest()
+    ///     if frame is not None:
+    ///         show(frame.copy())
     fn latest(&self, py: Python<'_>) -> PyResult<Option<Frame>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(self.newest(py)?.map(|f| self.frame(f)))
     }
 
-    /// The next frame, or None if none came within `timeout` seconds or the consumer was closed.
+    /// Returns the next frame. None if there was none within `timeout` seconds, or the consumer was closed.
+    ///
+    /// `timeout` of None waits without end, 0 does not wait. A consumer with policy "latest" returns the
+    /// newest frame. Releases the GIL while it waits; Ctrl-C ends the wait. Any thread may call this.
+    ///
+    /// Raises `RegionRejected` if the announced regions were rejected, `ValueError` for a negative timeout.
     #[pyo3(signature = (timeout = None))]
     fn receive_or_none(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Frame>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         let deadline = deadline(timeout)?;
         loop {
-            if let Some(frame) = self.try_one(py)? {
+            if let Some(frame) = self.try_poll_one(py)? {
                 return Ok(Some(self.frame(frame)));
             }
             match self.wait_until(py, deadline)? {
-                // It may all be for others, again and again: neither time nor Ctrl-C may be forgotten.
+                // All messages may be of other streams, again and again: the deadline and Ctrl-C are still
+                // checked.
                 Waited::Ready => py.check_signals()?,
                 Waited::TimedOut | Waited::Closed => return Ok(None),
                 Waited::Refused(r) => {
@@ -258,10 +297,16 @@ impl Consumer {
         }
     }
 
-    /// Waits for something to poll; False on timeout or close.
+    /// Waits up to `timeout` seconds for a message that `poll` would read, and reads nothing.
+    ///
+    /// Returns False on timeout and when the consumer is closed. `timeout` of None waits without end. The
+    /// message may be of another stream, so `poll` may return no frame. Releases the GIL; Ctrl-C ends the
+    /// wait.
+    ///
+    /// Raises `RegionRejected` if the announced regions were rejected, `ValueError` for a negative timeout.
     #[pyo3(signature = (timeout = None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         match self.wait_until(py, deadline(timeout)?)? {
             Waited::Ready => Ok(true),
             Waited::TimedOut | Waited::Closed => Ok(false),
@@ -269,33 +314,44 @@ impl Consumer {
         }
     }
 
-    /// What is new of frames that are still filling.
+    /// Returns the partial frames that are new, without waiting, from at most `limit` messages.
+    ///
+    /// Raises `ValueError` if the consumer was created without `progress=True`.
+    ///
+    ///     for part in consumer.poll_progress():
+    ///         with part:
+    ///             work(part.array)
     #[pyo3(signature = (limit = 64))]
     fn poll_progress(&self, py: Python<'_>, limit: usize) -> PyResult<Vec<Progress>> {
-        self.check_follows(py)?;
+        self.check_reads_progress(py)?;
         let mut parts = Vec::new();
         py.detach(|| self.consumer.poll_progress(limit, &mut parts));
-        Ok(parts.into_iter().map(|part| Progress::new(part, self.origin.clone(), self.birth)).collect())
+        Ok(parts.into_iter().map(|part| Progress::new(part, self.origin.clone(), self.fork_guard)).collect())
     }
 
-    /// Waits for something that `poll_progress` may give; False on timeout or close.
+    /// Waits up to `timeout` seconds for a message that `poll_progress` would read.
+    ///
+    /// Returns False on timeout and when the consumer is closed. Releases the GIL; Ctrl-C ends the wait.
+    /// Raises `ValueError` if the consumer was created without `progress=True`.
     #[pyo3(signature = (timeout = None))]
     fn wait_progress(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
-        self.check_follows(py)?;
+        self.check_reads_progress(py)?;
         let waited = until(py, deadline(timeout)?, |left| self.consumer.wait_progress(left, self.idle))?;
         Ok(matches!(waited, Waited::Ready))
     }
 
-    /// received, span, and every drop by its reason.
+    /// Returns received, span and drops by reason, and the counters of mappings, announces and progress.
+    ///
+    /// `tensorpool.Consumer.ledger` gives the first three as one object.
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         let counters = self.consumer.counters();
         let dict = PyDict::new(py);
-        // Drops before received before span: whoever reads while frames flow sees a span that is
-        // never smaller than what it is made of.
+        // Drops before received before span: a reader that runs while frames flow never sees a span smaller
+        // than its parts.
         let drops = PyDict::new(py);
-        for reason in Reason::ALL {
-            drops.set_item(reason.word(), counters.drops.get(*reason))?;
+        for reason in DropReason::ALL {
+            drops.set_item(reason.as_str(), counters.drops.get(*reason))?;
         }
         dict.set_item("drops", drops)?;
         dict.set_item("received", counters.received.load(Ordering::Relaxed))?;
@@ -304,39 +360,46 @@ impl Consumer {
         // Pairs with the count in `refuse`.
         dict.set_item("refused", counters.refused.load(Ordering::Acquire))?;
         let ignored = PyDict::new(py);
-        for why in [Ignored::BeforeJoin, Ignored::Stale, Ignored::OlderEpoch, Ignored::Layout] {
-            ignored.set_item(why.word(), counters.ignored(why).load(Ordering::Relaxed))?;
+        for why in
+            [IgnoreReason::BeforeJoin, IgnoreReason::Stale, IgnoreReason::OlderEpoch, IgnoreReason::Layout]
+        {
+            ignored.set_item(why.as_str(), counters.ignored(why).load(Ordering::Relaxed))?;
         }
         dict.set_item("announces_ignored", ignored)?;
         dict.set_item("progress", PyDict::from_sequence(&progress::counters(counters).into_pyobject(py)?)?)?;
         Ok(dict)
     }
 
-    /// How long frames took to get here: over the whole life, and over the last interval.
-    fn latency_figures<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        errors::at_home(py, self.birth)?;
-        let told = py.detach(|| self.consumer.counters().latency.told());
+    /// Returns count, p50, p99 and maximum of the latency, since the beginning and over the last interval,
+    /// in ns.
+    #[pyo3(name = "latency_figures")]
+    fn latency_summary<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        errors::check_fork(py, self.fork_guard)?;
+        let report = py.detach(|| self.consumer.counters().latency.report());
         let dict = PyDict::new(py);
-        dict.set_item("since", told.since.word())?;
-        dict.set_item("left_out", told.left_out)?;
-        for (name, s) in [("life", told.life), ("last", told.last)] {
+        dict.set_item("since", report.since.as_str())?;
+        dict.set_item("left_out", report.left_out)?;
+        for (name, s) in [("life", report.life), ("last", report.last)] {
             dict.set_item(name, (s.count, s.p50, s.p99, s.max))?;
         }
         Ok(dict)
     }
 
-    /// The attributes of the latest metadata version that was heard.
+    /// Returns the attributes of the latest metadata version received. None before the first.
     fn newest_metadata(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        let newest = self.known(py)?.map(|k| k.newest(py)).transpose()?.flatten();
+        let newest = self.source_metadata(py)?.map(|k| k.newest(py)).transpose()?.flatten();
         Ok(newest.map(|s| s.mapping.clone_ref(py)))
     }
 
-    /// Name and summary of the source, as it announces itself.
+    /// Returns name and summary of the source. None while they are unknown.
     fn source(&self, py: Python<'_>) -> PyResult<Option<(String, String)>> {
-        Ok(self.known(py)?.and_then(Known::source).map(|s| (s.name, s.summary)))
+        Ok(self.source_metadata(py)?.and_then(SourceMetadata::source).map(|s| (s.name, s.summary)))
     }
 
-    /// The latest blob of that type, or the latest by the given epoch and version; `exact`: of just that one.
+    /// Returns the latest blob of that type that is complete, or None.
+    ///
+    /// With `of`, an epoch and a metadata version: the latest at that version. With `exact`: only of that
+    /// version.
     #[pyo3(signature = (blob_type, of = None, exact = false))]
     fn find_blob<'py>(
         &self,
@@ -345,16 +408,19 @@ impl Consumer {
         of: Option<(u64, u32)>,
         exact: bool,
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        Ok(self.known(py)?.and_then(|k| k.blob(py, blob_type, of, exact)))
+        Ok(self.source_metadata(py)?.and_then(|k| k.blob(py, blob_type, of, exact)))
     }
 
-    /// What was heard on the metadata stream, and what became of it.
+    /// Returns counters of the metadata stream and of the blobs of this source.
     fn metadata_counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        self.known(py)?.map_or_else(|| Ok(PyDict::new(py)), |k| k.counters(py))
+        self.source_metadata(py)?.map_or_else(|| Ok(PyDict::new(py)), |k| k.counters(py))
     }
 
+    /// Unsubscribes, returns the lease and unmaps the regions. Ends every wait.
+    ///
+    /// Frames that were received stay readable. Any thread may call this, more than once.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         self.conductor.get().remove(py, self.id);
         Ok(())
     }
@@ -365,9 +431,9 @@ impl Consumer {
         until(py, deadline, |left| self.consumer.wait(left, self.idle))
     }
 
-    fn check_follows(&self, py: Python<'_>) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
-        if self.consumer.follows().0 {
+    fn check_reads_progress(&self, py: Python<'_>) -> PyResult<()> {
+        errors::check_fork(py, self.fork_guard)?;
+        if self.consumer.reads_progress().0 {
             return Ok(());
         }
         Err(pyo3::exceptions::PyValueError::new_err(
@@ -376,8 +442,8 @@ impl Consumer {
     }
 }
 
-/// Every reason for a drop: name, meaning, and whether it is part of the span.
+/// Returns every drop reason: name, meaning, and whether it is part of the span.
 #[pyfunction]
 pub fn drop_reasons() -> Vec<(&'static str, String, bool)> {
-    Reason::ALL.iter().map(|r| (r.word(), r.meaning().trim().to_owned(), r.in_span())).collect()
+    DropReason::ALL.iter().map(|r| (r.as_str(), r.meaning().trim().to_owned(), r.in_span())).collect()
 }

@@ -1,10 +1,10 @@
-//! One conversion from what went wrong in Rust to the error tree of `tensorpool.errors`.
+//! Conversion of Rust errors to the classes of `tensorpool.errors`.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
-use tensorpool_core::create::CreateError;
-use tensorpool_core::fork::Birth;
-use tensorpool_core::region::RegionError;
+use tensorpool_core::os::fork::ForkGuard;
+use tensorpool_core::shm::create::CreateError;
+use tensorpool_core::shm::region::RegionError;
 
 /// Builds an error of `tensorpool.errors` by name, with its fields as keywords.
 pub fn raise(
@@ -26,10 +26,11 @@ pub fn plain(py: Python<'_>, class: &str, message: &str) -> PyErr {
     raise(py, class, message, |_| Ok(()))
 }
 
-/// Refuses the use of a handle in a forked child, before any lock of a vanished thread is touched.
+/// Refuses the use of a handle in a forked child, before any lock of a thread that does not exist there is
+/// touched.
 #[inline]
-pub fn at_home(py: Python<'_>, birth: Birth) -> PyResult<()> {
-    if birth.is_here() { Ok(()) } else { Err(forked(py)) }
+pub fn check_fork(py: Python<'_>, fork_guard: ForkGuard) -> PyResult<()> {
+    if fork_guard.is_owner() { Ok(()) } else { Err(forked(py)) }
 }
 
 #[cold]

@@ -1,4 +1,5 @@
-//! Element types that the wire has no number for, carried by one that it has (attribute `tensorpool.dtype`).
+//! Element types without a number in the registry, carried by one that has one (attribute
+//! `tensorpool.dtype`).
 
 use std::sync::atomic::{AtomicI16, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,18 +9,18 @@ use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyEllipsis, PyString};
-use tensorpool_core::tensor::Tensor;
+use tensorpool_core::shm::tensor::Tensor;
 
 use crate::arrays;
 
-/// How Python hands one over: the carrier's name, numpy's type, and whether each element takes two.
+/// An extension from Python: the carrier's name, the numpy type, and whether each element takes two.
 pub type Given<'py> = (String, Bound<'py, PyArrayDescr>, bool);
 
 pub struct Extension {
     dtype: Py<PyArrayDescr>,
     name: String,
     pub carrier: i16,
-    /// Each element is two of the carrier's, side by side along a last axis of 2.
+    /// Each element is two of the carrier's, along a last axis of size 2.
     pub pair: bool,
 }
 
@@ -44,7 +45,7 @@ impl Extension {
         descr.is_equiv_to(self.dtype.bind(descr.py()))
     }
 
-    /// Whether `dtype`, as people write it, means this one.
+    /// Whether `dtype`, as users write it, means this type.
     pub fn is_called(&self, dtype: &Bound<'_, PyAny>) -> bool {
         match dtype.cast::<PyString>() {
             Ok(name) if name.to_string_lossy() == self.name => true,
@@ -52,14 +53,14 @@ impl Extension {
         }
     }
 
-    /// Whether a tensor is laid out as one that was carried.
+    /// Whether a tensor has the layout of a carried one.
     pub fn applies_to(&self, tensor: &Tensor) -> bool {
         let n = usize::from(tensor.ndims);
         let is_pair = || n > 1 && tensor.dims[n - 1] == 2 && tensor.strides[n - 1] == 8;
         tensor.dtype == self.carrier && (!self.pair || is_pair())
     }
 
-    /// The carrier's array, seen as what it is.
+    /// A view of the carrier's array with the extension's type.
     pub fn view<'py>(&self, array: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let py = array.py();
         let seen = array.call_method1(intern!(py, "view"), (self.dtype.bind(py),))?;
@@ -67,11 +68,11 @@ impl Extension {
     }
 }
 
-/// What a producer's frames refer to: the metadata version, and the type that it declares.
+/// The metadata version of a producer's frames, and the type that it declares.
 #[derive(Default)]
 pub struct Declared {
     version: AtomicU32,
-    /// The carrier's number, 0 without an extension: one look tells that there is nothing to do.
+    /// The carrier's number. 0 without an extension, so that one load shows that there is nothing to do.
     carrier: AtomicI16,
     extension: Mutex<Option<(Arc<Extension>, u32)>>,
 }
@@ -82,8 +83,8 @@ impl Declared {
         let extension = extension.map(|e| (Arc::new(e), version));
         *self.extension.lock().unwrap_or_else(PoisonError::into_inner) = extension;
         self.carrier.store(carrier, Ordering::Relaxed);
-        // Pairs with `now`: who sees the version sees the carrier, so no plain frame is sent under a version
-        // that would make something else of it.
+        // Pairs with `now`: a thread that sees the version sees the carrier, so no plain frame is sent under
+        // a version that would change its meaning.
         self.version.store(version, Ordering::Release);
     }
 

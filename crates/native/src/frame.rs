@@ -1,4 +1,4 @@
-//! A received frame: read-only memory of a slot that may be overwritten, and the proof that it was not.
+//! A received frame: read-only memory of a slot that may be overwritten, and the check that it was not.
 
 use std::borrow::Cow;
 use std::ffi::c_int;
@@ -9,28 +9,39 @@ use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use tensorpool_core::fork::Birth;
+use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_dataplane::consumer as plane;
 
-use crate::metadata::{Origin, Shown};
+use crate::metadata::{MetadataView, Origin};
 use crate::{arrays, errors};
 
+/// A received frame: read-only views of one slot in shared memory, which the producer may reuse at any
+/// time.
+///
+///     with frame:                       # raises FrameOverwritten at the end if the slot was reused
+///         total = frame.array.sum()
+///
+/// Nothing is copied. Check after the use, with `with frame:` or `valid()`, that the producer has not
+/// overwritten the slot meanwhile, or take a `copy()`. A frame keeps its regions mapped; it stays readable
+/// after its consumer was closed. It also supports DLPack (`torch.from_dlpack(frame)`) and the buffer
+/// protocol. Any thread may use it. In a forked child `array`, `valid`, `copy` and `meta` raise
+/// `ForkedError`.
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct Frame {
     frame: plane::Frame,
     origin: Arc<Origin>,
-    /// Moved from received to late already.
+    /// It was already moved from received to late.
     counted_late: AtomicBool,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 impl Frame {
-    pub fn new(frame: plane::Frame, origin: Arc<Origin>, birth: Birth) -> Self {
-        Self { frame, origin, counted_late: AtomicBool::new(false), birth }
+    pub fn new(frame: plane::Frame, origin: Arc<Origin>, fork_guard: ForkGuard) -> Self {
+        Self { frame, origin, counted_late: AtomicBool::new(false), fork_guard }
     }
 
     fn check(&self) -> bool {
-        let holds = self.frame.mapping.still_holds(self.frame.located.seq);
+        let holds = self.frame.mapping.is_unchanged(self.frame.slot_ref.seq);
         if !holds && !self.counted_late.swap(true, Ordering::Relaxed) {
             self.origin.counters.received_to_late();
         }
@@ -39,7 +50,7 @@ impl Frame {
 
     fn overwritten(&self, py: Python<'_>) -> PyErr {
         let (stream_id, epoch, seq) =
-            (self.frame.mapping.stream_id, self.frame.mapping.epoch, self.frame.located.seq);
+            (self.frame.mapping.stream_id, self.frame.mapping.epoch, self.frame.slot_ref.seq);
         let message = format!(
             "frame {seq} of stream {stream_id} was overwritten while it was used; \
              work faster, copy first, or give the stream more slots"
@@ -52,32 +63,32 @@ impl Frame {
     }
 
     fn data(&self) -> *mut u8 {
-        self.frame.mapping.payload(self.frame.located.pool, self.frame.located.seq)
+        self.frame.mapping.payload(self.frame.slot_ref.pool, self.frame.slot_ref.seq)
     }
 
     /// Epoch and metadata version.
     fn version(&self) -> (u64, u32) {
-        (self.frame.mapping.epoch, self.frame.located.info.meta_version)
+        (self.frame.mapping.epoch, self.frame.slot_ref.info.meta_version)
     }
 
-    /// What is known of its source.
+    /// The metadata of its version.
     #[inline]
-    fn shown(&self, py: Python<'_>) -> PyResult<Option<Arc<Shown>>> {
+    fn shown(&self, py: Python<'_>) -> PyResult<Option<Arc<MetadataView>>> {
         let (epoch, version) = self.version();
-        self.origin.shown(py, epoch, version)
+        self.origin.view(py, epoch, version)
     }
 
-    /// The version that says that its elements are others than the header has it.
-    fn extended(&self, py: Python<'_>) -> PyResult<Option<Arc<Shown>>> {
-        // A forked child has nobody to ask: there it is what the header says.
-        if !self.birth.is_here() {
+    /// The version that declares another element type than the header.
+    fn extended(&self, py: Python<'_>) -> PyResult<Option<Arc<MetadataView>>> {
+        // A forked child cannot read metadata: there the header's type applies.
+        if !self.fork_guard.is_owner() {
             return Ok(None);
         }
         let (epoch, version) = self.version();
-        self.origin.extended(py, epoch, version, &self.frame.located.info.tensor)
+        self.origin.extended(py, epoch, version, &self.frame.slot_ref.info.tensor)
     }
 
-    /// The array as what it is.
+    /// The array with its declared type.
     fn seen<'py>(&self, array: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         match self.extended(array.py())?.as_ref().and_then(|s| s.extension.as_ref()) {
             Some(extension) => extension.view(&array),
@@ -88,87 +99,109 @@ impl Frame {
 
 #[pymethods]
 impl Frame {
+    /// The stream of the frame.
     #[getter]
     fn stream_id(&self) -> u32 {
         self.frame.mapping.stream_id
     }
 
+    /// The epoch of the frame. With `seq` it identifies the frame within its stream.
     #[getter]
     fn epoch(&self) -> u64 {
         self.frame.mapping.epoch
     }
 
+    /// The number of the frame within its epoch.
     #[getter]
     fn seq(&self) -> u64 {
-        self.frame.located.seq
+        self.frame.slot_ref.seq
     }
 
+    /// The timestamp of the slot in ns: the one that the producer gave, or else the time of the commit on
+    /// the producer's monotonic clock.
     #[getter]
     fn timestamp_ns(&self) -> u64 {
-        self.frame.located.info.timestamp_ns
+        self.frame.slot_ref.info.timestamp_ns
     }
 
+    /// When the descriptor was published, in ns. None unless the producer publishes timestamps.
     #[getter]
     fn publish_timestamp_ns(&self) -> Option<u64> {
         self.frame.publish_timestamp_ns
     }
 
+    /// The metadata version that applies to the frame. 0: none.
     #[getter]
     fn meta_version(&self) -> u32 {
-        self.frame.located.info.meta_version
+        self.frame.slot_ref.info.meta_version
     }
 
-    /// The attributes of its metadata version; None while they are not known, and where there are none.
+    /// The attributes of the frame's metadata version. None while they are unknown, and where there are
+    /// none.
+    ///
+    /// The first frame of an epoch waits up to 0.1 s for them, once.
     #[getter]
     fn meta(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(self.shown(py)?.map(|s| s.mapping.clone_ref(py)))
     }
 
+    /// The trace id that the frame carries. None if it carries none.
     #[getter]
     fn trace_id(&self) -> Option<u64> {
         (self.frame.trace_id != 0).then_some(self.frame.trace_id)
     }
 
+    /// Number of bytes of the payload.
     #[getter]
     fn nbytes(&self) -> u32 {
-        self.frame.located.info.values_len_bytes
+        self.frame.slot_ref.info.values_len_bytes
     }
 
+    /// The shape of the tensor.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        let shape = self.frame.located.info.tensor.shape();
+        let shape = self.frame.slot_ref.info.tensor.shape();
         let extended = self.extended(py)?;
         let is_pair = extended.as_ref().and_then(|s| s.extension.as_ref()).is_some_and(|e| e.pair);
         PyTuple::new(py, if is_pair { &shape[..shape.len() - 1] } else { shape })
     }
 
+    /// The numpy dtype of `array`.
     #[getter]
     fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         if let Some(extension) = self.extended(py)?.as_ref().and_then(|s| s.extension.as_ref()) {
             return Ok(extension.dtype(py));
         }
-        let name = match arrays::dtype_name(self.frame.located.info.tensor.dtype) {
+        let name = match arrays::dtype_name(self.frame.slot_ref.info.tensor.dtype) {
             "bytes" | "bit" => "uint8",
             other => other,
         };
         py.import("numpy")?.getattr("dtype")?.call1((name,))
     }
 
+    /// The name of the element type: that of the dtype, or "bytes" or "bit", which numpy shows as uint8.
     #[getter]
     fn element_type(&self, py: Python<'_>) -> PyResult<Cow<'static, str>> {
         let extended = self.extended(py)?;
         Ok(match extended.as_ref().and_then(|s| s.extension.as_ref()) {
             Some(extension) => extension.name().to_owned().into(),
-            None => arrays::dtype_name(self.frame.located.info.tensor.dtype).into(),
+            None => arrays::dtype_name(self.frame.slot_ref.info.tensor.dtype).into(),
         })
     }
 
+    /// The payload as a read-only numpy array, without a copy.
+    ///
+    /// The array is a view of shared memory: its values change if the producer overwrites the slot. Check
+    /// `valid()` after the use, or use `with frame:`. The array keeps the frame alive.
+    ///
+    ///     with frame:
+    ///         brightest = frame.array.max()
     #[getter]
     fn array<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let this = slf.get();
-        errors::at_home(slf.py(), this.birth)?;
-        let tensor = &this.frame.located.info.tensor;
+        errors::check_fork(slf.py(), this.fork_guard)?;
+        let tensor = &this.frame.slot_ref.info.tensor;
         let n = usize::from(tensor.ndims);
         // SAFETY: locate held the extent against the payload and the payload against the pool; the
         // frame itself is the base, and it holds the mapping.
@@ -185,24 +218,38 @@ impl Frame {
         this.seen(array)
     }
 
+    /// Returns whether the slot still holds this frame, so that everything read so far was of this frame.
+    ///
+    /// Call it after the use. False is final: the frame is then counted as `late` instead of received.
+    ///
+    ///     total = frame.array.sum()
+    ///     if frame.valid():
+    ///         report(total)
     fn valid(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(self.check())
     }
 
+    /// Returns a writable copy of the payload, which no producer can change.
+    ///
+    /// The copy is checked before it is returned. Releases the GIL while it copies. Raises
+    /// `FrameOverwritten` if the producer reused the slot before or during the copy.
+    ///
+    ///     image = frame.copy()
+    ///     image -= background
     fn copy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         let this = slf.get();
-        errors::at_home(py, this.birth)?;
-        let located = &this.frame.located;
-        let (memory, data) = arrays::private(py, located.info.values_len_bytes as usize)?;
+        errors::check_fork(py, this.fork_guard)?;
+        let slot_ref = &this.frame.slot_ref;
+        let (memory, data) = arrays::private(py, slot_ref.info.values_len_bytes as usize)?;
         // SAFETY: the fresh array has exactly the payload's length, and nobody else knows of it.
-        let whole = py.detach(|| unsafe { this.frame.mapping.copy_out(located, data as *mut u8) });
-        if !whole {
+        let is_unchanged = py.detach(|| unsafe { this.frame.mapping.copy_out(slot_ref, data as *mut u8) });
+        if !is_unchanged {
             this.check();
             return Err(this.overwritten(py));
         }
-        let tensor = &located.info.tensor;
+        let tensor = &slot_ref.info.tensor;
         let strides = &tensor.strides[..usize::from(tensor.ndims)];
         // SAFETY: locate held the extent of shape and strides against this length.
         let array =
@@ -210,11 +257,14 @@ impl Frame {
         this.seen(array)
     }
 
+    /// Returns the frame.
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
-        errors::at_home(slf.py(), slf.get().birth)?;
+        errors::check_fork(slf.py(), slf.get().fork_guard)?;
         Ok(slf.clone())
     }
 
+    /// Raises `FrameOverwritten` if the producer reused the slot, unless another exception leaves the
+    /// block.
     #[pyo3(signature = (exc_type, exc, traceback))]
     fn __exit__(
         &self,
@@ -224,17 +274,18 @@ impl Frame {
         traceback: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<bool> {
         let _ = (exc, traceback);
-        if exc_type.is_some() && !self.birth.is_here() {
+        if exc_type.is_some() && !self.fork_guard.is_owner() {
             return Ok(false);
         }
-        errors::at_home(py, self.birth)?;
-        // Always looked at, so that the ledger knows; an error on its way out is not replaced.
+        errors::check_fork(py, self.fork_guard)?;
+        // Always checked, so that the ledger is correct. An error that is being raised is not replaced.
         if !self.check() && exc_type.is_none() {
             return Err(self.overwritten(py));
         }
         Ok(false)
     }
 
+    /// Returns a DLPack capsule of `array`. The frame is read-only, so the caller must support DLPack 1.0.
     #[pyo3(signature = (**kwargs))]
     fn __dlpack__<'py>(
         slf: &Bound<'py, Self>,
@@ -243,6 +294,7 @@ impl Frame {
         Self::array(slf)?.call_method("__dlpack__", (), kwargs)
     }
 
+    /// Returns the DLPack device: the CPU.
     fn __dlpack_device__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::array(slf)?.call_method0("__dlpack_device__")
     }
@@ -251,7 +303,7 @@ impl Frame {
     /// Called by the interpreter with a writable `view`.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let this = slf.get();
-        errors::at_home(slf.py(), this.birth)?;
+        errors::check_fork(slf.py(), this.fork_guard)?;
         if flags & ffi::PyBUF_WRITABLE != 0 {
             return Err(PyBufferError::new_err(
                 "a frame is read-only; use frame.copy() for memory of your own",
@@ -268,13 +320,19 @@ impl Frame {
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let located = &self.frame.located;
+        let slot_ref = &self.frame.slot_ref;
+        // Not `check`: to print a frame is no use of it, and counts nothing.
+        let state = match self.fork_guard.is_owner() {
+            true if self.frame.mapping.is_unchanged(slot_ref.seq) => "valid",
+            true => "overwritten",
+            false => "of the parent process",
+        };
         Ok(format!(
-            "<Frame stream={} epoch={} seq={} shape={:?} dtype={}>",
+            "<Frame stream={} epoch={} seq={} shape={} dtype={} {state}>",
             self.frame.mapping.stream_id,
             self.frame.mapping.epoch,
-            located.seq,
-            self.shape(py)?.extract::<Vec<i32>>()?,
+            slot_ref.seq,
+            self.shape(py)?.repr()?,
             self.element_type(py)?
         ))
     }

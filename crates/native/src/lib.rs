@@ -1,59 +1,59 @@
-//! `tensorpool._native`: the border between Rust and Python. One file a concept; this one registers.
+//! `tensorpool._native`: the bindings of the Rust crates to Python. One file per concept; this one registers
+//! them.
 
 use pyo3::prelude::*;
 
+mod announcer;
+mod array_input;
 mod arrays;
 mod batches;
-mod beacons;
 mod bridge;
-mod bulletin;
 mod checksum;
+mod conductor;
 mod consumer;
-mod context;
 mod counter;
 mod errors;
 mod extension;
 mod frame;
-mod hearing;
-mod lease;
 mod mailbox;
 mod media_driver;
 mod messages;
 mod metadata;
-mod offered;
+mod metadata_publisher;
+mod offer_result;
+mod options;
 mod producer;
 mod progress;
 mod raw;
 mod recorder;
 mod replay;
-mod reporter;
+mod report_reader;
 mod shm;
 mod slot;
-mod source;
-mod told;
-mod waiting;
-mod wishes;
+mod status_reporter;
+mod wait;
 
+/// The native part of TensorPool: what happens per frame, and what must not wait for the interpreter.
 #[pymodule]
 fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
-    m.add_class::<context::Conductor>()?;
+    m.add_class::<conductor::Conductor>()?;
     m.add_class::<media_driver::MediaDriver>()?;
     m.add_class::<producer::Producer>()?;
     m.add_class::<slot::Slot>()?;
-    m.add_class::<offered::Offered>()?;
+    m.add_class::<offer_result::OfferResult>()?;
     m.add_class::<consumer::Consumer>()?;
     m.add_class::<frame::Frame>()?;
     m.add_class::<progress::Progress>()?;
     m.add_class::<mailbox::Mailbox>()?;
-    m.add_class::<metadata::MetadataEar>()?;
-    m.add_class::<bulletin::Bulletin>()?;
-    m.add_class::<reporter::Reporter>()?;
+    m.add_class::<metadata::MetadataListener>()?;
+    m.add_class::<metadata_publisher::MetadataPublisher>()?;
+    m.add_class::<status_reporter::StatusReporter>()?;
     m.add_class::<messages::Publication>()?;
     m.add_class::<messages::Subscription>()?;
-    m.add_class::<hearing::Hearing>()?;
+    m.add_class::<report_reader::ReportReader>()?;
     m.add_class::<counter::AeronCounter>()?;
     m.add_class::<shm::FileLock>()?;
-    m.add_class::<beacons::Beacons>()?;
+    m.add_class::<announcer::StreamAnnouncer>()?;
     m.add_class::<recorder::Recorder>()?;
     m.add_class::<recorder::Arena>()?;
     m.add_class::<replay::ReplayRows>()?;
@@ -71,14 +71,14 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(shm::read_superblock, m)?)?;
     m.add_function(wrap_pyfunction!(shm::parse_region_uri, m)?)?;
     m.add_function(wrap_pyfunction!(shm::sanitize_user, m)?)?;
-    m.add_function(wrap_pyfunction!(source::copy_bytes, m)?)?;
-    m.add_function(wrap_pyfunction!(batches::batches_like, m)?)?;
+    m.add_function(wrap_pyfunction!(array_input::copy_bytes, m)?)?;
+    m.add_function(wrap_pyfunction!(batches::scan_batches, m)?)?;
     m.add_function(wrap_pyfunction!(checksum::crc32c, m)?)?;
     m.add_function(wrap_pyfunction!(checksum::crc32c_each, m)?)?;
-    m.add_function(wrap_pyfunction!(replay::play_rows, m)?)?;
+    m.add_function(wrap_pyfunction!(replay::replay_rows, m)?)?;
     m.add_function(wrap_pyfunction!(consumer::drop_reasons, m)?)?;
     m.add_function(wrap_pyfunction!(recorder::recorder_reasons, m)?)?;
     m.add_function(wrap_pyfunction!(bridge::bridge_reasons, m)?)?;
-    m.add_function(wrap_pyfunction!(bridge::parse_fallback, m)?)?;
+    m.add_function(wrap_pyfunction!(bridge::parse_fallback_uri, m)?)?;
     Ok(())
 }

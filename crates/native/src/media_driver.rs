@@ -1,24 +1,30 @@
-//! `MediaDriver`: Aeron's media driver in this process, and the look for one elsewhere.
+//! `MediaDriver`: Aeron's media driver in this process, and the check for one in another.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
 
 use pyo3::prelude::*;
-use tensorpool_core::fork::Birth;
+use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_dataplane::aeron;
 use tensorpool_dataplane::media_driver::{self as plane, LaunchError, Settings};
 
 use crate::errors;
 
+/// The native part of `tensorpool.MediaDriver`: Aeron's media driver on threads of this process.
+///
+/// Any thread may call the methods.
 #[pyclass(frozen, subclass, module = "tensorpool._native")]
 pub struct MediaDriver {
     driver: Mutex<Option<plane::MediaDriver>>,
     dir: String,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 #[pymethods]
 impl MediaDriver {
+    /// Starts the media driver, and removes the directory of a dead one first.
+    ///
+    /// Raises `MediaDriverBusy` if one is active in `aeron_dir`, `MediaDriverError` if it cannot start.
     #[new]
     #[pyo3(signature = (*, aeron_dir, lock_path, dedicated_threads, idle_strategy, ipc_term_length, dir_mode, driver_timeout_ms))]
     fn new(
@@ -40,7 +46,11 @@ impl MediaDriver {
             ..Settings::new(aeron_dir.clone(), lock_path)
         };
         match py.detach(|| plane::MediaDriver::launch(&settings)) {
-            Ok(driver) => Ok(Self { driver: Mutex::new(Some(driver)), dir: aeron_dir, birth: Birth::here() }),
+            Ok(driver) => Ok(Self {
+                driver: Mutex::new(Some(driver)),
+                dir: aeron_dir,
+                fork_guard: ForkGuard::current(),
+            }),
             Err(error) => {
                 let class = match error {
                     LaunchError::Held(_) => "MediaDriverBusy",
@@ -57,32 +67,36 @@ impl MediaDriver {
         }
     }
 
+    /// The directory that clients connect to.
     #[getter]
     fn aeron_dir(&self) -> &str {
         &self.dir
     }
 
+    /// Whether the media driver was closed. Raises `ForkedError` in a forked child.
     #[getter]
     fn closed(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(self.driver.lock().map_or(true, |d| d.is_none()))
     }
 
+    /// Stops the media driver and removes its directory. May be called again. Raises `ForkedError` in a
+    /// forked child.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         let driver = self.driver.lock().ok().and_then(|mut d| d.take());
         py.detach(|| drop(driver));
         Ok(())
     }
 }
 
-/// Aeron's own default directory for this user.
+/// Returns Aeron's default directory for this user.
 #[pyfunction]
 pub fn default_aeron_dir() -> String {
     aeron::default_dir()
 }
 
-/// Whether a media driver gave a sign of life in `aeron_dir` within `timeout_ms`.
+/// Returns whether a media driver in `aeron_dir` has a heartbeat younger than `timeout_ms`.
 #[pyfunction]
 pub fn media_driver_is_active(py: Python<'_>, aeron_dir: &str, timeout_ms: i64) -> bool {
     py.detach(|| aeron::driver_is_active(aeron_dir, timeout_ms))

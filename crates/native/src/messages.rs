@@ -1,36 +1,41 @@
-//! `Publication` and `Subscription`: whole messages for what happens per second.
+//! `Publication` and `Subscription`: complete messages, for what happens per second rather than per frame.
 
 use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
-use tensorpool_core::fork::Birth;
+use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_dataplane::aeron::NotTaken;
-use tensorpool_dataplane::control;
+use tensorpool_dataplane::messages as plane;
 
-use crate::context::Conductor;
+use crate::conductor::Conductor;
 use crate::errors;
 
+/// Publishes complete messages of any length to one Aeron stream, for what happens per second rather than
+/// per frame.
+///
+/// Any thread may call the methods. All of them raise `ForkedError` in a forked child.
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct Publication {
-    publication: Arc<control::ControlPublication>,
+    publication: Arc<plane::MessagePublication>,
     conductor: Py<Conductor>,
     id: u64,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 #[pymethods]
 impl Publication {
+    /// Requests a publication of that channel and stream id.
     #[new]
     fn new(conductor: &Bound<'_, Conductor>, channel: String, stream_id: i32) -> PyResult<Self> {
-        let publication = Arc::new(control::ControlPublication::new(channel, stream_id));
-        let id = conductor.get().home(conductor.py())?.add(publication.clone());
-        Ok(Self { publication, conductor: conductor.clone().unbind(), id, birth: Birth::here() })
+        let publication = Arc::new(plane::MessagePublication::new(channel, stream_id));
+        let id = conductor.get().add(conductor.py(), publication.clone())?;
+        Ok(Self { publication, conductor: conductor.clone().unbind(), id, fork_guard: ForkGuard::current() })
     }
 
-    /// "sent", "back_pressured", "not_connected" or "closed".
+    /// Offers a message, without waiting. Returns "sent", "back_pressured", "not_connected" or "closed".
     fn offer(&self, py: Python<'_>, message: &[u8]) -> PyResult<&'static str> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(match py.detach(|| self.publication.offer(message)) {
             Ok(_) => "sent",
             Err(NotTaken::BackPressured) => "back_pressured",
@@ -39,85 +44,97 @@ impl Publication {
         })
     }
 
+    /// Whether a subscription is connected.
     #[getter]
     fn is_connected(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.publication.is_connected()))
     }
 
+    /// Whether the publication exists.
     #[getter]
     fn is_ready(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.publication.is_ready()))
     }
 
+    /// The longest message that the stream accepts. None while there is no publication.
     #[getter]
     fn max_message_length(&self, py: Python<'_>) -> PyResult<Option<usize>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.publication.max_message_length()))
     }
 
-    /// Why the media driver refused the channel, if it did.
+    /// Why the media driver refused the channel. None if it did not.
     #[getter]
     fn failure(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(self.publication.failure().map(|e| e.to_string()))
     }
 
+    /// Closes the publication.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         self.conductor.get().remove(py, self.id);
         Ok(())
     }
 }
 
+/// Receives the complete messages of one Aeron stream, for what happens per second rather than per frame.
+///
+/// Any thread may call the methods. All of them raise `ForkedError` in a forked child.
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct Subscription {
-    subscription: Arc<control::ControlSubscription>,
+    subscription: Arc<plane::MessageSubscription>,
     conductor: Py<Conductor>,
     id: u64,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 #[pymethods]
 impl Subscription {
+    /// Requests a subscription of that channel and stream id.
     #[new]
     fn new(conductor: &Bound<'_, Conductor>, channel: String, stream_id: i32) -> PyResult<Self> {
-        let subscription = Arc::new(control::ControlSubscription::new(channel, stream_id));
-        let id = conductor.get().home(conductor.py())?.add(subscription.clone());
-        Ok(Self { subscription, conductor: conductor.clone().unbind(), id, birth: Birth::here() })
+        let subscription = Arc::new(plane::MessageSubscription::new(channel, stream_id));
+        let id = conductor.get().add(conductor.py(), subscription.clone())?;
+        Ok(Self { subscription, conductor: conductor.clone().unbind(), id, fork_guard: ForkGuard::current() })
     }
 
-    /// Whole messages, however many fragments they came in.
+    /// Returns the complete messages, of any number of fragments, that are ready. Reads at most `limit`
+    /// fragments and does not wait.
     #[pyo3(signature = (limit = 64))]
     fn poll<'py>(&self, py: Python<'py>, limit: usize) -> PyResult<Bound<'py, PyList>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         let mut messages: Vec<Vec<u8>> = Vec::new();
         py.detach(|| self.subscription.poll(limit, |bytes| messages.push(bytes.to_vec())));
         PyList::new(py, messages.iter().map(|m| PyBytes::new(py, m)))
     }
 
+    /// Whether a publication is connected.
     #[getter]
     fn is_connected(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.subscription.is_connected()))
     }
 
+    /// Whether the subscription exists.
     #[getter]
     fn is_ready(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.subscription.is_ready()))
     }
 
-    /// Why the media driver refused the channel, if it did.
+    /// Why the media driver refused the channel. None if it did not.
     #[getter]
     fn failure(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(self.subscription.failure().map(|e| e.to_string()))
     }
 
+    /// Closes the subscription.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         self.conductor.get().remove(py, self.id);
         Ok(())
     }

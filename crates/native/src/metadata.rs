@@ -1,4 +1,5 @@
-//! What consumers know of their sources: `MetadataEar`, and the part of it that a consumer's frames ask.
+//! Metadata of sources: `MetadataListener` (Python: `MetadataEar`), and the view of it that a consumer's
+//! frames use.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,34 +7,39 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
-use tensorpool_core::fork::Birth;
-use tensorpool_core::metadata::{Described, Source};
-use tensorpool_core::tensor::Tensor;
+use tensorpool_core::consumer::metadata_cache::{MetadataVersion, Source};
+use tensorpool_core::os::fork::ForkGuard;
+use tensorpool_core::shm::tensor::Tensor;
 use tensorpool_dataplane::consumer::Counters;
-use tensorpool_dataplane::metadata_ear as plane;
+use tensorpool_dataplane::metadata::listener as plane;
 
-use crate::context::Conductor;
+use crate::conductor::Conductor;
 use crate::errors;
 use crate::extension::{Extension, Given};
 
-/// Versions whose Python form is kept; frames in flight have a few at most.
-const KEPT: usize = 8;
-/// How long the first look at an epoch's frames waits for what is said of them.
-const FIRST_WORDS: Duration = Duration::from_millis(100);
+/// Versions whose Python form is kept. Frames in flight have a few at most.
+const MAX_VIEWS: usize = 8;
+/// How long the first frame of an epoch waits for its metadata.
+const FIRST_METADATA_WAIT: Duration = Duration::from_millis(100);
 
-#[pyclass(frozen, module = "tensorpool._native")]
-pub struct MetadataEar {
-    ear: Arc<plane::MetadataEar>,
+/// Receives the metadata of the sources whose consumers it is given to, on the conductor's thread.
+///
+/// Any thread may call the methods. All of them raise `ForkedError` in a forked child.
+#[pyclass(name = "MetadataEar", frozen, module = "tensorpool._native")]
+pub struct MetadataListener {
+    listener: Arc<plane::MetadataListener>,
     describe: Py<PyAny>,
     conductor: Py<Conductor>,
     id: u64,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 #[pymethods]
-impl MetadataEar {
-    /// `describe(attributes, version, timestamp_ns)` gives the mapping that frames show, and how their element
-    /// type is carried, if it is: `(carrier, dtype, pair)`.
+impl MetadataListener {
+    /// Subscribes to the metadata stream.
+    ///
+    /// `describe(attributes, version, timestamp_ns)` returns the mapping that frames show, and how their
+    /// element type is carried, if it is: `(carrier, dtype, pair)`.
     #[new]
     fn new(
         conductor: &Bound<'_, Conductor>,
@@ -41,120 +47,136 @@ impl MetadataEar {
         stream_id: i32,
         describe: Py<PyAny>,
     ) -> PyResult<Self> {
-        let ear = Arc::new(plane::MetadataEar::new(channel, stream_id));
-        let id = conductor.get().home(conductor.py())?.add(ear.clone());
-        Ok(Self { ear, describe, conductor: conductor.clone().unbind(), id, birth: Birth::here() })
+        let listener = Arc::new(plane::MetadataListener::new(channel, stream_id));
+        let id = conductor.get().add(conductor.py(), listener.clone())?;
+        Ok(Self {
+            listener,
+            describe,
+            conductor: conductor.clone().unbind(),
+            id,
+            fork_guard: ForkGuard::current(),
+        })
     }
 
+    /// Whether the subscription exists.
     #[getter]
     fn is_ready(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
-        Ok(py.detach(|| self.ear.is_ready()))
+        errors::check_fork(py, self.fork_guard)?;
+        Ok(py.detach(|| self.listener.is_ready()))
     }
 
+    /// Closes the subscription. Metadata received so far stays available to frames.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         self.conductor.get().remove(py, self.id);
         Ok(())
     }
 }
 
 /// One version in its Python form.
-pub struct Shown {
-    described: Arc<Described>,
+pub struct MetadataView {
+    metadata_version: Arc<MetadataVersion>,
     pub mapping: Py<PyAny>,
     pub extension: Option<Extension>,
 }
 
-/// The metadata of one stream, as its consumer's frames see it.
-pub struct Known {
-    ear: Arc<plane::MetadataEar>,
+/// The metadata of one stream, for its consumer's frames.
+pub struct SourceMetadata {
+    listener: Arc<plane::MetadataListener>,
     stream_id: u32,
     describe: Py<PyAny>,
-    shown: Mutex<Vec<Arc<Shown>>>,
-    /// The epoch whose first words were waited for.
+    views: Mutex<Vec<Arc<MetadataView>>>,
+    /// The epoch whose first metadata was waited for.
     awaited: AtomicU64,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
-impl Known {
-    pub fn new(ear: &Bound<'_, MetadataEar>, stream_id: u32) -> Self {
-        let this = ear.get();
-        this.ear.remember(stream_id);
-        let (ear, describe) = (this.ear.clone(), this.describe.clone_ref(ear.py()));
+impl SourceMetadata {
+    pub fn new(listener: &Bound<'_, MetadataListener>, stream_id: u32) -> Self {
+        let this = listener.get();
+        this.listener.subscribe(stream_id);
+        let (listener, describe) = (this.listener.clone(), this.describe.clone_ref(listener.py()));
         Self {
-            ear,
+            listener,
             stream_id,
             describe,
-            shown: Mutex::default(),
+            views: Mutex::default(),
             awaited: AtomicU64::new(0),
-            birth: this.birth,
+            fork_guard: this.fork_guard,
         }
     }
 
-    fn shown(&self) -> MutexGuard<'_, Vec<Arc<Shown>>> {
-        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+    fn views(&self) -> MutexGuard<'_, Vec<Arc<MetadataView>>> {
+        self.views.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What holds for frames of `epoch` that carry `version`.
-    pub fn at(&self, py: Python<'_>, epoch: u64, version: u32) -> PyResult<Option<Arc<Shown>>> {
-        let is_it = |s: &&Arc<Shown>| s.described.version == version && s.described.epoch == Some(epoch);
-        if let Some(shown) = self.shown().iter().find(is_it) {
-            return Ok(Some(shown.clone()));
+    /// The version that applies to frames of `epoch` with metadata version `version`.
+    pub fn at(&self, py: Python<'_>, epoch: u64, version: u32) -> PyResult<Option<Arc<MetadataView>>> {
+        let is_match = |s: &&Arc<MetadataView>| {
+            s.metadata_version.version == version && s.metadata_version.epoch == Some(epoch)
+        };
+        if let Some(views) = self.views().iter().find(is_match) {
+            return Ok(Some(views.clone()));
         }
-        let found =
-            self.ear.at(self.stream_id, epoch, version).or_else(|| self.await_first(py, epoch, version));
-        self.show(py, found)
+        let metadata_version =
+            self.listener.at(self.stream_id, epoch, version).or_else(|| self.await_first(py, epoch, version));
+        self.to_view(py, metadata_version)
     }
 
-    /// Frames and words come on two streams, and Aeron connects them one after the other: who looks at the
-    /// first frame of an epoch gives the words a moment. Once only, for there may be none.
+    /// Frames and metadata come on two streams, and Aeron connects them one after the other. So the first
+    /// frame of an epoch waits briefly for its metadata. Once only, because there may be none.
     #[cold]
-    fn await_first(&self, py: Python<'_>, epoch: u64, version: u32) -> Option<Arc<Described>> {
+    fn await_first(&self, py: Python<'_>, epoch: u64, version: u32) -> Option<Arc<MetadataVersion>> {
         if self.awaited.swap(epoch, Ordering::Relaxed) == epoch {
             return None;
         }
         py.detach(|| {
-            let deadline = Instant::now() + FIRST_WORDS;
+            let deadline = Instant::now() + FIRST_METADATA_WAIT;
             while Instant::now() < deadline {
                 std::thread::sleep(Duration::from_millis(1));
-                if let found @ Some(_) = self.ear.at(self.stream_id, epoch, version) {
-                    return found;
+                if let metadata_version @ Some(_) = self.listener.at(self.stream_id, epoch, version) {
+                    return metadata_version;
                 }
             }
             None
         })
     }
 
-    pub fn newest(&self, py: Python<'_>) -> PyResult<Option<Arc<Shown>>> {
-        self.show(py, py.detach(|| self.ear.newest(self.stream_id)))
+    pub fn newest(&self, py: Python<'_>) -> PyResult<Option<Arc<MetadataView>>> {
+        self.to_view(py, py.detach(|| self.listener.newest(self.stream_id)))
     }
 
-    fn show(&self, py: Python<'_>, described: Option<Arc<Described>>) -> PyResult<Option<Arc<Shown>>> {
-        let Some(described) = described else { return Ok(None) };
-        if let Some(shown) = self.shown().iter().find(|s| Arc::ptr_eq(&s.described, &described)) {
-            return Ok(Some(shown.clone()));
+    fn to_view(
+        &self,
+        py: Python<'_>,
+        metadata_version: Option<Arc<MetadataVersion>>,
+    ) -> PyResult<Option<Arc<MetadataView>>> {
+        let Some(metadata_version) = metadata_version else { return Ok(None) };
+        if let Some(views) = self.views().iter().find(|s| Arc::ptr_eq(&s.metadata_version, &metadata_version))
+        {
+            return Ok(Some(views.clone()));
         }
-        let attributes: Vec<_> = described
+        let attributes: Vec<_> = metadata_version
             .attributes
             .iter()
             .map(|a| (a.key.as_str(), a.format.as_str(), PyBytes::new(py, &a.value)))
             .collect();
-        let answer = self.describe.call1(py, (attributes, described.version, described.timestamp_ns))?;
+        let answer =
+            self.describe.call1(py, (attributes, metadata_version.version, metadata_version.timestamp_ns))?;
         let (mapping, extension): (Py<PyAny>, Option<Given<'_>>) = answer.extract(py)?;
         let extension = extension.map(Extension::new).transpose()?;
-        let made = Arc::new(Shown { described, mapping, extension });
+        let view = Arc::new(MetadataView { metadata_version, mapping, extension });
         let dropped = {
-            let mut shown = self.shown();
-            shown.push(made.clone());
-            if shown.len() > KEPT { Some(shown.remove(0)) } else { None }
+            let mut views = self.views();
+            views.push(view.clone());
+            if views.len() > MAX_VIEWS { Some(views.remove(0)) } else { None }
         };
         drop(dropped);
-        Ok(Some(made))
+        Ok(Some(view))
     }
 
     pub fn source(&self) -> Option<Source> {
-        self.ear.source(self.stream_id)
+        self.listener.source(self.stream_id)
     }
 
     pub fn blob<'py>(
@@ -164,58 +186,58 @@ impl Known {
         of: Option<(u64, u32)>,
         exact: bool,
     ) -> Option<Bound<'py, PyBytes>> {
-        let blob = py.detach(|| self.ear.blob(self.stream_id, blob_type, of))?;
+        let blob = py.detach(|| self.listener.blob(self.stream_id, blob_type, of))?;
         let fits = !exact || of.is_none_or(|(_, version)| blob.version == version);
         fits.then(|| PyBytes::new(py, &blob.bytes))
     }
 
     pub fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let (whole, discarded) = self.ear.blob_counts(self.stream_id);
-        let of_all = self.ear.counters();
+        let (completed, discarded) = self.listener.blob_counts(self.stream_id);
+        let of_all = self.listener.counters();
         let dict = PyDict::new(py);
-        dict.set_item("heard", of_all.heard.load(Ordering::Relaxed))?;
+        dict.set_item("heard", of_all.received.load(Ordering::Relaxed))?;
         dict.set_item("foreign", of_all.foreign.load(Ordering::Relaxed))?;
         dict.set_item("malformed", of_all.malformed.load(Ordering::Relaxed))?;
-        dict.set_item("blobs", whole)?;
+        dict.set_item("blobs", completed)?;
         dict.set_item("blobs_discarded", PyDict::from_sequence(&discarded.into_pyobject(py)?)?)?;
         Ok(dict)
     }
 }
 
-impl Drop for Known {
+impl Drop for SourceMetadata {
     fn drop(&mut self) {
-        // In a forked child the lock may be held by a thread that is not there.
-        if self.birth.is_here() {
-            self.ear.forget(self.stream_id);
+        // In a forked child a thread that does not exist may hold the lock.
+        if self.fork_guard.is_owner() {
+            self.listener.unsubscribe(self.stream_id);
         }
     }
 }
 
-/// Where a consumer's frames come from; one for all of them.
+/// The origin of a consumer's frames, shared by all of them.
 pub struct Origin {
     pub counters: Arc<Counters>,
-    pub metadata: Option<Known>,
+    pub metadata: Option<SourceMetadata>,
 }
 
 impl Origin {
-    /// What is known of frames of that epoch and version. Version 0 is none.
+    /// The metadata of frames of that epoch and version. Version 0 is none.
     #[inline]
-    pub fn shown(&self, py: Python<'_>, epoch: u64, version: u32) -> PyResult<Option<Arc<Shown>>> {
+    pub fn view(&self, py: Python<'_>, epoch: u64, version: u32) -> PyResult<Option<Arc<MetadataView>>> {
         match &self.metadata {
             Some(known) if version != 0 => known.at(py, epoch, version),
             _ => Ok(None),
         }
     }
 
-    /// The version, where it says that the tensor's elements are others than its header has it.
+    /// The version, if it declares another element type than the tensor's header.
     pub fn extended(
         &self,
         py: Python<'_>,
         epoch: u64,
         version: u32,
         tensor: &Tensor,
-    ) -> PyResult<Option<Arc<Shown>>> {
-        let applies = |s: &Arc<Shown>| s.extension.as_ref().is_some_and(|e| e.applies_to(tensor));
-        Ok(self.shown(py, epoch, version)?.filter(applies))
+    ) -> PyResult<Option<Arc<MetadataView>>> {
+        let applies = |s: &Arc<MetadataView>| s.extension.as_ref().is_some_and(|e| e.applies_to(tensor));
+        Ok(self.view(py, epoch, version)?.filter(applies))
     }
 }

@@ -1,4 +1,4 @@
-//! `Producer`: offer a copy, or claim a slot and write in place.
+//! `Producer`: offers a copy of an array, or claims a slot to write in place.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -6,37 +6,41 @@ use std::sync::atomic::Ordering;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use tensorpool_core::announce::{AnnouncedPool, PoolAnnounce};
-use tensorpool_core::contain::AllowedBases;
-use tensorpool_core::driver_messages::Role;
-use tensorpool_core::fork::Birth;
-use tensorpool_core::layout::*;
-use tensorpool_core::region::Access;
-use tensorpool_core::ring::Mapping;
+use tensorpool_core::os::fork::ForkGuard;
+use tensorpool_core::shm::containment::AllowedBases;
+use tensorpool_core::shm::epoch::MappedEpoch;
+use tensorpool_core::shm::region::Access;
+use tensorpool_core::wire::announce::{AnnouncedPool, PoolAnnounce};
+use tensorpool_core::wire::driver::Role;
+use tensorpool_core::wire::layout::*;
 use tensorpool_dataplane::producer as plane;
-use tensorpool_dataplane::producer::{Outcome, Tags};
+use tensorpool_dataplane::producer::{FrameStamp, Outcome};
 
+use crate::array_input::{self, ArrayInput};
 use crate::arrays;
-use crate::context::Conductor;
+use crate::conductor::Conductor;
 use crate::errors;
 use crate::extension::{Declared, Extension, Given};
-use crate::lease::{self, LeaseTerms};
-use crate::offered::Offered;
+use crate::offer_result::OfferResult;
+use crate::options::{self, GrantOptions, LeaseParameters};
 use crate::progress::{self, Meter};
 use crate::slot::Slot;
-use crate::source::{self, Source};
-use crate::wishes::Grants;
 
-/// Up to this size the copy is over before another thread that gets the interpreter would have woken up.
+/// Up to this size the copy ends before another thread could have acquired the interpreter.
 const KEEPS_INTERPRETER_BYTES: u64 = 64 << 10;
 
+/// The native part of `tensorpool.Producer`: writes frames into the ring of a stream and publishes their
+/// descriptors.
+///
+/// Several threads may use one producer; it orders their frames. Every method raises `ForkedError` in a
+/// forked child. `tensorpool.open().producer(...)` creates one.
 #[pyclass(frozen, subclass, module = "tensorpool._native")]
 pub struct Producer {
     producer: Arc<plane::Producer>,
     conductor: Py<Conductor>,
     id: u64,
     declared: Declared,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 impl Producer {
@@ -44,13 +48,13 @@ impl Producer {
         (self.producer.clone(), self.conductor.clone_ref(py))
     }
 
-    /// What does the work, for another part of this process.
-    pub fn at_home(&self, py: Python<'_>) -> PyResult<Arc<plane::Producer>> {
-        errors::at_home(py, self.birth)?;
+    /// The native producer, for other parts of this process.
+    pub fn plane(&self, py: Python<'_>) -> PyResult<Arc<plane::Producer>> {
+        errors::check_fork(py, self.fork_guard)?;
         Ok(self.producer.clone())
     }
 
-    /// Asks the Python side to declare a type that has no number on the wire. False: it stays refused.
+    /// Asks Python to declare a type without a number in the registry. False: it stays refused.
     #[cold]
     fn declare(slf: &Bound<'_, Self>, refused: &PyErr, named: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
         let value = refused.value(slf.py());
@@ -65,7 +69,7 @@ impl Producer {
         }
     }
 
-    /// The registry's number for a type to claim, and how it is carried, with the version that says so.
+    /// The registry number of a type to claim, how it is carried, and the version that declares it.
     fn element(
         slf: &Bound<'_, Self>,
         dtype: &Bound<'_, PyAny>,
@@ -74,7 +78,7 @@ impl Producer {
         for is_retry in [false, true] {
             let (version, extension) = slf.get().declared.now();
             match (arrays::parse_dtype(py, dtype), extension) {
-                (Ok(plain), Some(e)) if e.carrier == plain => return Err(source::mistakable(py, &e)),
+                (Ok(plain), Some(e)) if e.carrier == plain => return Err(array_input::mistakable(py, &e)),
                 (Ok(plain), _) => return Ok((plain, version, None)),
                 (Err(_), Some(e)) if e.is_called(dtype) => return Ok((e.carrier, version, Some(e))),
                 (Err(error), _) if is_retry || !Self::declare(slf, &error, Some(dtype))? => {
@@ -87,10 +91,10 @@ impl Producer {
     }
 }
 
-/// Regions that this process made, handed over as a dict.
+/// Regions that this process created, as a dict.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-struct OwnRegions {
+struct OwnedRegions {
     producer_id: u32,
     epoch: u64,
     nslots: u32,
@@ -99,7 +103,7 @@ struct OwnRegions {
     base_dirs: Vec<String>,
 }
 
-impl OwnRegions {
+impl OwnedRegions {
     fn announce(self, stream_id: u32) -> PoolAnnounce {
         let nslots = self.nslots;
         PoolAnnounce {
@@ -123,7 +127,10 @@ impl OwnRegions {
 
 #[pymethods]
 impl Producer {
-    /// With `own` regions it maps and announces them; with a `lease` it writes into what a driver gives it.
+    /// Adds a producer to the conductor. With `own` it maps and announces regions that this process
+    /// created. With `lease` it writes into a driver's regions.
+    ///
+    /// Raises `RegionRejected` if a region is invalid, `ValueError` unless exactly one of the two is given.
     #[new]
     #[pyo3(signature = (conductor, *, stream_id, descriptor_channel, descriptor_stream_id, publish_timestamps, prefault, announce_period_ns, qos_period_ns, grants, own = None, lease = None))]
     fn new(
@@ -135,9 +142,9 @@ impl Producer {
         prefault: bool,
         announce_period_ns: u64,
         qos_period_ns: u64,
-        grants: Grants,
-        own: Option<OwnRegions>,
-        lease: Option<LeaseTerms>,
+        grants: GrantOptions,
+        own: Option<OwnedRegions>,
+        lease: Option<LeaseParameters>,
     ) -> PyResult<Self> {
         let py = conductor.py();
         let (control_channel, control_stream_id) = conductor.get().control();
@@ -151,7 +158,7 @@ impl Producer {
             qos_period_ns,
             control_channel,
             control_stream_id,
-            floors: grants.floors(),
+            progress_limits: grants.progress_limits(),
             policy: grants.policy(),
             prefault,
         };
@@ -160,46 +167,63 @@ impl Producer {
                 let bases = AllowedBases::new(&own.base_dirs)?;
                 let regions = own.announce(stream_id);
                 let mapping = py
-                    .detach(|| Mapping::open(&regions, &bases, Access::Write))
+                    .detach(|| MappedEpoch::open(&regions, &bases, Access::Write))
                     .map_err(|e| errors::region(py, &e))?;
                 let config = plane::Config { announce: Some(regions), ..config };
                 py.detach(|| plane::Producer::new(config, Arc::new(mapping)))
             }
-            (None, Some(lease)) => plane::Producer::leased(config, lease.terms(stream_id, Role::Producer)?),
+            (None, Some(lease)) => plane::Producer::leased(config, lease.options(stream_id, Role::Producer)?),
             _ => return Err(PyValueError::new_err("a producer has either regions of its own or a lease")),
         };
         let producer = Arc::new(producer);
-        let id = conductor.get().home(py)?.add(producer.clone());
+        let id = conductor.get().add(py, producer.clone())?;
         Ok(Self {
             producer,
             conductor: conductor.clone().unbind(),
             id,
             declared: Declared::default(),
-            birth: Birth::here(),
+            fork_guard: ForkGuard::current(),
         })
     }
 
-    /// Frames from here on carry this metadata version, and arrays of the extension's type go as its carrier.
+    /// Sets the metadata version of the frames that follow, and the element type that their carrier stands
+    /// for.
     #[pyo3(signature = (meta_version, extension = None))]
     fn describe(&self, py: Python<'_>, meta_version: u32, extension: Option<Given<'_>>) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         self.declared.set(meta_version, extension.map(Extension::new).transpose()?);
         Ok(())
     }
 
-    /// The metadata version that frames carry; 0 is none.
+    /// The metadata version of the next frame. 0: none.
     #[getter]
     fn meta_version(&self, py: Python<'_>) -> PyResult<u32> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(self.declared.now().0)
     }
 
-    /// How the lease stands; None for one that owns its regions.
+    /// Returns the state of the lease: its ids, how often it was granted, refused and ended, and why there
+    /// is none (`code`, `message`). None for a producer that owns its regions.
     fn lease<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
-        errors::at_home(py, self.birth)?;
-        lease::status(py, self.producer.lease())
+        errors::check_fork(py, self.fork_guard)?;
+        options::lease_status(py, self.producer.lease())
     }
 
+    /// Copies an array into the next slot and publishes it. Never waits for a consumer.
+    ///
+    /// `array` is a numpy array, or an object with the buffer protocol or DLPack. `timestamp_ns` is the
+    /// time of the source; without it, it is the time of the commit. `dtype` names the element type: that
+    /// of the array, or for elements of one byte also another such type ("bytes", "bool"). `meta_version`
+    /// and `trace_id` replace those of the producer. Returns an outcome that is true if the frame was
+    /// published; a frame that cannot be published is counted, and raises nothing. Any thread may call
+    /// this; large arrays are copied without the GIL.
+    ///
+    /// Raises `UnsupportedDtype` for an element type that frames cannot carry, `TypeError` for an object
+    /// without such memory or with another `dtype`, `ValueError` for more than eight dimensions.
+    ///
+    ///     result = producer.offer(image)
+    ///     if not result:
+    ///         print(result.outcome)
     #[pyo3(signature = (array, *, timestamp_ns = None, dtype = None, meta_version = None, trace_id = 0))]
     fn offer<'py>(
         slf: &Bound<'py, Self>,
@@ -208,36 +232,47 @@ impl Producer {
         dtype: Option<&Bound<'py, PyAny>>,
         meta_version: Option<u32>,
         trace_id: u64,
-    ) -> PyResult<Offered> {
+    ) -> PyResult<OfferResult> {
         let py = slf.py();
         let this = slf.get();
-        errors::at_home(py, this.birth)?;
+        errors::check_fork(py, this.fork_guard)?;
         let (mut version, extension) = this.declared.now();
-        let source = match Source::new(array, dtype, extension.as_deref()) {
-            Ok(source) => source,
+        let input = match ArrayInput::new(array, dtype, extension.as_deref()) {
+            Ok(input) => input,
             Err(error) => {
                 if !Self::declare(slf, &error, None)? {
                     return Err(error);
                 }
                 let (later, extension) = this.declared.now();
                 version = later;
-                Source::new(array, dtype, extension.as_deref())?
+                ArrayInput::new(array, dtype, extension.as_deref())?
             }
         };
-        let tags = Tags { timestamp_ns, meta_version: meta_version.unwrap_or(version), trace_id };
-        let (memory, spec, len) = (source.memory(), source.spec, source.values_len);
+        let stamp = FrameStamp { timestamp_ns, meta_version: meta_version.unwrap_or(version), trace_id };
+        let (memory, spec, len) = (input.memory(), input.spec, input.values_len);
         // SAFETY: the source is held, and offer hands out a slot of at least `len` bytes.
         let fill = |dst| unsafe { memory.copy_to(dst) };
-        let at_once = if len <= KEEPS_INTERPRETER_BYTES {
-            this.producer.try_offer(spec, len, tags, fill)
+        let immediate = if len <= KEEPS_INTERPRETER_BYTES {
+            this.producer.try_offer(spec, len, stamp, fill)
         } else {
             None
         };
-        let offered = at_once.unwrap_or_else(|| py.detach(|| this.producer.offer(spec, len, tags, fill)));
-        Ok(Offered::new(offered))
+        let result = immediate.unwrap_or_else(|| py.detach(|| this.producer.offer(spec, len, stamp, fill)));
+        Ok(OfferResult::new(result))
     }
 
-    /// A slot to write into. Raises ClaimRefused where an offer would be dropped.
+    /// Claims the next slot, to be written in place. Never waits.
+    ///
+    /// The slot is published by `commit`, or at the end of `with`. Frames that are offered meanwhile are
+    /// published after it. `order` is "C" or "F". `progress` of "rows", "columns" or "bytes" lets consumers
+    /// read the frame while it is written: see `Slot.advance`. Any thread may call this.
+    ///
+    /// Raises `ClaimRefused` where an offer would be dropped: no pool is large enough, the slot is still
+    /// claimed, there is no lease, or the producer is closed. Raises `UnsupportedDtype` or `ValueError` for
+    /// a tensor that a frame cannot carry.
+    ///
+    ///     with producer.claim((480, 640), "uint16") as slot:
+    ///         camera.read_into(slot.array)
     #[pyo3(signature = (shape, dtype, *, order = "C", progress = None, timestamp_ns = None, meta_version = None, trace_id = 0))]
     fn claim(
         slf: &Bound<'_, Self>,
@@ -251,7 +286,7 @@ impl Producer {
     ) -> PyResult<Slot> {
         let py = slf.py();
         let this = slf.get();
-        errors::at_home(py, this.birth)?;
+        errors::check_fork(py, this.fork_guard)?;
         let major_order = match order {
             "C" => MAJOR_ORDER_ROW,
             "F" => MAJOR_ORDER_COLUMN,
@@ -270,13 +305,15 @@ impl Producer {
         }
         let spec = arrays::spec(dtype, major_order, &shape[..n])?;
         let len = spec.values_len().ok_or_else(|| PyValueError::new_err("the tensor is too large"))?;
-        let told = progress.map(|unit| progress::told_in(spec, unit)).transpose()?;
-        let tags = Tags { timestamp_ns, meta_version: meta_version.unwrap_or(version), trace_id };
-        let claim = match told {
+        let in_unit = progress.map(|unit| progress::in_unit(spec, unit)).transpose()?;
+        let stamp = FrameStamp { timestamp_ns, meta_version: meta_version.unwrap_or(version), trace_id };
+        let claim = match in_unit {
             None => py.detach(|| this.producer.claim(spec, len)),
-            Some((spec, stride, _)) => py.detach(|| this.producer.claim_told(spec, len, stride, tags)),
+            Some((spec, stride, _)) => {
+                py.detach(|| this.producer.claim_with_progress(spec, len, stride, stamp))
+            }
         };
-        let meter = told.map(|(spec, stride, unit)| Meter::new(unit, stride, &spec, len));
+        let meter = in_unit.map(|(spec, stride, unit)| Meter::new(unit, stride, &spec, len));
         let claim = claim.map_err(|outcome| {
             let message = match outcome {
                 Outcome::NoPool => {
@@ -290,43 +327,51 @@ impl Producer {
                 }
                 _ => "the producer is closed".to_owned(),
             };
-            errors::raise(py, "ClaimRefused", &message, |f| f.set_item("outcome", outcome.word()))
+            errors::raise(py, "ClaimRefused", &message, |f| f.set_item("outcome", outcome.as_str()))
         })?;
-        Ok(Slot::new(this.producer.clone(), claim, spec, tags, meter, extension, this.birth))
+        Ok(Slot::new(this.producer.clone(), claim, spec, stamp, meter, extension, this.fork_guard))
     }
 
+    /// The stream that this producer writes.
     #[getter]
     fn stream_id(&self) -> u32 {
         self.producer.stream_id()
     }
 
+    /// The epoch that frames are written to. None while there is no lease.
     #[getter]
     fn epoch(&self, py: Python<'_>) -> PyResult<Option<u64>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.producer.epoch()))
     }
 
-    /// The sequence the next frame will get.
+    /// The sequence of the next frame.
     #[getter]
     fn next_seq(&self, py: Python<'_>) -> PyResult<u64> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.producer.next_seq()))
     }
 
+    /// Whether a consumer subscribes to the descriptor stream.
     #[getter]
     fn is_connected(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.producer.is_connected()))
     }
 
+    /// Whether the publication of descriptors exists.
     #[getter]
     fn is_ready(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.producer.is_ready()))
     }
 
+    /// Returns the number of frames by outcome, of holes and of bytes, and counters of per-consumer
+    /// streams.
+    ///
+    /// `tensorpool.Producer.ledger` gives the frames as one object.
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         let c = self.producer.counters();
         let dict = PyDict::new(py);
         for (name, counter) in [
@@ -345,36 +390,40 @@ impl Producer {
         ] {
             dict.set_item(name, counter.load(Ordering::Relaxed))?;
         }
-        let lanes = self.producer.lane_counters();
-        dict.set_item("lane_published", lanes.published.load(Ordering::Relaxed))?;
-        dict.set_item("lane_limited", lanes.limited.load(Ordering::Relaxed))?;
-        dict.set_item("lane_lost", lanes.lost.load(Ordering::Relaxed))?;
-        dict.set_item("progress_sent", lanes.progress_sent.load(Ordering::Relaxed))?;
-        dict.set_item("progress_lost", lanes.progress_lost.load(Ordering::Relaxed))?;
+        let per_consumer = self.producer.per_consumer_counters();
+        dict.set_item("lane_published", per_consumer.published.load(Ordering::Relaxed))?;
+        dict.set_item("lane_limited", per_consumer.limited.load(Ordering::Relaxed))?;
+        dict.set_item("lane_lost", per_consumer.lost.load(Ordering::Relaxed))?;
+        dict.set_item("progress_sent", per_consumer.progress_sent.load(Ordering::Relaxed))?;
+        dict.set_item("progress_lost", per_consumer.progress_lost.load(Ordering::Relaxed))?;
         Ok(dict)
     }
 
-    /// Whether someone wants to hear of frames that are still filling, and can be told.
-    #[getter]
-    fn has_listeners(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
-        Ok(self.producer.has_listeners())
+    /// Whether a consumer asks for progress, and progress can be sent.
+    #[getter(has_listeners)]
+    fn has_progress_consumers(&self, py: Python<'_>) -> PyResult<bool> {
+        errors::check_fork(py, self.fork_guard)?;
+        Ok(self.producer.has_progress_consumers())
     }
 
-    /// Consumers known by their hellos, and those with a descriptor stream of their own.
+    /// Returns how many consumers sent a hello, and how many of them have a per-consumer descriptor stream.
     fn consumers(&self, py: Python<'_>) -> PyResult<(usize, usize)> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.producer.consumers()))
     }
 
-    /// Consumers that have mapped the epoch which is written now, by the QoS that they report.
+    /// Returns how many consumers have mapped the current epoch, by their QoS reports.
     fn readers(&self, py: Python<'_>) -> PyResult<usize> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.producer.readers()))
     }
 
+    /// Stops publishing, returns the lease and unmaps the regions.
+    ///
+    /// Frames that were received stay readable. Later offers return "closed". Any thread may call this,
+    /// more than once.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         self.conductor.get().remove(py, self.id);
         Ok(())
     }

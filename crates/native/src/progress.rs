@@ -1,4 +1,4 @@
-//! Frames that are still filling: what a producer counts them in, and what a consumer may read of them.
+//! Partial frames: the unit of a producer's progress, and what a consumer may read.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -6,19 +6,19 @@ use std::sync::Arc;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use tensorpool_core::fork::Birth;
-use tensorpool_core::layout::*;
-use tensorpool_core::prefix::{self, Unit};
-use tensorpool_core::spoken::ProgressState;
-use tensorpool_core::tensor::TensorSpec;
+use tensorpool_core::os::fork::ForkGuard;
+use tensorpool_core::shm::filled::{self, Unit};
+use tensorpool_core::shm::tensor::TensorSpec;
+use tensorpool_core::wire::control::ProgressState;
+use tensorpool_core::wire::layout::*;
 use tensorpool_dataplane::consumer as plane;
 
-use crate::metadata::{Origin, Shown};
+use crate::metadata::{MetadataView, Origin};
 use crate::{arrays, errors};
 
-/// The unit by its word, the spec that declares it, and the bytes of one.
-pub fn told_in(spec: TensorSpec, word: &str) -> PyResult<(TensorSpec, u32, Unit)> {
-    let (unit, remedy) = match word {
+/// The spec with the unit of that name, the bytes of one unit, and the unit.
+pub fn in_unit(spec: TensorSpec, unit_name: &str) -> PyResult<(TensorSpec, u32, Unit)> {
+    let (unit, remedy) = match unit_name {
         "rows" => (Unit::Rows, "rows follow one another only in order \"C\""),
         "columns" => {
             (Unit::Columns, "columns follow one another only in order \"F\", with 2 dimensions at most")
@@ -30,44 +30,46 @@ pub fn told_in(spec: TensorSpec, word: &str) -> PyResult<(TensorSpec, u32, Unit)
             )));
         }
     };
-    let told = spec.told_in(unit);
-    let (spec, stride) = told.ok_or_else(|| PyValueError::new_err(format!("progress {word:?}: {remedy}")))?;
+    let in_unit = spec.with_progress_unit(unit);
+    let (spec, stride) =
+        in_unit.ok_or_else(|| PyValueError::new_err(format!("progress {unit_name:?}: {remedy}")))?;
     Ok((spec, stride, unit))
 }
 
-/// How far a slot is, in the unit that it was claimed with.
+/// The progress of a slot, in the unit it was claimed with.
 pub struct Meter {
     unit_bytes: u64,
     /// How many units there are, and how many of them are filled.
     units: u64,
     filled: u64,
-    word: &'static str,
+    unit_name: &'static str,
 }
 
 impl Meter {
     pub fn new(unit: Unit, stride: u32, spec: &TensorSpec, len: u64) -> Self {
-        let dim = spec.dims[prefix::outermost(spec.major_order, spec.ndims)] as u64;
-        let (unit_bytes, units, word) = match unit {
+        let dim = spec.dims[filled::outermost(spec.major_order, spec.ndims)] as u64;
+        let (unit_bytes, units, unit_name) = match unit {
             Unit::Bytes => (1, len, "bytes"),
             Unit::Rows => (u64::from(stride), dim, "rows"),
             Unit::Columns => (u64::from(stride), dim, "columns"),
         };
-        Self { unit_bytes, units, filled: 0, word }
+        Self { unit_bytes, units, filled: 0, unit_name }
     }
 
     pub fn filled(&self) -> u64 {
         self.filled
     }
 
-    /// The bytes that are in place once `units` are.
+    /// The filled bytes once `units` are filled.
     pub fn raise_to(&mut self, units: u64) -> PyResult<u64> {
-        let Self { filled, word, .. } = *self;
+        let Self { filled, unit_name, .. } = *self;
         if units > self.units {
-            let message = format!("{units} {word} are filled, and the slot has only {}", self.units);
+            let message = format!("{units} {unit_name} are filled, and the slot has only {}", self.units);
             return Err(PyValueError::new_err(message));
         }
         if units < filled {
-            let message = format!("{units} {word} are filled, and before it were {filled}: report the total");
+            let message =
+                format!("{units} {unit_name} are filled, and before it were {filled}: report the total");
             return Err(PyValueError::new_err(message));
         }
         self.filled = units;
@@ -75,54 +77,66 @@ impl Meter {
     }
 }
 
+/// The filled part of a frame that its producer is still writing.
+///
+///     for part in consumer.progress():
+///         with part:                    # raises FrameOverwritten at the end if the slot was reused
+///             work(part.array)
+///
+/// Nothing is copied. Check after the use, with `with part:` or `valid()`, that the slot still belongs to
+/// the frame. Any thread may use it. In a forked child `array` and `valid` raise `ForkedError`.
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct Progress {
-    part: plane::Part,
+    part: plane::PartialFrame,
     origin: Arc<Origin>,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 impl Progress {
-    pub fn new(part: plane::Part, origin: Arc<Origin>, birth: Birth) -> Self {
-        Self { part, origin, birth }
+    pub fn new(part: plane::PartialFrame, origin: Arc<Origin>, fork_guard: ForkGuard) -> Self {
+        Self { part, origin, fork_guard }
     }
 
-    /// The version that says that its elements are others than the header has it.
-    fn extended(&self, py: Python<'_>) -> PyResult<Option<Arc<Shown>>> {
-        if !self.birth.is_here() {
+    /// The version that declares another element type than the header.
+    fn extended(&self, py: Python<'_>) -> PyResult<Option<Arc<MetadataView>>> {
+        if !self.fork_guard.is_owner() {
             return Ok(None);
         }
-        let info = &self.part.located.info;
+        let info = &self.part.slot_ref.info;
         self.origin.extended(py, self.part.mapping.epoch, info.meta_version, &info.tensor)
     }
 
-    /// The number of whole slices along `axis`, if those are what follows one another.
+    /// The number of complete slices along `axis`, if those are contiguous.
     fn along(&self, axis: usize) -> Option<i32> {
-        self.part.whole.filter(|w| w.axis == axis).map(|w| w.count)
+        self.part.filled_slices.filter(|w| w.axis == axis).map(|w| w.count)
     }
 
-    fn holds(&self) -> bool {
-        self.part.mapping.still_belongs(self.part.located.seq)
+    fn is_unchanged(&self) -> bool {
+        self.part.mapping.still_belongs(self.part.slot_ref.seq)
     }
 }
 
 #[pymethods]
 impl Progress {
+    /// The stream of the frame.
     #[getter]
     fn stream_id(&self) -> u32 {
         self.part.mapping.stream_id
     }
 
+    /// The epoch of the frame.
     #[getter]
     fn epoch(&self) -> u64 {
         self.part.mapping.epoch
     }
 
+    /// The number of the frame within its epoch.
     #[getter]
     fn seq(&self) -> u64 {
-        self.part.located.seq
+        self.part.slot_ref.seq
     }
 
+    /// The state of the frame: "started", "progress", "complete", or "unknown".
     #[getter]
     fn state(&self) -> &'static str {
         match self.part.state {
@@ -133,64 +147,68 @@ impl Progress {
         }
     }
 
+    /// Bytes of the payload that are written, from its start.
     #[getter]
     fn bytes_filled(&self) -> u64 {
         self.part.filled
     }
 
-    /// The bytes that the frame will have.
+    /// Bytes of the complete frame.
     #[getter]
     fn nbytes(&self) -> u32 {
-        self.part.located.info.values_len_bytes
+        self.part.slot_ref.info.values_len_bytes
     }
 
-    /// The shape that the frame will have.
+    /// The shape of the complete frame.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        let shape = self.part.located.info.tensor.shape();
+        let shape = self.part.slot_ref.info.tensor.shape();
         let extended = self.extended(py)?;
         let is_pair = extended.as_ref().and_then(|s| s.extension.as_ref()).is_some_and(|e| e.pair);
         PyTuple::new(py, if is_pair { &shape[..shape.len() - 1] } else { shape })
     }
 
+    /// The name of the element type.
     #[getter]
     fn element_type(&self, py: Python<'_>) -> PyResult<Cow<'static, str>> {
         let extended = self.extended(py)?;
         Ok(match extended.as_ref().and_then(|s| s.extension.as_ref()) {
             Some(extension) => extension.name().to_owned().into(),
-            None => arrays::dtype_name(self.part.located.info.tensor.dtype).into(),
+            None => arrays::dtype_name(self.part.slot_ref.info.tensor.dtype).into(),
         })
     }
 
-    /// Whole rows that may be read; None for a frame that does not fill row by row.
+    /// Complete rows that may be read. None for a frame that is not written row by row.
     #[getter]
     fn rows(&self) -> Option<i32> {
-        let is_row_major = self.part.located.info.tensor.major_order == MAJOR_ORDER_ROW;
+        let is_row_major = self.part.slot_ref.info.tensor.major_order == MAJOR_ORDER_ROW;
         self.along(0).filter(|_| is_row_major)
     }
 
-    /// Whole columns that may be read; None for a frame that does not fill column by column.
+    /// Complete columns that may be read. None for a frame that is not written column by column.
     #[getter]
     fn columns(&self) -> Option<i32> {
-        let tensor = &self.part.located.info.tensor;
+        let tensor = &self.part.slot_ref.info.tensor;
         self.along(1).filter(|_| tensor.ndims == 2 && tensor.major_order == MAJOR_ORDER_COLUMN)
     }
 
-    /// What may be read: the whole rows (or columns) so far. Read-only, and not copied.
+    /// The complete rows (or columns) so far as a read-only numpy array, without a copy.
+    ///
+    /// Check `valid()` after the use, or use `with part:`.
     #[getter]
     fn array<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let this = slf.get();
-        errors::at_home(slf.py(), this.birth)?;
+        errors::check_fork(slf.py(), this.fork_guard)?;
         let part = &this.part;
-        let tensor = &part.located.info.tensor;
+        let tensor = &part.slot_ref.info.tensor;
         let n = usize::from(tensor.ndims);
         let mut shape = tensor.dims;
-        match part.whole {
-            Some(whole) => shape[whole.axis] = whole.count,
-            // Nothing of it is known to be there.
-            None => shape[prefix::outermost(tensor.major_order, tensor.ndims)] = 0,
+        match part.filled_slices {
+            Some(filled_slices) => shape[filled_slices.axis] = filled_slices.count,
+            // It is unknown which part is filled.
+            None => shape[filled::outermost(tensor.major_order, tensor.ndims)] = 0,
         }
-        let data = part.mapping.payload(part.located.pool, part.located.seq);
+        let data = part.mapping.payload(part.slot_ref.pool, part.slot_ref.seq);
         // SAFETY: the header's rules held the extent of the whole against the payload, and the payload against
         // the pool; this object is the base, and it holds the mapping.
         let array = unsafe {
@@ -202,17 +220,21 @@ impl Progress {
         }
     }
 
-    /// Whether the slot is still this frame's: what was read of it is what was written.
+    /// Returns whether the slot still belongs to this frame, so that everything read so far was of this
+    /// frame.
     fn valid(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
-        Ok(self.holds())
+        errors::check_fork(py, self.fork_guard)?;
+        Ok(self.is_unchanged())
     }
 
+    /// Returns the partial frame.
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
-        errors::at_home(slf.py(), slf.get().birth)?;
+        errors::check_fork(slf.py(), slf.get().fork_guard)?;
         Ok(slf.clone())
     }
 
+    /// Raises `FrameOverwritten` if the producer reused the slot, unless another exception leaves the
+    /// block.
     #[pyo3(signature = (exc_type, exc, traceback))]
     fn __exit__(
         &self,
@@ -225,8 +247,8 @@ impl Progress {
         if exc_type.is_some() {
             return Ok(false);
         }
-        errors::at_home(py, self.birth)?;
-        if self.holds() {
+        errors::check_fork(py, self.fork_guard)?;
+        if self.is_unchanged() {
             return Ok(false);
         }
         let (stream_id, epoch, seq) = (self.stream_id(), self.epoch(), self.seq());
@@ -241,26 +263,28 @@ impl Progress {
         }))
     }
 
-    fn __repr__(&self) -> String {
-        format!(
-            "<Progress stream={} epoch={} seq={} {} bytes={}/{}>",
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(format!(
+            "<Progress stream={} epoch={} seq={} shape={} dtype={} {} bytes={}/{}>",
             self.stream_id(),
             self.epoch(),
             self.seq(),
+            self.shape(py)?.repr()?,
+            self.element_type(py)?,
             self.state(),
             self.part.filled,
             self.nbytes()
-        )
+        ))
     }
 }
 
-/// What the consumer's counters say of progress.
+/// A consumer's progress counters.
 pub fn counters(counters: &Arc<plane::Counters>) -> [(&'static str, u64); 5] {
     let c = &counters.progress;
     let get = |counter: &std::sync::atomic::AtomicU64| counter.load(std::sync::atomic::Ordering::Relaxed);
     [
-        ("heard", get(&c.heard)),
-        ("news", get(&c.news)),
+        ("heard", get(&c.received)),
+        ("news", get(&c.accepted)),
         ("late", get(&c.late)),
         ("backwards", get(&c.backwards)),
         ("refused", get(&c.refused)),

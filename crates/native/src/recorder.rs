@@ -1,27 +1,36 @@
-//! `Recorder`: the loop that takes frames into arenas; `Arena`: rows, gaps and payloads on their way to disk.
+//! `Recorder`: the loop that copies frames into arenas; `Arena`: rows, gaps and payloads on their way to
+//! disk.
 
 use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use tensorpool_core::fork::Birth;
-use tensorpool_core::layout::DTYPE_UINT8;
-use tensorpool_core::track::{self, Row};
+use tensorpool_core::os::fork::ForkGuard;
+use tensorpool_core::recording::rows::{self, Row};
+use tensorpool_core::recording::stream_buffer;
+use tensorpool_core::wire::layout::DTYPE_UINT8;
 use tensorpool_dataplane::recorder as plane;
 
 use crate::consumer::Consumer;
-use crate::waiting::bounded;
+use crate::wait::bounded;
 use crate::{arrays, errors};
 
+/// Reads consumers and copies their frames into arenas, on a thread of its own.
+///
+/// Any thread may call the methods. All of them raise `ForkedError` in a forked child.
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct Recorder {
     recorder: Arc<plane::Recorder>,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 #[pymethods]
 impl Recorder {
+    /// Starts the thread with `buffer_bytes` of memory for payloads, in chunks of `chunk_bytes`. An arena
+    /// is handed over once it has `rows` rows, or after `age_ns`.
+    ///
+    /// Raises `ValueError` for sizes of 0 or above the limits, and for an unknown idle strategy.
     #[new]
     #[pyo3(signature = (*, buffer_bytes, chunk_bytes, rows, age_ns, idle))]
     fn new(
@@ -37,10 +46,11 @@ impl Recorder {
             return Err(PyValueError::new_err("a recorder needs memory: chunks of up to 1 GiB, and rows"));
         }
         let recorder = py.detach(|| plane::Recorder::start(buffer_bytes, chunk_bytes, rows, age_ns, idle))?;
-        Ok(Self { recorder: Arc::new(recorder), birth: Birth::here() })
+        Ok(Self { recorder: Arc::new(recorder), fork_guard: ForkGuard::current() })
     }
 
-    /// Reads `consumer` from here on; `resume` is the epoch and the last sequence that are recorded already.
+    /// Records `consumer` from now on. No other code may poll it. `resume`: the epoch and last sequence
+    /// that are recorded already.
     #[pyo3(signature = (consumer, resume = None))]
     fn add(
         &self,
@@ -48,57 +58,59 @@ impl Recorder {
         consumer: &Bound<'_, Consumer>,
         resume: Option<(u64, u64)>,
     ) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         let plane = consumer.get().plane();
         py.detach(|| self.recorder.add(plane, resume));
         Ok(())
     }
 
-    /// Stops reading a stream. What there is of it can still be taken.
+    /// Stops reading a stream. Its recorded frames can still be taken.
     fn remove(&self, py: Python<'_>, stream_id: u32) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         py.detach(|| self.recorder.remove(stream_id));
         Ok(())
     }
 
-    /// The next arena, or None if there was none within `timeout` seconds.
+    /// Returns the next arena. None if there was none within `timeout` seconds.
     fn take(&self, py: Python<'_>, timeout: f64) -> PyResult<Option<Arena>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         let taken = py.detach(|| self.recorder.take(bounded(timeout)));
         Ok(taken.map(|arena| Arena { arena }))
     }
 
-    /// Has everything handed over; False if it was not within `timeout` seconds.
+    /// Hands over everything recorded so far. Returns False if that took longer than `timeout` seconds.
     fn flush(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.recorder.flush(bounded(timeout))))
     }
 
+    /// Sets the age after which an arena is handed over although it is not full.
     fn set_age_ns(&self, py: Python<'_>, age_ns: u64) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         py.detach(|| self.recorder.set_age_ns(age_ns));
         Ok(())
     }
 
+    /// Sets the reason of frames that find no room in the buffer: the full disk, or else the backlog.
     fn set_disk_is_full(&self, py: Python<'_>, is_full: bool) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         self.recorder.set_disk_is_full(is_full);
         Ok(())
     }
 
-    /// The buffer in use and as a whole, and for each stream rows, bytes, lost sequences and strays.
+    /// Returns the buffer in use and in total, and for each stream rows, bytes, lost sequences and strays.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        errors::at_home(py, self.birth)?;
-        let ((used, total), lanes, waiting) =
+        errors::check_fork(py, self.fork_guard)?;
+        let ((used, total), streams_stats, waiting) =
             py.detach(|| (self.recorder.buffer(), self.recorder.stats(), self.recorder.waiting()));
         let streams = PyDict::new(py);
-        for lane in lanes {
-            let (one, counts) = (PyDict::new(py), lane.counts);
-            one.set_item("rows", counts.rows)?;
-            one.set_item("bytes", counts.bytes)?;
-            one.set_item("lost", counts.lost)?;
-            one.set_item("strays", counts.strays)?;
-            streams.set_item(lane.stream_id, one)?;
+        for stream in streams_stats {
+            let (stats, counts) = (PyDict::new(py), stream.counts);
+            stats.set_item("rows", counts.rows)?;
+            stats.set_item("bytes", counts.bytes)?;
+            stats.set_item("lost", counts.lost)?;
+            stats.set_item("strays", counts.strays)?;
+            streams.set_item(stream.stream_id, stats)?;
         }
         let dict = PyDict::new(py);
         dict.set_item("used_bytes", used)?;
@@ -108,9 +120,9 @@ impl Recorder {
         Ok(dict)
     }
 
-    /// Ends the loop. What is there can still be taken.
+    /// Ends the thread. Recorded frames can still be taken.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         py.detach(|| self.recorder.close());
         Ok(())
     }
@@ -118,27 +130,31 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        if !self.birth.is_here() {
+        if !self.fork_guard.is_owner() {
             return self.recorder.forget();
         }
-        // Forgotten without a close: the loop ends within a turn, and needs no interpreter for that.
+        // Dropped without a close: the loop ends within one duty cycle, and needs no interpreter for that.
         self.recorder.close();
     }
 }
 
-/// Its memory goes back to the recorder with the last array that shows it.
+/// Rows, gaps and payloads of one stream on their way to disk.
+///
+/// Its memory is reused once the last array over it is dropped.
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct Arena {
-    arena: track::Arena,
+    arena: rows::Arena,
 }
 
 #[pymethods]
 impl Arena {
+    /// The stream of the frames.
     #[getter]
     fn stream_id(&self) -> u32 {
         self.arena.stream_id
     }
 
+    /// The epoch of the frames.
     #[getter]
     fn epoch(&self) -> u64 {
         self.arena.epoch
@@ -148,7 +164,7 @@ impl Arena {
         self.arena.rows.len()
     }
 
-    /// The bytes of all rows, one after the other: see `tensorpool.recorder.arena.ROW`.
+    /// The bytes of all rows, in order: see `tensorpool.recorder.arena.ROW`.
     #[getter]
     fn rows<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let rows = &slf.get().arena.rows;
@@ -183,8 +199,8 @@ fn bytes<'py>(arena: &Bound<'py, Arena>, at: *mut u8, len: usize) -> PyResult<Bo
     unsafe { arrays::view(at, DTYPE_UINT8, &[len], &[1], false, arena.clone().into_any()) }
 }
 
-/// Why a recorder loses frames that it could have had: name and meaning.
+/// Returns the reasons why a recorder loses frames: name and meaning.
 #[pyfunction]
 pub fn recorder_reasons() -> Vec<(&'static str, &'static str)> {
-    track::REASONS.to_vec()
+    stream_buffer::REASONS.to_vec()
 }

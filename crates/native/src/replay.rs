@@ -1,26 +1,29 @@
-//! `ReplayRows` and `play_rows`: recorded frames back through producers, without the interpreter.
+//! `ReplayRows` and `replay_rows` (Python: `play_rows`): publication of recorded frames through producers,
+//! without the interpreter.
 
 use numpy::{PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use tensorpool_core::layout::MAX_DIMS;
-use tensorpool_core::mapped;
-use tensorpool_core::tensor::TensorSpec;
-use tensorpool_dataplane::playing::{Lane, Row, Score, Stop, Table, play};
+use tensorpool_core::os::prefetch;
+use tensorpool_core::shm::tensor::TensorSpec;
+use tensorpool_core::wire::layout::MAX_DIMS;
+use tensorpool_dataplane::replay::{ReplayStream, ReplayWindow, Row, RowTable, Stop, replay};
 
-use crate::checksum::Held;
+use crate::checksum::PinnedBuffer;
 use crate::producer::Producer;
 
-/// The rows of one batch of a recording, ready to be played. Holds the memory that their payloads lie in.
+/// The rows of one batch of a recording, ready to be published. Keeps the memory of their payloads.
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct ReplayRows {
-    held: Held,
-    table: Table,
+    pinned: PinnedBuffer,
+    table: RowTable,
 }
 
 #[pymethods]
 impl ReplayRows {
-    /// All columns have one row a frame, `dims` and `strides` eight numbers each.
+    /// Takes columns with one row per frame; `dims` and `strides` have eight numbers each.
+    ///
+    /// Raises `ValueError` if the columns differ in length, or a payload ends outside the arena.
     #[new]
     #[pyo3(signature = (arena, *, payload_at, payload_bytes, crc32c, dtype, major_order, ndims, dims, strides, timestamp_ns, meta_version, trace_id))]
     fn new(
@@ -37,8 +40,8 @@ impl ReplayRows {
         meta_version: PyReadonlyArray1<'_, u32>,
         trace_id: PyReadonlyArray1<'_, u64>,
     ) -> PyResult<Self> {
-        let held = Held::new(arena)?;
-        let room = held.bytes().len();
+        let pinned = PinnedBuffer::new(arena)?;
+        let room = pinned.bytes().len();
         let (at, len, crc32c) = (payload_at.as_slice()?, payload_bytes.as_slice()?, crc32c.as_slice()?);
         let (dtype, order, ndims) = (dtype.as_slice()?, major_order.as_slice()?, ndims.as_slice()?);
         let (dims, strides) = (dims.as_slice()?, strides.as_slice()?);
@@ -50,7 +53,7 @@ impl ReplayRows {
         if columns.iter().chain(&others).any(|rows| *rows != count) {
             return Err(PyValueError::new_err("columns differ in length"));
         }
-        let mut table = Table::with_capacity(count);
+        let mut table = RowTable::with_capacity(count);
         for i in 0..count {
             let start = usize::try_from(at[i]).unwrap_or(usize::MAX);
             let size = u32::try_from(len[i]).unwrap_or(u32::MAX);
@@ -62,7 +65,7 @@ impl ReplayRows {
             let spec = if usize::from(ndims[i]) > MAX_DIMS {
                 None
             } else {
-                TensorSpec::lying(dtype[i], order[i], &dims[from..to], &strides[from..to], size)
+                TensorSpec::from_parts(dtype[i], order[i], &dims[from..to], &strides[from..to], size)
             };
             let row = Row {
                 at: start,
@@ -74,35 +77,38 @@ impl ReplayRows {
             };
             table.push(row, spec);
         }
-        Ok(Self { held, table })
+        Ok(Self { pinned, table })
     }
 
     fn __len__(&self) -> usize {
         self.table.len()
     }
 
-    /// Rows whose payload is not what was written. Reads all of them, so that they are in memory afterwards.
+    /// Returns the rows whose payload does not match its checksum. Reads all payloads, so that they are in
+    /// memory afterwards.
     fn damaged(&self, py: Python<'_>) -> Vec<u32> {
-        py.detach(|| self.table.damaged(self.held.bytes()))
+        py.detach(|| self.table.damaged(self.pinned.bytes()))
     }
 
-    /// Brings the payloads into memory, and their pages into the page table, as far as the system can.
+    /// Loads the payloads into memory, and their pages into the page table, as far as possible.
     fn fetch(&self, py: Python<'_>) {
         py.detach(|| {
-            let bytes = self.held.bytes();
+            let bytes = self.pinned.bytes();
             if let Some(part) = bytes.get(self.table.extent()) {
-                mapped::fetch(part);
+                prefetch::prefetch(part);
             }
         });
     }
 }
 
-/// Plays a score: entry by entry the row of a lane, when it is due. `lanes` are (producer, rows, what is added to
-/// timestamps). Returns the first entry that was not played, why, in which lane, then bytes, frames that no
-/// reader would take, frames that were late, and the latest.
+/// Publishes a replay window: for each entry a row of a stream, when it is due.
+///
+/// `lanes` are (producer, rows, time added to timestamps). Returns the first entry that was not published,
+/// the reason, its stream, then bytes, frames that every reader would refuse, late frames, and the largest
+/// delay. Raises `ValueError` for an entry that names no row.
 #[pyfunction]
-#[pyo3(signature = (lanes, *, lane, row, due_ns, start, until_ns))]
-pub fn play_rows<'py>(
+#[pyo3(name = "play_rows", signature = (lanes, *, lane, row, due_ns, start, until_ns))]
+pub fn replay_rows<'py>(
     py: Python<'py>,
     lanes: Vec<(PyRef<'py, Producer>, Py<ReplayRows>, u64)>,
     lane: PyReadonlyArray1<'py, u16>,
@@ -118,27 +124,27 @@ pub fn play_rows<'py>(
     }
     let mut producers = Vec::with_capacity(lanes.len());
     for (producer, _, _) in &lanes {
-        producers.push(producer.at_home(py)?);
+        producers.push(producer.plane(py)?);
     }
     let parts: Vec<_> = producers
         .iter()
         .zip(&lanes)
         .map(|(producer, (_, rows, shift_ns))| {
             let rows = rows.get();
-            Lane { producer, table: &rows.table, bytes: rows.held.bytes(), shift_ns: *shift_ns }
+            ReplayStream { producer, table: &rows.table, bytes: rows.pinned.bytes(), shift_ns: *shift_ns }
         })
         .collect();
-    let score = Score { lane, row, due_ns };
-    let played = py.detach(|| play(&parts, &score, start, until_ns));
-    let (stop, at) = match played.stop {
+    let window = ReplayWindow { stream: lane, row, due_ns };
+    let result = py.detach(|| replay(&parts, &window, start, until_ns));
+    let (stop, at) = match result.stop {
         Stop::Done => ("done", 0),
         Stop::Time => ("time", 0),
-        Stop::Away(at) => ("away", at),
+        Stop::NotReady(at) => ("away", at),
         Stop::NoPool(at) => ("no_pool", at),
         Stop::Closed(at) => ("closed", at),
         Stop::Misread(at) => {
-            return Err(PyValueError::new_err(format!("entry {} names no row of lane {at}", played.next)));
+            return Err(PyValueError::new_err(format!("entry {} names no row of lane {at}", result.next)));
         }
     };
-    Ok((played.next, stop, at, played.bytes, played.unfit, played.late, played.late_max_ns))
+    Ok((result.next, stop, at, result.bytes, result.unfit, result.late, result.late_max_ns))
 }

@@ -1,4 +1,4 @@
-//! Region files for their owner, and a look at one for anybody.
+//! Functions on region files: create, assign, remove and read.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -6,23 +6,24 @@ use std::sync::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use tensorpool_core::assign::{self, Assignment};
-use tensorpool_core::contain::AllowedBases;
-use tensorpool_core::create::{self, EpochFiles, EpochSpec, PoolSpec};
-use tensorpool_core::fork::Birth;
-use tensorpool_core::layout::SUPERBLOCK_SIZE;
-use tensorpool_core::lock;
-use tensorpool_core::region::{Access, Region};
-use tensorpool_core::superblock::{Expected, RegionKind, Superblock};
-use tensorpool_core::time::monotonic_ns;
-use tensorpool_core::uri::RegionUri;
+use tensorpool_core::os::file_lock;
+use tensorpool_core::os::fork::ForkGuard;
+use tensorpool_core::os::time::monotonic_ns;
+use tensorpool_core::shm::assign::{self, Assignment};
+use tensorpool_core::shm::containment::AllowedBases;
+use tensorpool_core::shm::create::{self, EpochFiles, EpochSpec, PoolSpec};
+use tensorpool_core::shm::region::{Access, Region};
+use tensorpool_core::shm::superblock::{Expected, RegionKind, Superblock};
+use tensorpool_core::wire::layout::SUPERBLOCK_SIZE;
+use tensorpool_core::wire::region_uri::RegionUri;
 
 use crate::errors;
 
 /// The directory of an epoch, the URI of its header ring, and (pool id, stride, URI) of each pool.
-type Made = (PathBuf, String, Vec<(u16, u32, String)>);
+type EpochTuple = (PathBuf, String, Vec<(u16, u32, String)>);
 
-/// Makes the regions of an epoch; gives the directory, the header's URI and (pool id, stride, URI).
+/// Creates the regions of an epoch. Returns the directory, the header ring's URI, and (pool id, stride,
+/// URI) of each pool. Raises `RegionCreateError`, whose `reason` says why.
 #[pyfunction]
 #[pyo3(signature = (*, base, user, namespace, stream_id, epoch, nslots, pools, require_hugepages = false, prefault = false, dir_mode = 0o700, file_mode = 0o600, group = None))]
 pub fn create_epoch(
@@ -39,7 +40,7 @@ pub fn create_epoch(
     dir_mode: u32,
     file_mode: u32,
     group: Option<u32>,
-) -> PyResult<Made> {
+) -> PyResult<EpochTuple> {
     let pools = pool_specs(pools);
     let spec = EpochSpec {
         base,
@@ -58,11 +59,13 @@ pub fn create_epoch(
     let files = py
         .detach(|| create::create_epoch(&spec, u64::from(std::process::id()), monotonic_ns()))
         .map_err(|e| errors::create(py, &e))?;
-    Ok(made(files))
+    Ok(to_tuple(files))
 }
 
-/// Gives clean regions a further epoch: renames their directory, rewrites every superblock. A refusal
-/// changes nothing; after any other failure the regions are gone.
+/// Assigns a later epoch to regions that no writer held: renames their directory, rewrites every
+/// superblock.
+///
+/// Raises `RegionCreateError`. A refusal changes nothing; after any other failure the regions are removed.
 #[pyfunction]
 #[pyo3(signature = (directory, *, epoch, stream_id, nslots, pools, require_hugepages = false))]
 pub fn assign_epoch(
@@ -73,31 +76,32 @@ pub fn assign_epoch(
     nslots: u32,
     pools: Vec<(u16, u32)>,
     require_hugepages: bool,
-) -> PyResult<Made> {
+) -> PyResult<EpochTuple> {
     let pools = pool_specs(pools);
     let wanted = Assignment { directory, epoch, stream_id, nslots, pools, require_hugepages };
     let files = py
         .detach(|| assign::assign_epoch(&wanted, u64::from(std::process::id()), monotonic_ns()))
         .map_err(|e| errors::create(py, &e))?;
-    Ok(made(files))
+    Ok(to_tuple(files))
 }
 
 fn pool_specs(pools: Vec<(u16, u32)>) -> Vec<PoolSpec> {
     pools.into_iter().map(|(pool_id, stride_bytes)| PoolSpec { pool_id, stride_bytes }).collect()
 }
 
-fn made(files: EpochFiles) -> Made {
+fn to_tuple(files: EpochFiles) -> EpochTuple {
     let pools = files.pools.into_iter().map(|(p, uri)| (p.pool_id, p.stride_bytes, uri)).collect();
     (files.directory, files.header_uri, pools)
 }
 
-/// Removes an epoch directory with its regions, and only those.
+/// Removes an epoch directory with its regions, and only those. Raises `OSError` if that fails.
 #[pyfunction]
 pub fn remove_epoch(py: Python<'_>, directory: PathBuf) -> PyResult<()> {
     Ok(py.detach(|| create::remove_epoch(&directory))?)
 }
 
-/// Judges a region as a consumer would, and gives its superblock. `pool_id` None: a header ring.
+/// Validates a region as a consumer would, and returns its superblock. `pool_id` of None: a header ring.
+/// Raises `RegionRejected`, whose `reason` says why.
 #[pyfunction]
 #[pyo3(signature = (uri, *, base_dirs, epoch, stream_id, nslots, pool_id = None, stride_bytes = 0, layout_version = 1))]
 pub fn open_region<'py>(
@@ -121,7 +125,7 @@ pub fn open_region<'py>(
     superblock_dict(py, &region.map_err(|e| errors::region(py, &e))?.superblock())
 }
 
-/// The fields of a superblock, whatever they say.
+/// Returns the fields of a superblock, valid or not. Raises `ValueError` for fewer than 64 bytes.
 #[pyfunction]
 pub fn read_superblock<'py>(py: Python<'py>, data: &[u8]) -> PyResult<Bound<'py, PyDict>> {
     let head: &[u8; SUPERBLOCK_SIZE] = data
@@ -148,43 +152,46 @@ fn superblock_dict<'py>(py: Python<'py>, block: &Superblock) -> PyResult<Bound<'
     Ok(dict)
 }
 
-/// (path, require_hugepages) of a region URI; ValueError with the reason if it is none.
+/// Returns path and require_hugepages of a region URI. Raises `ValueError` with the reason if it is
+/// invalid.
 #[pyfunction]
 pub fn parse_region_uri(uri: &str) -> PyResult<(String, bool)> {
     let parsed = RegionUri::parse(uri).map_err(|e| PyValueError::new_err(format!("{uri:?}: {e}")))?;
     Ok((parsed.path, parsed.require_hugepages))
 }
 
-/// A user name that is safe as part of a directory name.
+/// Returns a user name that is safe as part of a directory name.
 #[pyfunction]
 pub fn sanitize_user(name: &str) -> String {
     create::sanitize_user(name)
 }
 
-/// A lock on a file that dies with its holder.
+/// A lock on a file, which the kernel releases when its holder dies.
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct FileLock {
-    lock: Mutex<Option<lock::FileLock>>,
-    birth: Birth,
+    lock: Mutex<Option<file_lock::FileLock>>,
+    fork_guard: ForkGuard,
 }
 
 #[pymethods]
 impl FileLock {
-    /// Raises LockHeld, with what the holder wrote, if someone else has it.
+    /// Acquires the lock and writes the text `holder` into the file. Raises `LockHeld`, with the holder's
+    /// text, if another process holds it, and `OSError` if the file cannot be opened.
     #[new]
     fn new(py: Python<'_>, path: PathBuf, holder: &str) -> PyResult<Self> {
-        match lock::FileLock::acquire(&path, holder) {
-            Ok(lock) => Ok(Self { lock: Mutex::new(Some(lock)), birth: Birth::here() }),
-            Err(lock::LockError::Held(who)) => {
+        match file_lock::FileLock::acquire(&path, holder) {
+            Ok(lock) => Ok(Self { lock: Mutex::new(Some(lock)), fork_guard: ForkGuard::current() }),
+            Err(file_lock::LockError::Held(who)) => {
                 let message = format!("{} is held by {who}", path.display());
                 Err(errors::raise(py, "LockHeld", &message, |f| f.set_item("holder", who)))
             }
-            Err(lock::LockError::Io(e)) => Err(e.into()),
+            Err(file_lock::LockError::Io(e)) => Err(e.into()),
         }
     }
 
+    /// Releases the lock. May be called again. Raises `ForkedError` in a forked child.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         if let Ok(mut lock) = self.lock.lock() {
             drop(lock.take());
         }

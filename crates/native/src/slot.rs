@@ -1,43 +1,55 @@
 //! `Slot`: a claimed slot, written in place and then committed or abandoned.
 
+use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use tensorpool_core::fork::Birth;
-use tensorpool_core::layout::*;
-use tensorpool_core::ring::Mapping;
-use tensorpool_core::tensor::TensorSpec;
+use pyo3::types::PyTuple;
+use tensorpool_core::os::fork::ForkGuard;
+use tensorpool_core::shm::epoch::MappedEpoch;
+use tensorpool_core::shm::tensor::TensorSpec;
+use tensorpool_core::wire::layout::*;
 use tensorpool_dataplane::producer as plane;
-use tensorpool_dataplane::producer::Tags;
+use tensorpool_dataplane::producer::FrameStamp;
 
 use crate::arrays;
 use crate::errors;
 use crate::extension::Extension;
-use crate::offered::Offered;
+use crate::offer_result::OfferResult;
 use crate::progress::Meter;
 
-/// Keeps a mapping alive for the arrays that look into it.
+/// Keeps a mapping alive for arrays over its memory.
 #[pyclass(frozen, module = "tensorpool._native")]
-struct Pin(#[allow(dead_code)] Arc<Mapping>);
+struct Pin(#[allow(dead_code)] Arc<MappedEpoch>);
 
 struct SlotState {
     claim: Option<plane::Claim>,
-    tags: Tags,
-    /// How far it is, where it was claimed with progress.
+    stamp: FrameStamp,
+    /// Its progress, if it was claimed with progress.
     meter: Option<Meter>,
     array: Option<Py<PyAny>>,
-    result: Option<plane::Offered>,
+    result: Option<plane::OfferResult>,
 }
 
-/// A claimed slot: a context manager that commits, or abandons on an exception.
+/// A claimed slot of a producer, written in place and then committed or abandoned.
+///
+///     with producer.claim((480, 640), "uint16") as slot:
+///         camera.read_into(slot.array)  # an exception abandons the slot
+///
+/// The end of the block commits the slot; an exception that leaves it abandons the slot. A slot that is
+/// dropped without either is abandoned. Descriptors are published in the order of the claims, so an open
+/// slot holds back those behind it. Any thread may use it. Every method raises `ForkedError` in a forked
+/// child.
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct Slot {
     producer: Arc<plane::Producer>,
+    /// Epoch and sequence, which are known after the claim ended, too.
+    key: (u64, u64),
     spec: TensorSpec,
     extension: Option<Arc<Extension>>,
     state: Mutex<SlotState>,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 impl Slot {
@@ -45,13 +57,14 @@ impl Slot {
         producer: Arc<plane::Producer>,
         claim: plane::Claim,
         spec: TensorSpec,
-        tags: Tags,
+        stamp: FrameStamp,
         meter: Option<Meter>,
         extension: Option<Arc<Extension>>,
-        birth: Birth,
+        fork_guard: ForkGuard,
     ) -> Self {
-        let state = Mutex::new(SlotState { claim: Some(claim), tags, meter, array: None, result: None });
-        Self { producer, spec, extension, state, birth }
+        let key = (claim.mapping().epoch, claim.seq);
+        let state = Mutex::new(SlotState { claim: Some(claim), stamp, meter, array: None, result: None });
+        Self { producer, key, spec, extension, state, fork_guard }
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, SlotState> {
@@ -59,7 +72,7 @@ impl Slot {
     }
 
     fn raise(&self, py: Python<'_>, to: impl FnOnce(u64) -> u64) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         let mut state = self.state();
         let SlotState { claim, meter, .. } = &mut *state;
         let claim = claim.as_ref().ok_or_else(|| ended(py))?;
@@ -71,9 +84,23 @@ impl Slot {
         Ok(())
     }
 
-    /// Takes the claim out, and the right to write from the array that was given out.
+    /// The state as text. A forked child cannot know it: there a thread that does not exist may hold the lock.
+    fn state_text(&self) -> Cow<'static, str> {
+        if !self.fork_guard.is_owner() {
+            return "of the parent process".into();
+        }
+        let state = self.state();
+        match (&state.claim, &state.meter, state.result) {
+            (Some(_), Some(meter), _) => format!("open filled={}", meter.filled()).into(),
+            (Some(_), None, _) => "open".into(),
+            (None, _, Some(result)) => result.outcome.as_str().into(),
+            (None, _, None) => "abandoned".into(),
+        }
+    }
+
+    /// Takes the claim, and makes the array that was given out read-only.
     fn end(&self, py: Python<'_>) -> PyResult<Option<plane::Claim>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         let (claim, array) = {
             let mut state = self.state();
             (state.claim.take(), state.array.take())
@@ -87,9 +114,14 @@ impl Slot {
 
 #[pymethods]
 impl Slot {
+    /// The memory of the slot as a writable numpy array, in the shape and dtype of the claim.
+    ///
+    /// Its first values are those of an earlier frame. After `commit` or `abandon` the array is read-only:
+    /// keep no views of it, because they stay writable. Raises `ClosedError` if it is first used after
+    /// that.
     #[getter]
     fn array<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         if let Some(array) = &self.state().array {
             return Ok(array.bind(py).clone());
         }
@@ -112,51 +144,78 @@ impl Slot {
         Ok(array)
     }
 
+    /// The sequence that the frame will have. Raises `ClosedError` once the slot is committed or abandoned.
     #[getter]
     fn seq(&self, py: Python<'_>) -> PyResult<u64> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         self.state().claim.as_ref().map(|c| c.seq).ok_or_else(|| ended(py))
     }
 
-    /// What became of the frame; None while the slot is open or after it was abandoned.
+    /// The outcome of the committed frame. None while the slot is open, and after it was abandoned.
     #[getter]
-    fn result(&self, py: Python<'_>) -> PyResult<Option<Offered>> {
-        errors::at_home(py, self.birth)?;
-        Ok(self.state().result.map(Offered::new))
+    fn result(&self, py: Python<'_>) -> PyResult<Option<OfferResult>> {
+        errors::check_fork(py, self.fork_guard)?;
+        Ok(self.state().result.map(OfferResult::new))
     }
 
-    /// So many more rows, columns or bytes are in place: told to those who want to know, not too often.
+    /// Reports that `count` more rows, columns or bytes are written, so that consumers may read them.
+    ///
+    /// The unit is that of `claim(..., progress=...)`. Messages are sent at most at the pace that consumers
+    /// asked for, so calls are cheap. Never waits.
+    ///
+    /// Raises `ValueError` if the slot was claimed without progress or has fewer units, `ClosedError` once
+    /// it is committed or abandoned.
+    ///
+    ///     with producer.claim((480, 640), "uint16", progress="rows") as slot:
+    ///         for row in range(480):
+    ///             camera.read_row_into(slot.array[row])
+    ///             slot.advance()
     #[pyo3(signature = (count = 1))]
     fn advance(&self, py: Python<'_>, count: u64) -> PyResult<()> {
         self.raise(py, |filled| filled.saturating_add(count))
     }
 
-    /// The same with the number of them from the start, as a DMA engine reports it.
+    /// Reports that `total` rows, columns or bytes are written from the start, as a DMA engine counts them.
+    ///
+    /// Raises as `advance` does, and `ValueError` if the total is less than before.
     fn advance_to(&self, py: Python<'_>, total: u64) -> PyResult<()> {
         self.raise(py, |_| total)
     }
 
-    /// How many rows, columns or bytes are in place.
+    /// How many rows, columns or bytes are written. None for a slot that was claimed without progress.
     #[getter]
     fn filled(&self, py: Python<'_>) -> PyResult<Option<u64>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(self.state().meter.as_ref().map(Meter::filled))
     }
 
+    /// Sets the timestamp of the frame, in place of the one of the claim or of the time of the commit.
     fn set_timestamp_ns(&self, py: Python<'_>, value: u64) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
-        self.state().tags.timestamp_ns = Some(value);
+        errors::check_fork(py, self.fork_guard)?;
+        self.state().stamp.timestamp_ns = Some(value);
         Ok(())
     }
 
-    fn commit(&self, py: Python<'_>) -> PyResult<Offered> {
+    /// Publishes the frame and returns its outcome. The array becomes read-only.
+    ///
+    /// The outcome is "deferred" while an older slot is open. Raises `ClosedError` if the slot was
+    /// committed or abandoned already.
+    ///
+    ///     slot = producer.claim((480, 640), "uint16")
+    ///     camera.read_into(slot.array)
+    ///     result = slot.commit()
+    fn commit(&self, py: Python<'_>) -> PyResult<OfferResult> {
         let claim = self.end(py)?.ok_or_else(|| ended(py))?;
-        let tags = self.state().tags;
-        let offered = py.detach(|| self.producer.commit_claim(&claim, tags));
+        let stamp = self.state().stamp;
+        let offered = py.detach(|| self.producer.commit_claim(&claim, stamp));
         self.state().result = Some(offered);
-        Ok(Offered::new(offered))
+        Ok(OfferResult::new(offered))
     }
 
+    /// Gives up the slot: no frame is published. Does nothing if it was committed or abandoned already.
+    ///
+    /// The sequence is used again if no newer slot was claimed; else consumers see a gap, counted as a
+    /// hole.
     fn abandon(&self, py: Python<'_>) -> PyResult<()> {
         if let Some(claim) = self.end(py)? {
             py.detach(|| self.producer.abandon_claim(&claim));
@@ -164,11 +223,13 @@ impl Slot {
         Ok(())
     }
 
+    /// Returns the slot.
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
-        errors::at_home(slf.py(), slf.get().birth)?;
+        errors::check_fork(slf.py(), slf.get().fork_guard)?;
         Ok(slf.clone())
     }
 
+    /// Commits the slot if it is open, or abandons it if an exception leaves the block.
     #[pyo3(signature = (exc_type, exc, traceback))]
     fn __exit__(
         &self,
@@ -178,8 +239,8 @@ impl Slot {
         traceback: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<bool> {
         let _ = (exc, traceback);
-        // An error on its way out of the block, in a forked child too, is not replaced.
-        if exc_type.is_some() && !self.birth.is_here() {
+        // An exception that leaves the block is not replaced, in a forked child either.
+        if exc_type.is_some() && !self.fork_guard.is_owner() {
             return Ok(false);
         }
         let is_open = self.state().claim.is_some();
@@ -190,11 +251,28 @@ impl Slot {
         }
         Ok(false)
     }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let shape = &self.spec.dims[..usize::from(self.spec.ndims)];
+        let (shape, dtype) = match &self.extension {
+            Some(e) if e.pair => (&shape[..shape.len() - 1], e.name()),
+            Some(e) => (shape, e.name()),
+            None => (shape, arrays::dtype_name(self.spec.dtype)),
+        };
+        Ok(format!(
+            "<Slot stream={} epoch={} seq={} shape={} dtype={dtype} {}>",
+            self.producer.stream_id(),
+            self.key.0,
+            self.key.1,
+            PyTuple::new(py, shape)?.repr()?,
+            self.state_text()
+        ))
+    }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        if self.birth.is_here()
+        if self.fork_guard.is_owner()
             && let Ok(state) = self.state.get_mut()
             && let Some(claim) = state.claim.take()
         {
@@ -211,7 +289,7 @@ fn ended(py: Python<'_>) -> PyErr {
 fn contiguous_strides(spec: &TensorSpec) -> [i64; MAX_DIMS] {
     let n = usize::from(spec.ndims);
     let mut strides = [0; MAX_DIMS];
-    let mut step = i64::from(tensorpool_core::tensor::item_size(spec.dtype).unwrap_or(1));
+    let mut step = i64::from(tensorpool_core::shm::tensor::item_size(spec.dtype).unwrap_or(1));
     for i in 0..n {
         let axis = if spec.major_order == MAJOR_ORDER_ROW { n - 1 - i } else { i };
         strides[axis] = step;

@@ -1,4 +1,4 @@
-"""What a source says of its frames: attributes by metadata version, live and recorded (wire §10.3.2)."""
+"""Attributes of a data source by metadata version, live and recorded (wire §10.3.2)."""
 
 from __future__ import annotations
 

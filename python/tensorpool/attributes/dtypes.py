@@ -1,7 +1,8 @@
-"""Element types that the wire has no number for, carried by one that it has.
+"""Extension element types: types that the wire does not define, transported as a carrier type that it does.
 
-The attribute `tensorpool.dtype` of a frame's metadata says what the elements are; the frame's header names
-the carrier, of the same size. `complex128` is too large for any: it goes as float64 with a last axis of 2.
+The attribute `tensorpool.dtype` of a frame's metadata names the element type. The frame's header names the
+carrier, which has the same size. `complex128` is larger than any carrier: it is float64 with a last axis
+of 2.
 """
 
 from __future__ import annotations
@@ -16,43 +17,43 @@ import numpy.typing as npt
 DTYPE_KEY: Final = "tensorpool.dtype"
 
 Extension: TypeAlias = tuple[str, "np.dtype[Any]", bool]
-"""The carrier's name, the type, and whether each element is a pair of the carrier's."""
+"""The carrier's name, the element type, and whether each element is a pair of carrier elements."""
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
-    """How a type travels."""
+class Carrier:
+    """The carrier of an extension type."""
 
-    carrier: str
+    name: str
     pair: bool = False
 
 
-CARRIED: Final[dict[str, Carried]] = {
-    "float16": Carried("uint16"),
-    "bfloat16": Carried("uint16"),
-    "float8_e4m3fn": Carried("uint8"),
-    "float8_e5m2": Carried("uint8"),
-    "complex64": Carried("uint64"),
-    "complex128": Carried("float64", pair=True),
-    "datetime64[ns]": Carried("int64"),
-    "timedelta64[ns]": Carried("int64"),
+CARRIERS: Final[dict[str, Carrier]] = {
+    "float16": Carrier("uint16"),
+    "bfloat16": Carrier("uint16"),
+    "float8_e4m3fn": Carrier("uint8"),
+    "float8_e5m2": Carrier("uint8"),
+    "complex64": Carrier("uint64"),
+    "complex128": Carrier("float64", pair=True),
+    "datetime64[ns]": Carrier("int64"),
+    "timedelta64[ns]": Carrier("int64"),
 }
-"""Only these: a type that is named by somebody else is never looked up anywhere else."""
+"""All extension types. Metadata of other processes may name any type; only these are accepted."""
 
 
 @cache
 def extension(name: str) -> Extension | None:
-    """How the type of that name is carried; None if it is not, or needs `ml_dtypes`, which is not there."""
-    carried = CARRIED.get(name)
-    if carried is None:
+    """The extension type with this name; None for an unknown name, or if it needs a missing `ml_dtypes`."""
+    carrier = CARRIERS.get(name)
+    if carrier is None:
         return None
     dtype = _dtype(name)
-    return None if dtype is None else (carried.carrier, dtype, carried.pair)
+    return None if dtype is None else (carrier.name, dtype, carrier.pair)
 
 
 def name_of(dtype: npt.DTypeLike) -> str:
-    """The name by which the attribute calls it."""
-    if isinstance(dtype, str) and dtype in CARRIED:
+    """The name of an element type in the attribute."""
+    if isinstance(dtype, str) and dtype in CARRIERS:
         return dtype
     try:
         return np.dtype(dtype).name
@@ -69,5 +70,5 @@ def _dtype(name: str) -> np.dtype[Any] | None:
         import ml_dtypes
     except ImportError:
         return None
-    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
-    return found
+    dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+    return dtype

@@ -1,4 +1,4 @@
-"""Attributes of a source: how values become bytes, and what a frame shows of them (wire §10.3.2)."""
+"""Attributes as bytes and as Python values, and the `Metadata` mapping of a frame (wire §10.3.2). Pure."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ OCTETS: Final = "application/octet-stream"
 NPY: Final = "application/x-npy"
 TAGS_KEY: Final = "tensorpool.tags"
 BLOBS_KEY: Final = "tensorpool.blobs"
-"""Which blobs go with a version: type → the version at which it was set."""
+"""The blobs of a version: blob type → the metadata version that set it."""
 
 
 def attribute(key: str, value: Any) -> Attribute:
-    """A value in the format that suits it: text, JSON, an array, bytes, or `(format, bytes)` as they are."""
+    """An attribute of a value: text, bytes, an array, `(format, bytes)`, or a value that JSON can express."""
     if not key or not str(key).isascii():
         raise ValueError(f"metadata key {key!r}: use plain ASCII text, as in 'camera_serial'")
     match value:
@@ -47,7 +47,7 @@ def _json(key: str, value: Any) -> bytes:
         return json.dumps(value, allow_nan=False, separators=(",", ":"), default=_plain).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(
-            f"metadata {key!r} cannot be written as JSON ({error}); give (format, bytes) for other formats"
+            f"metadata {key!r} cannot be written as JSON ({error}); pass (format, bytes) for other formats"
         ) from None
 
 
@@ -59,17 +59,17 @@ def _plain(value: Any) -> Any:
 
 def _npy(key: str, array: npt.NDArray[Any]) -> bytes:
     if array.dtype.hasobject:
-        raise ValueError(f"metadata {key!r}: an array of Python objects cannot travel")
+        raise ValueError(f"metadata {key!r}: an array of Python objects has no bytes; use a numeric dtype")
     file = io.BytesIO()
     np.save(file, array, allow_pickle=False)
     return file.getvalue()
 
 
 class Metadata(Mapping[str, Any]):
-    """The attributes of one metadata version, decoded when they are asked for.
+    """The attributes of one metadata version, decoded at first access.
 
-    Text is `str`, JSON what it says, arrays read-only; everything else, and what is not what its format says,
-    comes as the bytes it is. `raw(key)` gives format and bytes.
+    Text is `str`, JSON its Python value, an array is read-only. Other formats, and values that do not match
+    their format, are bytes. `raw(key)` returns format and bytes.
     """
 
     __slots__ = ("_raw", "_values", "timestamp_ns", "version")
@@ -79,7 +79,7 @@ class Metadata(Mapping[str, Any]):
         self._values: dict[str, Any] = {}
         self.version = version
         self.timestamp_ns = timestamp_ns
-        """When it was set, on the producer's clock."""
+        """The time of the version on the producer's clock."""
 
     def __getitem__(self, key: str) -> Any:
         if key not in self._values:
@@ -96,7 +96,7 @@ class Metadata(Mapping[str, Any]):
         return key in self._raw
 
     def raw(self, key: str) -> tuple[str, bytes]:
-        """Format and bytes, as they came."""
+        """Format and bytes as received."""
         return self._raw[key]
 
     def __repr__(self) -> str:
@@ -113,19 +113,20 @@ def _decoded(form: str, value: bytes) -> Any:
         if kind == NPY:
             return _array(value)
     except Exception:
-        # Anybody may have written it, and over a header numpy raises whatever Python's own parser does.
+        # The bytes are untrusted, and numpy parses an array header with Python's parser, which may raise any
+        # error.
         pass
     return value
 
 
 def _array(value: bytes) -> npt.NDArray[Any]:
-    """Without a copy, and without believing the header: `numpy.load` would allocate whatever it claims."""
+    """The array as a view of the bytes. `numpy.load` would allocate any size that the header claims."""
     file = io.BytesIO(value)
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, is_fortran, dtype = read(file)
     if dtype.hasobject:
-        raise ValueError("an array of Python objects")
+        raise ValueError("an array of Python objects has no bytes")
     flat = np.frombuffer(value, dtype, offset=file.tell())
     return flat.reshape(shape, order="F" if is_fortran else "C")
 
@@ -133,7 +134,7 @@ def _array(value: bytes) -> npt.NDArray[Any]:
 def describe(
     attributes: list[tuple[str, str, bytes]], version: int, timestamp_ns: int
 ) -> tuple[Metadata, Extension | None]:
-    """What frames of a version show, and how their elements are carried, if they are."""
-    found = Metadata(attributes, version, timestamp_ns)
-    dtype = found.get(DTYPE_KEY)
-    return found, extension(dtype) if isinstance(dtype, str) else None
+    """The metadata of a version's frames, and their extension type; None for types of the wire."""
+    metadata = Metadata(attributes, version, timestamp_ns)
+    dtype = metadata.get(DTYPE_KEY)
+    return metadata, extension(dtype) if isinstance(dtype, str) else None

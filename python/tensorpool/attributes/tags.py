@@ -1,10 +1,8 @@
-"""Names and tags as the wire has them: bytes that are compared as bytes (discovery §5.1). Pure.
+"""Names, tags and data source ids: their text on the wire, and their attributes in metadata. Pure.
 
-The codecs carry such bytes as ASCII with surrogate escapes. People write and read UTF-8.
-
-Tags and data source id in a source's attributes, and back (decision 27). Pure.
-
-Whatever a source wrote there: what cannot be used is left out, and the rest is kept.
+Names and tags are compared byte for byte (discovery §5.1). The codecs represent such bytes as ASCII text with
+surrogate escapes; users write UTF-8. Attributes may come from any source, so reading them skips invalid
+values and keeps the others (decision 27).
 """
 
 from __future__ import annotations
@@ -19,86 +17,86 @@ from .metadata import TAGS_KEY, attribute
 MAX_NAME_BYTES: Final = 256
 """Longer names are not indexed (discovery §5.1)."""
 MAX_TAG_BYTES: Final = 512
-"""Room for a tag that names a bridge by its channels."""
+"""Long enough for a tag with the channels of a bridge."""
 MAX_TAGS: Final = 64
 MAX_ERROR_BYTES: Final = 1024
+DATA_SOURCE_ID_KEY: Final = "tensorpool.data_source_id"
+REACH: Final = "reach:"
+REACH_BRIDGE: Final = "reach:bridge"
+"""The tag of a stream that only a bridge can reach. In `reach:bridge://…` the part after `reach:` is the
+payload fallback URI."""
+MAX_DATA_SOURCE_ID: Final = (1 << 64) - 2
+_BRIDGE_URI_PREFIX: Final = f"{REACH_BRIDGE}://"
+_MAX_JSON_BYTES: Final = 64 << 10
+_MAX_ID_DIGITS: Final = 20
 
 
 def to_wire(text: str) -> str:
-    """Text as people have it, for a message. Raises ValueError for what has no bytes."""
+    """The wire form of a user's text. Raises ValueError for text that UTF-8 cannot encode."""
     return text.encode("utf-8", "surrogateescape").decode("ascii", "surrogateescape")
 
 
 def from_wire(text: str) -> str:
-    """Text of a message as people have it; bytes that are no UTF-8 survive the way back."""
+    """The user's form of wire text. Bytes that are not UTF-8 stay recoverable as surrogate escapes."""
     return text.encode("ascii", "surrogateescape").decode("utf-8", "surrogateescape")
 
 
 def wire_length(wire_text: str) -> int:
-    """How many bytes it takes in a message: one a character."""
+    """The length of wire text in bytes: one byte per character."""
     return len(wire_text)
 
 
 def tags_fault(tags: Sequence[str]) -> str | None:
-    """Why tags of a configuration cannot be used."""
+    """Why tags of a configuration are invalid; None for valid tags."""
     for tag in tags:
         try:
             length = wire_length(to_wire(tag))
         except UnicodeEncodeError:
-            return f"tag {tag!r} has no bytes: use text"
+            return f"tag {tag!r} has no UTF-8 form: use plain text"
         if not 0 < length <= MAX_TAG_BYTES or not tag.isprintable() or tag != tag.strip():
-            what = f"tag {tag!r}" if tag else "a tag is empty"
-            return f"{what}: use up to {MAX_TAG_BYTES} bytes of visible characters"
+            subject = f"tag {tag!r}" if tag else "a tag is empty"
+            return f"{subject}: use up to {MAX_TAG_BYTES} bytes of visible characters"
     return None if len(tags) <= MAX_TAGS else f"use a list of up to {MAX_TAGS} tags"
 
 
 def error_text(text: str) -> str:
-    """Words for `errorMessage`: plain ASCII, and short enough for one packet (discovery §5.2)."""
+    """Text for `errorMessage`: plain ASCII, and short enough for one packet (discovery §5.2)."""
     return text.encode("ascii", "backslashreplace").decode("ascii")[:MAX_ERROR_BYTES]
 
 
-DATA_SOURCE_ID_KEY: Final = "tensorpool.data_source_id"
-REACH_BRIDGE: Final = "reach:bridge"
-"""The tag of a stream that only a bridge reaches. `reach:bridge://…` names the bridge: what follows `reach:`
-is a payload fallback URI."""
-REACH: Final = "reach:"
-_NAMES_BRIDGE: Final = f"{REACH_BRIDGE}://"
-MAX_DATA_SOURCE_ID: Final = (1 << 64) - 2
-_MAX_JSON_BYTES: Final = 64 << 10
-
-
 def fallback_uri_of(tags: Iterable[str]) -> str | None:
-    """The payload fallback URI that a tag names; the first of several, in their order."""
-    named = sorted(one for one in tags if one.startswith(_NAMES_BRIDGE))
-    return named[0].removeprefix(REACH) if named else None
+    """The payload fallback URI of a tag; of several, the first in alphabetical order."""
+    bridge_tags = sorted(tag for tag in tags if tag.startswith(_BRIDGE_URI_PREFIX))
+    return bridge_tags[0].removeprefix(REACH) if bridge_tags else None
 
 
 def needs_bridge(tags: Iterable[str]) -> bool:
-    return any(one == REACH_BRIDGE or one.startswith(_NAMES_BRIDGE) for one in tags)
+    """Whether only a bridge can reach the stream."""
+    return any(tag == REACH_BRIDGE or tag.startswith(_BRIDGE_URI_PREFIX) for tag in tags)
 
 
 def read_attributes(attributes: Iterable[Attribute]) -> tuple[tuple[str, ...], int | None]:
-    """Tags, each once and as the wire has them, and the data source id."""
+    """The tags in wire form, without duplicates, and the data source id."""
     tags: tuple[str, ...] = ()
-    source: int | None = None
-    for one in attributes:
-        if one.key == TAGS_KEY:
-            tags = _tags(one.value)
-        elif one.key == DATA_SOURCE_ID_KEY:
-            source = _data_source_id(one.value)
-    return tags, source
+    data_source_id: int | None = None
+    for item in attributes:
+        if item.key == TAGS_KEY:
+            tags = _read_tags(item.value)
+        elif item.key == DATA_SOURCE_ID_KEY:
+            data_source_id = _read_data_source_id(item.value)
+    return tags, data_source_id
 
 
-def _tags(value: bytes) -> tuple[str, ...]:
-    found = _json(value)
-    if not isinstance(found, list):
+def _read_tags(value: bytes) -> tuple[str, ...]:
+    items = _read_json(value)
+    if not isinstance(items, list):
         return ()
     tags: dict[str, None] = {}
-    for one in found:
-        if not isinstance(one, str) or not one:
+    for item in items:
+        if not isinstance(item, str) or not item:
             continue
         try:
-            tag = to_wire(one)
+            tag = to_wire(item)
         except UnicodeEncodeError:
             continue
         if wire_length(tag) <= MAX_TAG_BYTES and len(tags) < MAX_TAGS:
@@ -106,29 +104,30 @@ def _tags(value: bytes) -> tuple[str, ...]:
     return tuple(tags)
 
 
-def _data_source_id(value: bytes) -> int | None:
-    """A number, or its digits: many a JSON writer would round the upper half of them."""
-    found = _json(value)
-    if isinstance(found, str):
-        found = int(found) if found.isascii() and found.isdecimal() and len(found) <= 20 else None
-    if type(found) is not int or not 0 <= found <= MAX_DATA_SOURCE_ID:
+def _read_data_source_id(value: bytes) -> int | None:
+    """The id from a number or from its digits: many JSON writers round numbers above 2^53."""
+    number = _read_json(value)
+    if isinstance(number, str):
+        is_digits = number.isascii() and number.isdecimal() and len(number) <= _MAX_ID_DIGITS
+        number = int(number) if is_digits else None
+    if type(number) is not int or not 0 <= number <= MAX_DATA_SOURCE_ID:
         return None
-    return found
+    return number
 
 
-def _json(value: bytes) -> object:
+def _read_json(value: bytes) -> object:
     if len(value) > _MAX_JSON_BYTES:
         return None
     try:
-        found: object = json.loads(value)
+        document: object = json.loads(value)
     except (ValueError, RecursionError):
         return None
-    return found
+    return document
 
 
 def make_attributes(tags: Sequence[str], data_source_id: int | None) -> tuple[Attribute, ...]:
-    """The other way around: tags as people have them."""
-    made = [attribute(TAGS_KEY, list(tags))] if tags else []
+    """The attributes for tags in the user's form and a data source id."""
+    attributes = [attribute(TAGS_KEY, list(tags))] if tags else []
     if data_source_id is not None:
-        made.append(attribute(DATA_SOURCE_ID_KEY, data_source_id))
-    return tuple(made)
+        attributes.append(attribute(DATA_SOURCE_ID_KEY, data_source_id))
+    return tuple(attributes)

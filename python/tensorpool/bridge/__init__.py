@@ -1,4 +1,4 @@
-"""The bridge: streams of one host in the shared memory of another, over Aeron UDP."""
+"""The bridge: publishes streams of one host in the shared memory of another, over Aeron UDP."""
 
 from .agent import BridgeAgent
 from .config import BridgeSettings, MappingSettings, ProfileSettings

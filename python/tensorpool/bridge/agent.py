@@ -1,6 +1,6 @@
-"""A bridge instance at work: frames move on native threads, words about them in the turns here.
+"""The duty cycle of a bridge instance: announces, metadata, QoS, progress and ledgers (bridge §7, §9).
 
-What an end still waits for, said once when it has lasted: nobody looks for a fault in silence. Pure.
+Native threads move the frames. The runner's thread owns the agent.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from contextlib import ExitStack
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..context.context import Context
@@ -23,49 +23,54 @@ from .receiver import ReceiverMappings
 from .sender import SenderMappings
 from .service import BridgeService
 
-_LOOK_NS: Final = 1_000_000_000
-_LASTED_NS: Final = 5_000_000_000
+_LOG = logging.getLogger(__name__)
+_SAMPLE_PERIOD_NS: Final = 1_000_000_000
+_LOG_AFTER_NS: Final = 5_000_000_000
 
 
 class WaitLog:
-    """Remembers since when, and what was said already. What came is forgotten, and said again next time."""
+    """Decides which obstacles are logged: each once, after five seconds, and again if it returns. Pure."""
 
     def __init__(self) -> None:
         self._since: dict[str, int] = {}
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
         self._next_ns = 0
 
     def is_due(self, now_ns: int) -> bool:
-        """Whether it is time for another look: now and then is enough."""
+        """Whether the next sample is due: once a second is enough."""
         if now_ns < self._next_ns:
             return False
-        self._next_ns = now_ns + _LOOK_NS
+        self._next_ns = now_ns + _SAMPLE_PERIOD_NS
         return True
 
-    def look(self, now_ns: int, missing: Iterable[str]) -> list[str]:
-        """What is to be said now."""
-        self._since = {one: self._since.get(one, now_ns) for one in missing}
-        self._said &= self._since.keys()
+    def sample(self, now_ns: int, obstacles: Iterable[str]) -> list[str]:
+        """The obstacles to log now."""
+        self._since = {obstacle: self._since.get(obstacle, now_ns) for obstacle in obstacles}
+        self._logged &= self._since.keys()
         due = [
-            one
-            for one, since in self._since.items()
-            if now_ns - since >= _LASTED_NS and one not in self._said
+            obstacle
+            for obstacle, since_ns in self._since.items()
+            if now_ns - since_ns >= _LOG_AFTER_NS and obstacle not in self._logged
         ]
-        self._said.update(due)
+        self._logged.update(due)
         return due
 
 
-_LOG = logging.getLogger(__name__)
+class _BridgeEnds(NamedTuple):
+    """The sending and the receiving mappings of an instance."""
+
+    sender: SenderMappings
+    receiver: ReceiverMappings
 
 
 class BridgeAgent:
-    """Give it to a `Runner`, or to `run_role`. The context is the caller's."""
+    """The agent of a bridge instance, for a `Runner` or `run_role`. The caller owns the context."""
 
     name = "bridge"
 
     def __init__(
         self,
-        ctx: Context,
+        context: Context,
         settings: BridgeSettings,
         *,
         service_token: Secret | None = None,
@@ -73,81 +78,85 @@ class BridgeAgent:
     ) -> None:
         self.settings = settings
         self.counters = BridgeCounters(instance=settings.instance_id)
-        self._ctx = ctx
+        self._context = context
         self._clock = clock
-        self._token = service_token
+        self._service_token = service_token
         self._stack = ExitStack()
-        self._parts: tuple[SenderMappings, ReceiverMappings] | None = None
-        self._waiting = WaitLog()
+        self._open_ends: _BridgeEnds | None = None
+        self._wait_log = WaitLog()
 
     def on_start(self) -> None:
-        """Takes everything up. Raises ConfigError for ids that this host uses for something else."""
-        for key, reason in host_faults(self.settings, ids_in_use(self._ctx)):
+        """Open both ends, the service and the counters. Raises ConfigError for ids that this host uses."""
+        for key, reason in host_faults(self.settings, ids_in_use(self._context)):
             raise ConfigError(f"bridge.{key}: {reason}")
-        routes = resolve_mappings(self.settings)
+        mappings = resolve_mappings(self.settings)
+        sending = [mapping for mapping in mappings if mapping.is_sending]
+        receiving = [mapping for mapping in mappings if not mapping.is_sending]
         common = (self.counters, self._clock)
-        sending = SenderMappings(self._ctx, self.settings, [one for one in routes if one.sends], *common)
-        self._stack.callback(sending.close)
-        receiving = ReceiverMappings(
-            self._ctx, self.settings, [one for one in routes if not one.sends], *common
-        )
-        self._stack.callback(receiving.close)
-        self._parts = (sending, receiving)
-        self.counters.mappings.set(len(routes))
+        sender = SenderMappings(self._context, self.settings, sending, *common)
+        self._stack.callback(sender.close)
+        receiver = ReceiverMappings(self._context, self.settings, receiving, *common)
+        self._stack.callback(receiver.close)
+        self._open_ends = _BridgeEnds(sender, receiver)
+        self.counters.mappings.set(len(mappings))
         self._service = ServiceAgent(
-            BridgeService(self, instance=self.settings.instance_id, token=self._token),
-            self._ctx._conductor,
-            self._ctx.service_streams,
+            BridgeService(self, instance=self.settings.instance_id, token=self._service_token),
+            self._context.connection.conductor,
+            self._context.service_streams,
             clock=self._clock,
         )
         self._stack.callback(self._service.on_close)
-        self._shown = CounterPublisher(self._ctx._conductor, self.counters, clock=self._clock)
-        self._stack.callback(self._shown.on_close)
-        self._bind()
-        _LOG.info("bridge %s: %s", self.settings.instance_id, "; ".join(str(route) for route in routes))
+        self._publisher = CounterPublisher(
+            self._context.connection.conductor, self.counters, clock=self._clock
+        )
+        self._stack.callback(self._publisher.on_close)
+        self._bind_counters()
+        _LOG.info("bridge %s: %s", self.settings.instance_id, "; ".join(map(str, mappings)))
 
-    def _bind(self) -> None:
-        sending, receiving = self._running
-        self.counters.sent.bind(lambda: sending.sums()[0])
-        self.counters.delivered.bind(lambda: receiving.sums()[0])
-        self.counters.bytes.bind(lambda: sending.sums()[1] + receiving.sums()[1])
-        self.counters.dropped.bind(lambda: sending.sums()[2] + receiving.sums()[2])
+    def _bind_counters(self) -> None:
+        sender, receiver = self._ends
+        self.counters.sent.bind(lambda: sender.totals().frames)
+        self.counters.delivered.bind(lambda: receiver.totals().frames)
+        self.counters.bytes.bind(lambda: sender.totals().nbytes + receiver.totals().nbytes)
+        self.counters.dropped.bind(lambda: sender.totals().dropped + receiver.totals().dropped)
 
     def do_work(self) -> int:
-        sending, receiving = self._running
-        if (why := sending.failure()) is not None:
-            raise RoleFailed(f"the media driver refuses a channel: {why}; check the channels of [bridge]")
+        """Forward messages at both ends. Raises RoleFailed if the media driver refuses a channel."""
+        sender, receiver = self._ends
+        if (failure := sender.failure()) is not None:
+            raise RoleFailed(f"the media driver refuses a channel: {failure}; check the channels of [bridge]")
         now_ns = self._clock.monotonic_ns()
-        if self._waiting.is_due(now_ns):
-            for words in self._waiting.look(now_ns, [*sending.missing(), *receiving.missing()]):
-                _LOG.warning("still waiting: %s", words)
-        return sending.do_work() + receiving.do_work() + self._service.do_work() + self._shown.do_work()
+        if self._wait_log.is_due(now_ns):
+            for obstacle in self._wait_log.sample(now_ns, [*sender.obstacles(), *receiver.obstacles()]):
+                _LOG.warning("still waiting: %s", obstacle)
+        return sender.do_work() + receiver.do_work() + self._service.do_work() + self._publisher.do_work()
 
     def is_ready(self) -> bool:
-        sending, receiving = self._running
-        return sending.is_ready() and receiving.is_ready() and self._service.is_ready()
+        """Whether both ends and the service are connected."""
+        sender, receiver = self._ends
+        return sender.is_ready() and receiver.is_ready() and self._service.is_ready()
 
     def on_close(self) -> None:
-        self._parts = None
+        """Close both ends, the service and the counters."""
+        self._open_ends = None
         self._stack.close()
 
     @property
-    def _running(self) -> tuple[SenderMappings, ReceiverMappings]:
-        if self._parts is None:
-            raise ClosedError("the bridge has not started, or has ended")
-        return self._parts
+    def _ends(self) -> _BridgeEnds:
+        if self._open_ends is None:
+            raise ClosedError("the bridge is not running")
+        return self._open_ends
 
     def rows(self) -> list[dict[str, Any]]:
-        """Every mapping and how it stands."""
-        if self._parts is None:
+        """The status of every mapping, as JSON."""
+        if self._open_ends is None:
             return []
-        sending, receiving = self._parts
-        return [*sending.rows(), *receiving.rows()]
+        return [*self._open_ends.sender.rows(), *self._open_ends.receiver.rows()]
 
 
-def ids_in_use(ctx: Context) -> dict[str, int]:
-    """What this host's programs use stream ids for."""
-    ids, services = ctx.stream_ids, ctx.service_streams
+def ids_in_use(context: Context) -> dict[str, int]:
+    """The Aeron stream ids that programs of this host use, by purpose."""
+    ids, services = context.stream_ids, context.service_streams
     return {
         "the driver's control stream": ids.control,
         "the announce stream": ids.announce,

@@ -1,36 +1,43 @@
-"""What a bridge instance counts. Frames are counted natively, by mapping; here are the words around them."""
+"""The counters of a bridge instance. Frames are counted natively, by mapping."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from ..runtime.counters import CounterSet, counter, counters_by, gauge
 
-MESSAGES: Final = ("metadata", "qos", "progress")
+MESSAGE_KINDS: Final = ("metadata", "qos", "progress")
+"""Kinds of forwarded messages."""
 
 
 class BridgeCounters(CounterSet, name="bridge"):
-    """What a bridge has carried."""
+    """Frames and messages of a bridge instance."""
 
-    sent = counter("Frames sent whole.", unit="frames", aeron=True)
-    delivered = counter("Frames put into local memory.", unit="frames", aeron=True)
-    dropped = counter(
-        "Frames that were not sent, or of which chunks came and no frame.", unit="frames", aeron=True
-    )
+    sent = counter("Frames sent completely.", unit="frames", aeron=True)
+    delivered = counter("Frames committed to local shared memory.", unit="frames", aeron=True)
+    dropped = counter("Frames not sent, or received incompletely.", unit="frames", aeron=True)
     bytes = counter("Payload bytes of frames sent and delivered.", unit="bytes", aeron=True)
     mappings = gauge("Mappings of this instance.", unit="mappings")
     announces = counter("Announces forwarded.", unit="messages")
-    forwarded = counters_by("kind", MESSAGES, "Messages carried on.", unit="messages")
-    unforwarded = counters_by("kind", MESSAGES, "Messages that nobody took.", unit="messages")
+    forwarded = counters_by("kind", MESSAGE_KINDS, "Messages forwarded.", unit="messages")
+    unforwarded = counters_by("kind", MESSAGE_KINDS, "Messages that no subscriber received.", unit="messages")
     unusable = counters_by(
-        "kind", ("announce", "metadata", "ledger", "word"), "Not readable.", unit="messages"
+        "kind", ("announce", "metadata", "ledger", "word"), "Invalid messages.", unit="messages"
     )
-    attaches = counter("Destinations that were taken up.", unit="attaches")
-    refusals = counter("Destinations that were refused.", unit="attaches")
+    attaches = counter("Destinations attached.", unit="attaches")
+    refusals = counter("Destinations refused by the driver.", unit="attaches")
 
 
-def sum_each(sums: Iterable[tuple[int, int, int]]) -> tuple[int, int, int]:
-    """Frames, bytes and drops of all native ends."""
-    frames, size, dropped = zip(*sums, (0, 0, 0), strict=True)
-    return sum(frames), sum(size), sum(dropped)
+class FrameTotals(NamedTuple):
+    """Frames, payload bytes and dropped frames of a sender or receiver."""
+
+    frames: int
+    nbytes: int
+    dropped: int
+
+
+def sum_totals(totals: Iterable[tuple[int, int, int]]) -> FrameTotals:
+    """The sum of the totals of native senders or receivers."""
+    frames, nbytes, dropped = zip(*totals, (0, 0, 0), strict=True)
+    return FrameTotals(sum(frames), sum(nbytes), sum(dropped))

@@ -1,7 +1,7 @@
-"""Messages that a bridge carries on as they are, but for a stream id or an epoch (bridge §7.1, §7.2, §9).
+"""Forwarded messages: their kind, and copies with another stream id or epoch (bridge §7.1, §7.2, §9). Pure.
 
-Every message that is forwarded has its stream id at the start of its block; bytes that are not understood
-stay untouched, so a peer's later fields cross too.
+Every forwarded message has its stream id at the start of its block. Bytes behind the known fields are copied
+unchanged, so that fields of later schema versions cross the bridge too.
 """
 
 from __future__ import annotations
@@ -9,54 +9,69 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-_HEAD = struct.Struct("<HHHHI")
+_HEADER_AND_STREAM = struct.Struct("<HHHHI")
 _U32 = struct.Struct("<I")
-_ANNOUNCE = struct.Struct("<IIQ")
-_BLOCK: Final = 8
+_SOURCE_FIELDS = struct.Struct("<IIQ")
+"""streamId, producerId and epoch of a DataSourceAnnounce."""
+_BLOCK_OFFSET: Final = 8
 
 WIRE_SCHEMA: Final = 900
-POOL_ANNOUNCE: Final = 1
-QOS: Final = frozenset({5, 6})
-SOURCE_ANNOUNCE: Final = 7
-SOURCE_META: Final = 8
-METADATA: Final = frozenset({SOURCE_ANNOUNCE, SOURCE_META, 10, 12, 13})
-PROGRESS: Final = frozenset({11})
+# Template ids of the wire schema.
+SHM_POOL_ANNOUNCE: Final = 1
+_QOS_CONSUMER: Final = 5
+_QOS_PRODUCER: Final = 6
+DATA_SOURCE_ANNOUNCE: Final = 7
+DATA_SOURCE_META: Final = 8
+_META_BLOB_ANNOUNCE: Final = 10
+_FRAME_PROGRESS: Final = 11
+_META_BLOB_CHUNK: Final = 12
+_META_BLOB_COMPLETE: Final = 13
+
+QOS: Final = frozenset({_QOS_CONSUMER, _QOS_PRODUCER})
+PROGRESS: Final = frozenset({_FRAME_PROGRESS})
+METADATA: Final = frozenset(
+    {DATA_SOURCE_ANNOUNCE, DATA_SOURCE_META, _META_BLOB_ANNOUNCE, _META_BLOB_CHUNK, _META_BLOB_COMPLETE}
+)
 
 
 class MessageInfo(NamedTuple):
-    """What a message is, and of which stream it speaks."""
+    """The template and the stream of a message."""
 
     template_id: int
     stream_id: int
 
 
 def read_info(message: bytes) -> MessageInfo | None:
-    """None for what is no message of the wire protocol."""
-    if len(message) < _HEAD.size:
+    """The template and stream of a message of the wire schema; None for other or truncated bytes."""
+    if len(message) < _HEADER_AND_STREAM.size:
         return None
-    block_length, template_id, schema_id, version, stream_id = _HEAD.unpack_from(message)
-    if schema_id != WIRE_SCHEMA or version < 1 or len(message) < _BLOCK + block_length or block_length < 4:
+    block_length, template_id, schema_id, version, stream_id = _HEADER_AND_STREAM.unpack_from(message)
+    if schema_id != WIRE_SCHEMA or version < 1 or block_length < _U32.size:
+        return None
+    if len(message) < _BLOCK_OFFSET + block_length:
         return None
     return MessageInfo(template_id, stream_id)
 
 
-def with_stream(message: bytes, stream_id: int) -> bytes:
-    """The same of another stream."""
-    return message[:_BLOCK] + _U32.pack(stream_id) + message[_BLOCK + _U32.size :]
+def replace_stream(message: bytes, stream_id: int) -> bytes:
+    """The message with another stream id."""
+    return message[:_BLOCK_OFFSET] + _U32.pack(stream_id) + message[_BLOCK_OFFSET + _U32.size :]
 
 
-def with_source(message: bytes, stream_id: int, producer_id: int, epoch: int) -> bytes | None:
-    """A `DataSourceAnnounce` of another stream, producer and epoch. None if it is too short for one."""
-    if len(message) < _BLOCK + _ANNOUNCE.size:
+def replace_source(message: bytes, stream_id: int, producer_id: int, epoch: int) -> bytes | None:
+    """A DataSourceAnnounce with another stream, producer and epoch; None if it is too short."""
+    end = _BLOCK_OFFSET + _SOURCE_FIELDS.size
+    if len(message) < end:
         return None
-    return (
-        message[:_BLOCK] + _ANNOUNCE.pack(stream_id, producer_id, epoch) + message[_BLOCK + _ANNOUNCE.size :]
-    )
+    return message[:_BLOCK_OFFSET] + _SOURCE_FIELDS.pack(stream_id, producer_id, epoch) + message[end:]
 
 
-def version_of(message: bytes, template_id: int) -> int | None:
-    """The metadata version of a `DataSourceAnnounce` or `DataSourceMeta`; None where there is none."""
-    at = {SOURCE_ANNOUNCE: _BLOCK + _ANNOUNCE.size, SOURCE_META: _BLOCK + _U32.size}.get(template_id)
-    if at is None or len(message) < at + _U32.size:
+def read_meta_version(message: bytes, template_id: int) -> int | None:
+    """The metadata version of a DataSourceAnnounce or DataSourceMeta; None for other messages."""
+    offset = {
+        DATA_SOURCE_ANNOUNCE: _BLOCK_OFFSET + _SOURCE_FIELDS.size,
+        DATA_SOURCE_META: _BLOCK_OFFSET + _U32.size,
+    }.get(template_id)
+    if offset is None or len(message) < offset + _U32.size:
         return None
-    return int(_U32.unpack_from(message, at)[0])
+    return int(_U32.unpack_from(message, offset)[0])

@@ -1,8 +1,8 @@
-"""Both ends' counters joined: published = delivered + dropped by the sender, on the way, by the receiver.
+"""The joined ledger of both ends: published = delivered + dropped by sender, network and receiver. Pure.
 
-A sender tells its part once a second on the control channel, as an event that other implementations ignore,
-and with it the place in its stream up to which it is told. A receiver's account of it starts at the first
-such place of which it knows what it had there itself, so that both begin with the same frame. Pure.
+A sender publishes its ledger once a second on the control channel, as an event that other implementations
+ignore, together with the position of its payload stream. A receiver's ledger of this sender starts at the
+first position for which the receiver knows its own counts, so that both ends start with the same frame.
 """
 
 from __future__ import annotations
@@ -10,35 +10,40 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from .. import _native
 
 LEDGER_KEY: Final = "ledger"
 _INCOMPLETE: Final = frozenset(name for name, _, incomplete in _native.bridge_reasons() if incomplete)
 _MAX_RUNS: Final = 16
+_MAX_RUN_CHARS: Final = 64
 _MAX_SESSIONS: Final = 16
+_MAX_TEXT_CHARS: Final = 1 << 16
 _INT32: Final = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
 class SenderLedger:
-    """A sender's account of one stream, of the frames that it is done with."""
+    """A sender's counts of one stream, of all frames that it has finished."""
 
     run: str
+    """Identifies one life of the sender."""
     source_stream_id: int
     sent: int
     dropped: Mapping[str, int]
     sessions: tuple[int, ...]
-    """Aeron's, of its publications in this run; the last is the present one."""
+    """Aeron session ids of its publications in this run; the last id is current."""
     position: int
-    """How far that is: frames that were sent lie before it, all others behind."""
+    """Position of the current session: all sent frames lie before it, all others behind it."""
 
     @property
     def published(self) -> int:
+        """Frames sent or dropped."""
         return self.sent + sum(self.dropped.values())
 
     def encode(self) -> str:
+        """The ledger as JSON text."""
         return json.dumps(
             {
                 "run": self.run,
@@ -52,17 +57,17 @@ class SenderLedger:
 
     @classmethod
     def decode(cls, text: object) -> SenderLedger | None:
-        """None for what is no such account: it comes from outside."""
-        if not isinstance(text, str) or len(text) > 1 << 16:
+        """The ledger of a received text; None if it is invalid."""
+        if not isinstance(text, str) or len(text) > _MAX_TEXT_CHARS:
             return None
         try:
-            found = json.loads(text)
-            dropped = {str(name): _count(n) for name, n in dict(found["dropped"]).items()}
-            run, stream_id = str(found["run"])[:64], _count(found["source_stream_id"])
-            sessions = tuple(_session(one) for one in found["sessions"][-_MAX_SESSIONS:])
+            fields = json.loads(text)
+            dropped = {str(name): _count(n) for name, n in dict(fields["dropped"]).items()}
+            run, stream_id = str(fields["run"])[:_MAX_RUN_CHARS], _count(fields["source_stream_id"])
+            sessions = tuple(_session(session) for session in fields["sessions"][-_MAX_SESSIONS:])
             if not sessions:
                 return None
-            return cls(run, stream_id, _count(found["sent"]), dropped, sessions, _count(found["position"]))
+            return cls(run, stream_id, _count(fields["sent"]), dropped, sessions, _count(fields["position"]))
         except (ValueError, TypeError, KeyError, RecursionError):
             return None
 
@@ -75,86 +80,98 @@ def _count(value: object) -> int:
 
 def _session(value: object) -> int:
     if type(value) is not int or not -_INT32 <= value < _INT32:
-        raise ValueError("not a session")
+        raise ValueError("not a session id")
     return value
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiverLedger:
-    """A receiver's account of one stream."""
+    """A receiver's counts of one stream."""
 
     delivered: int
     turned_away: int
+    """Frames received while there was no destination."""
     lost: Mapping[str, int]
+    """Frames not delivered, by reason."""
 
     @classmethod
-    def of(cls, standing: Mapping[str, Any]) -> ReceiverLedger:
-        return cls(standing["delivered"], standing["turned_away"], dict(standing["lost"]))
+    def from_state(cls, state: Mapping[str, Any]) -> ReceiverLedger:
+        """The ledger in the state of a native receiver."""
+        return cls(state["delivered"], state["turned_away"], dict(state["lost"]))
 
     @property
     def dropped(self) -> dict[str, int]:
-        """What the receiver itself threw away, by reason. What never came whole is not among it."""
-        own = {name: n for name, n in self.lost.items() if n and name not in _INCOMPLETE}
-        return own | ({"turned_away": self.turned_away} if self.turned_away else {})
+        """Frames that the receiver dropped, by reason. Incomplete frames are not among them."""
+        dropped = {name: n for name, n in self.lost.items() if n and name not in _INCOMPLETE}
+        return dropped | ({"turned_away": self.turned_away} if self.turned_away else {})
 
     @property
     def incomplete(self) -> dict[str, int]:
-        """Frames of which a chunk never came: lost on the way, or given up by the sender."""
+        """Frames with missing chunks, by reason: lost by the network, or given up by the sender."""
         return {name: n for name, n in self.lost.items() if n and name in _INCOMPLETE}
 
     @property
     def total(self) -> int:
-        """All that is accounted for here."""
+        """Frames delivered or dropped here."""
         return self.delivered + sum(self.dropped.values())
 
-    def since(self, before: ReceiverLedger) -> ReceiverLedger:
-        return self._with(before, -1)
+    def __add__(self, other: ReceiverLedger) -> ReceiverLedger:
+        return self._combine(other, 1)
 
-    def and_also(self, more: ReceiverLedger) -> ReceiverLedger:
-        return self._with(more, 1)
+    def __sub__(self, other: ReceiverLedger) -> ReceiverLedger:
+        return self._combine(other, -1)
 
-    def _with(self, other: ReceiverLedger, sign: int) -> ReceiverLedger:
+    def _combine(self, other: ReceiverLedger, sign: int) -> ReceiverLedger:
         names = self.lost.keys() | other.lost.keys()
         lost = {name: self.lost.get(name, 0) + sign * other.lost.get(name, 0) for name in names}
         turned_away = self.turned_away + sign * other.turned_away
         return ReceiverLedger(self.delivered + sign * other.delivered, turned_away, lost)
 
 
-NOTHING: Final = ReceiverLedger(0, 0, {})
+EMPTY: Final = ReceiverLedger(0, 0, {})
 
 
-class Arrivals(Protocol):
-    """What a receiver has counted of one stream, by the session it came in."""
+class SessionTotals(NamedTuple):
+    """The sum of a receiver's counts over some sessions."""
 
-    def received(self, sessions: tuple[int, ...]) -> tuple[ReceiverLedger, bool]:
-        """Of all these; false if it may have forgotten one."""
+    ledger: ReceiverLedger
+    is_complete: bool
+    """False if the receiver may have forgotten one of the sessions."""
+
+
+class SessionCounts(Protocol):
+    """A receiver's counts of one stream, by Aeron session."""
+
+    def received(self, sessions: tuple[int, ...]) -> SessionTotals:
+        """The counts of these sessions."""
         ...
 
-    def cut(self, session: int, position: int | None) -> ReceiverLedger | None:
-        """What it had of a session at a place in it, or at its beginning. None: not known, or not yet."""
+    def ledger_start(self, session: int, position: int | None) -> ReceiverLedger | None:
+        """The counts of a session at a position, or at its beginning; None if unknown or not reached yet."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class JoinedLedger:
-    """`published` = `delivered` + `sender` + `network` + `receiver`; the three are drops."""
+    """`published` = `delivered` + `sender` + `network` + `receiver`; the last three are dropped frames."""
 
     published: int
     delivered: int
     sender: int
     receiver: int
     exact: bool
-    """False: the sender, or who pretends to be one, had more sessions than are remembered; frames that were
-    delivered may stand among those lost on the way."""
+    """False if a sender had more sessions than the receiver remembers: delivered frames may then be counted
+    as dropped by the network."""
     whole: bool
-    """False: the receiver, or the sender, was started anew meanwhile; the account is of what came since."""
+    """False if the receiver or the sender was restarted: the ledger starts after that."""
 
     @property
     def network(self) -> int:
-        """Lost on the way, or still on it."""
+        """Frames lost by the network or still on their way."""
         return self.published - self.delivered - self.sender - self.receiver
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
+        """The ledger as JSON."""
         return {
             "published": self.published,
             "delivered": self.delivered,
@@ -166,82 +183,83 @@ class JoinedLedger:
 
 @dataclass
 class MappingLedger:
-    """What a receiver knows of one stream's sender."""
+    """Joins the ledgers of one stream's sender with a receiver's counts."""
 
     latest: SenderLedger | None = None
-    _first: SenderLedger | None = None
-    """Where the account begins, and `_base` is what was here by then. None: that is not known yet."""
-    _base: ReceiverLedger = NOTHING
-    _then: ReceiverLedger = NOTHING
-    """How the receiver stood when the sender spoke last."""
+    """The last ledger of the sender."""
+    _start: SenderLedger | None = None
+    """The sender's ledger at the start of the joined ledger; None until that start is known."""
+    _start_received: ReceiverLedger = EMPTY
+    _latest_received: ReceiverLedger = EMPTY
+    """The receiver's counts when `latest` was received."""
     _sessions: set[int] = field(default_factory=set)
-    _exact: bool = True
+    _is_exact: bool = True
     _runs: list[str] = field(default_factory=list)
 
-    def hear(self, sent: SenderLedger, here: Arrivals) -> None:
+    def on_sender_ledger(self, sent: SenderLedger, counts: SessionCounts) -> None:
+        """Update the ledger with a ledger received from the sender."""
         if self.latest is not None and sent.run != self.latest.run:
             if sent.run in self._runs:
-                # A word of a run that is over, late on the way.
+                # A delayed message of an earlier run.
                 return
             self.latest = None
         if self.latest is None:
             self._runs = [*self._runs[1 - _MAX_RUNS :], sent.run]
-            self._first, self._sessions, self._exact = None, set(), True
+            self._start, self._sessions, self._is_exact = None, set(), True
         else:
-            self.settle(here)
+            self.find_start(counts)
         self.latest = sent
-        if self._first is None:
-            self.settle(here)
+        if self._start is None:
+            self.find_start(counts)
             return
-        self._exact &= self._sessions <= set(sent.sessions)
+        self._is_exact &= self._sessions <= set(sent.sessions)
         self._sessions &= set(sent.sessions)
-        self._begin(sent, here)
-        self._then, _ = here.received(sent.sessions)
+        self._add_sessions(sent, counts)
+        self._latest_received = counts.received(sent.sessions).ledger
 
-    def _begin(self, sent: SenderLedger, here: Arrivals) -> None:
-        """All of these sessions is the sender's, from their first frame on."""
+    def _add_sessions(self, sent: SenderLedger, counts: SessionCounts) -> None:
+        """Count these sessions from their first frame on: all of them belong to the sender."""
         for session in sent.sessions:
             if session not in self._sessions:
-                here.cut(session, None)
+                counts.ledger_start(session, None)
                 self._sessions.add(session)
 
-    def settle(self, here: Arrivals) -> bool:
-        """Whether it is known where the account begins. To be asked again soon: frames go on coming."""
+    def find_start(self, counts: SessionCounts) -> bool:
+        """Whether the start of the joined ledger is known. If not, call it again soon: more frames arrive."""
         sent = self.latest
-        if sent is None or self._first is not None:
+        if sent is None or self._start is not None:
             return True
-        first = sent
+        start = sent
         if sent.sent == 0:
-            # It goes out before the first frame, and may be read after it: all that the sender ever counts.
-            self._base, first = NOTHING, replace(sent, dropped={})
+            # Published before the sender's first frame, though it may be received after it: count everything.
+            self._start_received, start = EMPTY, replace(sent, dropped={})
         else:
-            *before, present = sent.sessions
-            base = here.cut(present, sent.position)
-            if base is None:
+            *earlier, current = sent.sessions
+            received = counts.ledger_start(current, sent.position)
+            if received is None:
                 return False
-            self._sessions.add(present)
-            earlier, _ = here.received(tuple(before))
-            self._base = base.and_also(earlier)
-        self._begin(sent, here)
-        self._first, self._then = first, self._base
+            self._sessions.add(current)
+            self._start_received = received + counts.received(tuple(earlier)).ledger
+        self._add_sessions(sent, counts)
+        self._start, self._latest_received = start, self._start_received
         return True
 
-    def join(self, here: Arrivals) -> JoinedLedger | None:
-        """None until it is known where the sender's account begins."""
-        if not self.settle(here) or self.latest is None or self._first is None:
+    def join(self, counts: SessionCounts) -> JoinedLedger | None:
+        """The joined ledger; None until its start is known."""
+        if not self.find_start(counts) or self.latest is None or self._start is None:
             return None
-        dropped = sum(self.latest.dropped.values()) - sum(self._first.dropped.values())
-        told = self.latest.published - self._first.published
-        received, is_all = here.received(self.latest.sessions)
-        now = received.since(self._base)
-        if told < dropped + now.total:
-            # Frames have come that the sender has not told of yet: its word is held against that time.
-            now = self._then.since(self._base)
+        dropped = sum(self.latest.dropped.values()) - sum(self._start.dropped.values())
+        published = self.latest.published - self._start.published
+        totals = counts.received(self.latest.sessions)
+        received = totals.ledger - self._start_received
+        if published < dropped + received.total:
+            # Newer frames than the sender has reported are here: compare with the counts at its last ledger.
+            received = self._latest_received - self._start_received
         return JoinedLedger(
-            published=max(told, dropped + now.total),
-            delivered=now.delivered,
+            published=max(published, dropped + received.total),
+            delivered=received.delivered,
             sender=dropped,
-            receiver=sum(now.dropped.values()),
-            exact=self._exact and is_all,
-            whole=len(self._runs) == 1 and self._first.sent == 0,
+            receiver=sum(received.dropped.values()),
+            exact=self._is_exact and totals.is_complete,
+            whole=len(self._runs) == 1 and self._start.sent == 0,
         )

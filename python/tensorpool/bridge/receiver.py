@@ -1,7 +1,8 @@
-"""The receiving mappings of an instance: native loops put frames together, and this gives them their places.
+"""The receiving mappings of an instance: native receivers assemble frames, and this attaches destinations.
 
-A destination is a producer on this host's driver, taken up when it is needed and anew at each epoch of its
-source. Taking one up may wait for the driver, so it is done on threads of its own.
+A destination is a producer on this host's driver. It is attached when it is needed, and again in each epoch
+of its source (bridge §4, §8). An attach may wait for the driver, so other threads do it. The agent's thread
+owns everything else.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from .. import _native
 from ..client import Producer
@@ -20,163 +21,193 @@ from ..context.context import Context
 from ..errors import AttachError, CodecError, RoleFailed, StreamBusy, TensorPoolError
 from ..service import Event
 from ..transport import StreamAddress
-from .config import AS_DRIVER, AS_SOURCE, BridgeSettings
-from .counters import BridgeCounters, sum_each
+from .config import DRIVER_PROFILE, SOURCE_PROFILE, BridgeSettings
+from .counters import BridgeCounters, FrameTotals, sum_totals
 from .forwarding import (
+    DATA_SOURCE_ANNOUNCE,
+    DATA_SOURCE_META,
     METADATA,
     QOS,
-    SOURCE_ANNOUNCE,
-    SOURCE_META,
+    MessageInfo,
     read_info,
-    version_of,
-    with_source,
-    with_stream,
+    read_meta_version,
+    replace_source,
+    replace_stream,
 )
-from .ledger import LEDGER_KEY, MappingLedger, ReceiverLedger, SenderLedger
+from .ledger import LEDGER_KEY, MappingLedger, ReceiverLedger, SenderLedger, SessionTotals
 from .mappings import FallbackUri, ResolvedMapping
-from .state import Attach, DestinationLayout, DestinationState, Fail
+from .state import AttachStep, DestinationFailure, DestinationLayout, DestinationState
 
 _LOG = logging.getLogger(__name__)
 _IPC: Final = "aeron:ipc"
-_LIMIT: Final = 256
-_ATTACHING: Final = 4
-# Far above any announce period: by then a source that went back to lower epochs is believed.
+_MAX_FRAGMENTS: Final = 256
+_ATTACH_THREADS: Final = 4
+_CHUNK_OVERHEAD_BYTES: Final = 128
+# Announce periods without an announce after which lower epochs of a source are accepted.
 _SILENT_PERIODS: Final = 5
-_MAX_SAID: Final = 16
-_MAX_KEPT_BYTES: Final = 64 << 10
-# Mappings that wait for their source are looked at no more often than this.
-_LOOK_NS: Final = 5_000_000
+_MAX_CACHED_MESSAGES: Final = 16
+_MAX_CACHED_BYTES: Final = 64 << 10
+# Mappings that wait for their source are polled no more often than this.
+_DESTINATION_PERIOD_NS: Final = 5_000_000
+
+
+class _MetadataKey(NamedTuple):
+    """A kind of metadata message and its version."""
+
+    template_id: int
+    version: int | None
+
+
+class _CachedMetadata(NamedTuple):
+    """A metadata message, kept for the next local epoch."""
+
+    info: MessageInfo
+    message: bytes
 
 
 @dataclass(eq=False)
-class _Arrival:
-    """A mapping at its destination."""
+class _ReceiverMapping:
+    """One receiving mapping: its receiver, its destination and its ledger."""
 
-    route: ResolvedMapping
+    resolved: ResolvedMapping
     receiver: _native.BridgeReceiver
-    state: DestinationState
+    destination: DestinationState
     producer: Producer | None = None
     attaching: Future[Producer] | None = None
-    book: MappingLedger = field(default_factory=MappingLedger)
-    said: dict[tuple[int, int | None], bytes] = field(default_factory=dict)
-    """Metadata heard last, to be said again under a new local epoch."""
+    ledger: MappingLedger = field(default_factory=MappingLedger)
+    metadata: dict[_MetadataKey, _CachedMetadata] = field(default_factory=dict)
+    """The latest metadata messages, to be published again in a new local epoch."""
 
-    def received(self, sessions: tuple[int, ...]) -> tuple[ReceiverLedger, bool]:
-        delivered, turned_away, lost, is_all = self.receiver.received(self.route.source_stream_id, sessions)
-        return ReceiverLedger(delivered, turned_away, lost), is_all
+    def received(self, sessions: tuple[int, ...]) -> SessionTotals:
+        """The counts of these sessions."""
+        delivered, turned_away, lost, is_complete = self.receiver.received(
+            self.resolved.source_stream_id, sessions
+        )
+        return SessionTotals(ReceiverLedger(delivered, turned_away, lost), is_complete)
 
-    def cut(self, session: int, position: int | None) -> ReceiverLedger | None:
-        found = self.receiver.cut(self.route.source_stream_id, session, position)
-        return None if found is None else ReceiverLedger(*found)
+    def ledger_start(self, session: int, position: int | None) -> ReceiverLedger | None:
+        """The counts of a session at a position, or at its beginning; None if unknown or not reached yet."""
+        counts = self.receiver.cut(self.resolved.source_stream_id, session, position)
+        return None if counts is None else ReceiverLedger(*counts)
 
 
 class ReceiverMappings:
-    """Owned by the agent's thread."""
+    """All receiving mappings of an instance."""
 
     def __init__(
         self,
-        ctx: Context,
+        context: Context,
         settings: BridgeSettings,
-        routes: list[ResolvedMapping],
+        mappings: list[ResolvedMapping],
         counters: BridgeCounters,
         clock: Clock,
     ) -> None:
-        self.routes = routes
-        self._ctx = ctx
+        self._context = context
         self._settings = settings
         self._counters = counters
         self._clock = clock
         self._stack = ExitStack()
         self._receivers: dict[tuple[StreamAddress, StreamAddress], _native.BridgeReceiver] = {}
-        self._arrivals: list[_Arrival] = []
-        self._by_stream: dict[tuple[_native.BridgeReceiver, int], _Arrival] = {}
-        self._unsettled: list[_Arrival] = []
-        """Whose sender was heard of, and it is not known yet where its account begins."""
+        """By payload and control address."""
+        self._mappings: list[_ReceiverMapping] = []
+        self._by_stream: dict[tuple[_native.BridgeReceiver, int], _ReceiverMapping] = {}
+        self._without_start: list[_ReceiverMapping] = []
+        """Mappings with a sender's ledger, but without a known start of the joined ledger."""
         self._publications: dict[int, _native.Publication] = {}
-        self._metadata_ears: dict[StreamAddress, _native.Subscription] = {}
-        self._next_look_ns = 0
-        self._threads = ThreadPoolExecutor(_ATTACHING, "tp-bridge-attach")
+        self._metadata_subscriptions: dict[StreamAddress, _native.Subscription] = {}
+        self._next_destinations_ns = 0
+        self._threads = ThreadPoolExecutor(_ATTACH_THREADS, "tp-bridge-attach")
         try:
-            self._open()
+            self._open(mappings)
         except BaseException:
             self.close()
             raise
 
-    # --- what is opened
+    # --- opening
 
-    def _open(self) -> None:
-        settings, ctx = self._settings, self._ctx
-        free = list(settings.dest_stream_id_range or ())
-        for number, route in enumerate(self.routes):
-            receiver = self._receiver(route)
-            candidates = [route.dest_stream_id] if route.dest_stream_id else free[number:] + free[:number]
-            arrival = _Arrival(route, receiver, self._destination(route, candidates))
-            self._arrivals.append(arrival)
-            self._by_stream[receiver, route.source_stream_id] = arrival
-            control = route.mapping.dest_control_stream_id
+    def _open(self, mappings: list[ResolvedMapping]) -> None:
+        settings, context = self._settings, self._context
+        free_ids = list(settings.dest_stream_id_range or ())
+        for number, resolved in enumerate(mappings):
+            receiver = self._receiver(resolved)
+            candidates = (
+                [resolved.dest_stream_id]
+                if resolved.dest_stream_id
+                else free_ids[number:] + free_ids[:number]
+            )
+            mapping = _ReceiverMapping(resolved, receiver, self._destination(resolved, candidates))
+            self._mappings.append(mapping)
+            self._by_stream[receiver, resolved.source_stream_id] = mapping
+            control = resolved.settings.dest_control_stream_id
             progress = (_IPC, control) if settings.forward_progress and control else None
-            receiver.add(route.source_stream_id, arrival.state.stream_id, progress)
+            receiver.add(resolved.source_stream_id, mapping.destination.stream_id, progress)
             if settings.forward_qos and control:
                 self._publication(control)
-            if route.metadata is not None:
-                self._publication(ctx.stream_ids.metadata)
-                self._publication(ctx.stream_ids.announce)
-                if route.metadata not in self._metadata_ears:
-                    self._metadata_ears[route.metadata] = ear = _native.Subscription(
-                        ctx._conductor, route.metadata.channel, route.metadata.stream_id
-                    )
-                    self._stack.callback(ear.close)
+            if resolved.metadata is not None:
+                self._publication(context.stream_ids.metadata)
+                self._publication(context.stream_ids.announce)
+                self._subscribe_metadata(resolved.metadata)
 
-    def _receiver(self, route: ResolvedMapping) -> _native.BridgeReceiver:
+    def _subscribe_metadata(self, address: StreamAddress) -> None:
+        if address not in self._metadata_subscriptions:
+            subscription = _native.Subscription(
+                self._context.connection.conductor, address.channel, address.stream_id
+            )
+            self._metadata_subscriptions[address] = subscription
+            self._stack.callback(subscription.close)
+
+    def _receiver(self, mapping: ResolvedMapping) -> _native.BridgeReceiver:
         settings = self._settings
-        way = (route.payload, route.control)
-        if way not in self._receivers:
-            bounds = [settings.max_chunk_bytes, settings.chunk_bytes]
-            bounds.append(None if settings.mtu_bytes is None else settings.mtu_bytes - 128)
-            self._receivers[way] = made = _native.BridgeReceiver(
-                self._ctx._conductor,
-                route.payload.channel,
-                route.payload.stream_id,
-                route.control.channel,
-                route.control.stream_id,
-                chunk_bytes=min(one for one in bounds if one is not None),
+        addresses = (mapping.payload, mapping.control)
+        if addresses not in self._receivers:
+            limits = [settings.max_chunk_bytes, settings.chunk_bytes]
+            limits.append(None if settings.mtu_bytes is None else settings.mtu_bytes - _CHUNK_OVERHEAD_BYTES)
+            receiver = _native.BridgeReceiver(
+                self._context.connection.conductor,
+                mapping.payload.channel,
+                mapping.payload.stream_id,
+                mapping.control.channel,
+                mapping.control.stream_id,
+                chunk_bytes=min(limit for limit in limits if limit is not None),
                 max_payload_bytes=settings.max_payload_bytes,
                 timeout_ns=settings.assembly_timeout_ms * 1_000_000,
-                silence_ns=_SILENT_PERIODS * self._ctx._announce_period_ns,
+                silence_ns=_SILENT_PERIODS * self._context.connection.announce_period_ns,
                 integrity=settings.integrity,
                 idle=settings.idle,
             )
-            self._stack.callback(made.close)
-        return self._receivers[way]
+            self._receivers[addresses] = receiver
+            self._stack.callback(receiver.close)
+        return self._receivers[addresses]
 
-    def _destination(self, route: ResolvedMapping, candidates: list[int]) -> DestinationState:
-        profile = route.mapping.profile
+    def _destination(self, mapping: ResolvedMapping, candidates: list[int]) -> DestinationState:
+        name = mapping.settings.profile
         layout = None
-        if profile not in (AS_SOURCE, AS_DRIVER):
-            found = next(one for one in self._settings.profiles if one.name == profile)
-            layout = DestinationLayout(found.nslots, found.pools)
+        if name not in (SOURCE_PROFILE, DRIVER_PROFILE):
+            profile = next(profile for profile in self._settings.profiles if profile.name == name)
+            layout = DestinationLayout(profile.nslots, profile.pools)
         return DestinationState(
             candidates,
             layout=layout,
-            as_source=profile == AS_SOURCE,
+            uses_source_layout=name == SOURCE_PROFILE,
             max_bytes=self._settings.max_destination_bytes,
         )
 
     def _publication(self, stream_id: int) -> _native.Publication:
         if stream_id not in self._publications:
-            made = _native.Publication(self._ctx._conductor, _IPC, stream_id)
-            self._stack.callback(made.close)
-            self._publications[stream_id] = made
+            publication = _native.Publication(self._context.connection.conductor, _IPC, stream_id)
+            self._stack.callback(publication.close)
+            self._publications[stream_id] = publication
         return self._publications[stream_id]
 
     def is_ready(self) -> bool:
-        """Subscribed; and every destination that does not wait for its source is there."""
-        return all(one.is_ready for one in self._receivers.values()) and all(
-            one.state.phase == "attached" or one.route.mapping.profile == AS_SOURCE for one in self._arrivals
+        """Whether all receivers are subscribed and all destinations are attached that need no source."""
+        return all(receiver.is_ready for receiver in self._receivers.values()) and all(
+            mapping.destination.phase == "attached" or mapping.resolved.settings.profile == SOURCE_PROFILE
+            for mapping in self._mappings
         )
 
-    def missing(self) -> Iterator[str]:
-        """What keeps frames from arriving, in words."""
+    def obstacles(self) -> Iterator[str]:
+        """Why frames cannot be received, one text per receiver."""
         for (payload, control), receiver in self._receivers.items():
             if not receiver.is_ready:
                 yield (
@@ -184,101 +215,106 @@ class ReceiverMappings:
                     "is the address one of this host, and is the port free?"
                 )
 
-    # --- the turns
+    # --- duty cycle
 
     def do_work(self) -> int:
+        """Attach destinations that are needed, and forward received messages."""
         work = 0
         now_ns = self._clock.monotonic_ns()
-        if now_ns >= self._next_look_ns:
-            self._next_look_ns = now_ns + _LOOK_NS
+        if now_ns >= self._next_destinations_ns:
+            self._next_destinations_ns = now_ns + _DESTINATION_PERIOD_NS
             for receiver in self._receivers.values():
                 for stream_id in receiver.wanting():
-                    work += self._settle(self._by_stream[receiver, stream_id])
-            if self._unsettled:
-                self._unsettled = [one for one in self._unsettled if not one.book.settle(one)]
+                    work += self._advance_destination(self._by_stream[receiver, stream_id])
+            if self._without_start:
+                self._without_start = [
+                    mapping for mapping in self._without_start if not mapping.ledger.find_start(mapping)
+                ]
         for receiver in self._receivers.values():
-            for word in receiver.words(_LIMIT):
-                self._on_word(receiver, word)
+            for message in receiver.words(_MAX_FRAGMENTS):
+                self._on_message(receiver, message)
                 work += 1
-        for at, ear in self._metadata_ears.items():
-            for message in ear.poll(_LIMIT):
-                self._on_metadata(at, message)
+        for address, subscription in self._metadata_subscriptions.items():
+            for message in subscription.poll(_MAX_FRAGMENTS):
+                self._on_metadata(address, message)
                 work += 1
         return work
 
-    def _settle(self, arrival: _Arrival) -> int:
-        """Moves a destination on: the step that is due, and what came of the last one."""
-        if arrival.attaching is not None:
-            return self._finish(arrival) if arrival.attaching.done() else 0
-        standing = arrival.receiver.standing(arrival.route.source_stream_id)
+    def _advance_destination(self, mapping: _ReceiverMapping) -> int:
+        """Start the attach that is due, or finish the one that is done."""
+        if mapping.attaching is not None:
+            return self._finish_attach(mapping) if mapping.attaching.done() else 0
+        state = mapping.receiver.standing(mapping.resolved.source_stream_id)
         source = None
-        if standing["epoch"] is not None:
-            strides = tuple(sorted(stride for _, stride in standing["pools"]))
-            source = DestinationLayout(standing["nslots"], strides)
+        if state["epoch"] is not None:
+            strides = tuple(sorted(stride for _, stride in state["pools"]))
+            source = DestinationLayout(state["nslots"], strides)
         now_ns = self._clock.monotonic_ns()
-        step = arrival.state.next(now_ns, source, has_destination=standing["has_destination"])
+        step = mapping.destination.next_step(now_ns, source, has_destination=state["has_destination"])
         if step is None:
             return 0
-        before, arrival.producer = arrival.producer, None
-        arrival.attaching = self._threads.submit(self._attach, step, arrival.route, before)
+        previous, mapping.producer = mapping.producer, None
+        mapping.attaching = self._threads.submit(self._attach, step, mapping.resolved, previous)
         return 1
 
-    def _attach(self, step: Attach, route: ResolvedMapping, before: Producer | None) -> Producer:
-        """On a thread of its own. The old producer goes first: a stream has one."""
-        if before is not None:
-            before.close()
-        return self._ctx.producer(
+    def _attach(self, step: AttachStep, mapping: ResolvedMapping, previous: Producer | None) -> Producer:
+        """Attach on another thread. The previous producer is closed first: a stream has one."""
+        if previous is not None:
+            previous.close()
+        return self._context.producer(
             step.stream_id,
             pools=None if step.layout is None else list(step.layout.strides),
             nslots=None if step.layout is None else step.layout.nslots,
-            descriptor_stream_id=route.mapping.descriptor_stream_id,
-            own_streams=False,
+            descriptor_stream_id=mapping.settings.descriptor_stream_id,
+            per_consumer_streams=False,
         )
 
-    def _finish(self, arrival: _Arrival) -> int:
-        attaching, arrival.attaching = arrival.attaching, None
-        assert attaching is not None, "only called for one that is done"
-        route = arrival.route
+    def _finish_attach(self, mapping: _ReceiverMapping) -> int:
+        attaching, mapping.attaching = mapping.attaching, None
+        assert attaching is not None, "only called for an attach that is done"
+        resolved, destination = mapping.resolved, mapping.destination
         try:
-            arrival.producer = producer = attaching.result()
+            mapping.producer = producer = attaching.result()
         except (AttachError, StreamBusy) as error:
             self._counters.refusals.add()
             code = error.code if isinstance(error, AttachError) else "REJECTED"
-            fail = arrival.state.refused(self._clock.monotonic_ns(), code, str(error))
-            if isinstance(fail, Fail):
-                reason = f"bridge.{route.key}.dest_stream_id {arrival.state.stream_id}: {fail.reason}"
+            failure = destination.on_refused(self._clock.monotonic_ns(), code, str(error))
+            if isinstance(failure, DestinationFailure):
+                reason = f"bridge.{resolved.key}.dest_stream_id {destination.stream_id}: {failure.reason}"
                 raise RoleFailed(reason) from error
-            _LOG.warning("no destination for stream %d yet: %s", route.source_stream_id, error)
+            _LOG.warning("no destination for stream %d yet: %s", resolved.source_stream_id, error)
             return 1
         except TensorPoolError as error:
-            arrival.state.refused(self._clock.monotonic_ns(), "NO_ANSWER", str(error))
-            _LOG.warning("no destination for stream %d yet: %s", route.source_stream_id, error)
+            destination.on_refused(self._clock.monotonic_ns(), "NO_ANSWER", str(error))
+            _LOG.warning("no destination for stream %d yet: %s", resolved.source_stream_id, error)
             return 1
-        arrival.state.attached()
-        arrival.receiver.give(route.source_stream_id, producer)
+        destination.on_attached()
+        mapping.receiver.give(resolved.source_stream_id, producer)
         self._counters.attaches.add()
-        _LOG.info("stream %d arrives as %d", route.source_stream_id, arrival.state.stream_id)
-        self._repeat_metadata(arrival)
+        _LOG.info("stream %d is published as %d", resolved.source_stream_id, destination.stream_id)
+        self._republish_metadata(mapping)
         return 1
 
-    # --- words
+    # --- messages
 
-    def _on_word(self, receiver: _native.BridgeReceiver, word: bytes) -> None:
-        head = read_info(word)
-        if head is None:
-            self._on_ledger(receiver, word)
+    def _on_message(self, receiver: _native.BridgeReceiver, message: bytes) -> None:
+        """Forward a QoS report, or read a sender's ledger. Native threads forward progress."""
+        info = read_info(message)
+        if info is None:
+            self._on_ledger(receiver, message)
             return
-        if not self._settings.forward_qos or head.template_id not in QOS:
+        if not self._settings.forward_qos or info.template_id not in QOS:
             return
-        arrival = self._by_stream.get((receiver, head.stream_id))
-        control = 0 if arrival is None else arrival.route.mapping.dest_control_stream_id
-        if arrival is not None and control:
-            sent = self._publication(control).offer(with_stream(word, arrival.state.stream_id)) == "sent"
-            (self._counters.forwarded if sent else self._counters.unforwarded)["qos"].add()
+        mapping = self._by_stream.get((receiver, info.stream_id))
+        control = 0 if mapping is None else mapping.resolved.settings.dest_control_stream_id
+        if mapping is not None and control:
+            forwarded = replace_stream(message, mapping.destination.stream_id)
+            is_sent = self._publication(control).offer(forwarded) == "sent"
+            (self._counters.forwarded if is_sent else self._counters.unforwarded)["qos"].add()
 
-    def _on_ledger(self, receiver: _native.BridgeReceiver, word: bytes) -> None:
+    def _on_ledger(self, receiver: _native.BridgeReceiver, message: bytes) -> None:
         try:
-            event = Event.decode(word)
+            event = Event.decode(message)
         except CodecError:
             self._counters.unusable["word"].add()
             return
@@ -286,100 +322,109 @@ class ReceiverMappings:
         if sent is None:
             self._counters.unusable["ledger"].add()
             return
-        arrival = self._by_stream.get((receiver, sent.source_stream_id))
-        if arrival is not None:
-            arrival.book.hear(sent, arrival)
-            if not arrival.book.settle(arrival) and arrival not in self._unsettled:
-                self._unsettled.append(arrival)
+        mapping = self._by_stream.get((receiver, sent.source_stream_id))
+        if mapping is not None:
+            mapping.ledger.on_sender_ledger(sent, mapping)
+            if not mapping.ledger.find_start(mapping) and mapping not in self._without_start:
+                self._without_start.append(mapping)
 
-    def _on_metadata(self, at: StreamAddress, message: bytes) -> None:
-        head = read_info(message)
-        if head is None or head.template_id not in METADATA:
+    def _on_metadata(self, address: StreamAddress, message: bytes) -> None:
+        info = read_info(message)
+        if info is None or info.template_id not in METADATA:
             self._counters.unusable["metadata"].add()
             return
-        for arrival in self._arrivals:
-            if arrival.route.metadata == at and arrival.route.source_stream_id == head.stream_id:
-                # One of each kind and version: what a newcomer, or a new epoch, has to be told.
-                if head.template_id in (SOURCE_ANNOUNCE, SOURCE_META) and len(message) <= _MAX_KEPT_BYTES:
-                    version = version_of(message, head.template_id)
-                    arrival.said.pop((head.template_id, version), None)
-                    arrival.said[head.template_id, version] = message
-                    if len(arrival.said) > _MAX_SAID:
-                        arrival.said.pop(next(iter(arrival.said)))
-                self._say_metadata(arrival, message)
+        for mapping in self._mappings:
+            resolved = mapping.resolved
+            if resolved.metadata == address and resolved.source_stream_id == info.stream_id:
+                self._cache_metadata(mapping, info, message)
+                self._publish_metadata(mapping, info, message)
 
-    def _say_metadata(self, arrival: _Arrival, message: bytes) -> None:
-        head = read_info(message)
-        assert head is not None, "judged before"
-        stream_id = arrival.route.mapping.metadata_stream_id or arrival.state.stream_id
-        said: bytes | None = with_stream(message, stream_id)
-        if head.template_id == SOURCE_ANNOUNCE:
-            producer = arrival.producer
+    @staticmethod
+    def _cache_metadata(mapping: _ReceiverMapping, info: MessageInfo, message: bytes) -> None:
+        """Keep the latest message of each kind and version for the next local epoch."""
+        if info.template_id not in (DATA_SOURCE_ANNOUNCE, DATA_SOURCE_META):
+            return
+        if len(message) > _MAX_CACHED_BYTES:
+            return
+        key = _MetadataKey(info.template_id, read_meta_version(message, info.template_id))
+        mapping.metadata.pop(key, None)
+        mapping.metadata[key] = _CachedMetadata(info, message)
+        if len(mapping.metadata) > _MAX_CACHED_MESSAGES:
+            mapping.metadata.pop(next(iter(mapping.metadata)))
+
+    def _publish_metadata(self, mapping: _ReceiverMapping, info: MessageInfo, message: bytes) -> None:
+        stream_id = mapping.resolved.settings.metadata_stream_id or mapping.destination.stream_id
+        forwarded: bytes | None = replace_stream(message, stream_id)
+        if info.template_id == DATA_SOURCE_ANNOUNCE:
+            producer = mapping.producer
             lease = None if producer is None else producer.lease()
             epoch = None if producer is None else producer.epoch
             if epoch is None:
-                # There is nothing yet that it could speak of; it is said when there is.
+                # There is no local epoch yet; the announce is published when there is one.
                 return
-            said = with_source(message, stream_id, (lease or {}).get("client_id") or 1, epoch)
-        # What a driver's configuration says (version 0) goes where drivers say it: to no consumer's ear.
-        ids = self._ctx.stream_ids
-        by_driver = version_of(message, head.template_id) == 0
-        sent = (
-            said is not None
-            and self._publication(ids.announce if by_driver else ids.metadata).offer(said) == "sent"
+            forwarded = replace_source(message, stream_id, (lease or {}).get("client_id") or 1, epoch)
+        # Version 0 is the metadata of a driver's configuration. Drivers publish it on the announce stream,
+        # where consumers do not read it.
+        ids = self._context.stream_ids
+        is_from_driver = read_meta_version(message, info.template_id) == 0
+        is_sent = (
+            forwarded is not None
+            and self._publication(ids.announce if is_from_driver else ids.metadata).offer(forwarded) == "sent"
         )
-        (self._counters.forwarded if sent else self._counters.unforwarded)["metadata"].add()
+        (self._counters.forwarded if is_sent else self._counters.unforwarded)["metadata"].add()
 
-    def _repeat_metadata(self, arrival: _Arrival) -> None:
-        # The announce first: what follows is of the epoch that it names.
-        for message in sorted(arrival.said.values(), key=lambda one: one[2:4] != b"\x07\x00"):
-            self._say_metadata(arrival, message)
+    def _republish_metadata(self, mapping: _ReceiverMapping) -> None:
+        # Announces come first: DataSourceMeta belongs to the epoch of the announce before it.
+        cached = mapping.metadata.values()
+        for info, message in sorted(cached, key=lambda kept: kept.info.template_id != DATA_SOURCE_ANNOUNCE):
+            self._publish_metadata(mapping, info, message)
 
-    # --- how it stands
+    # --- status
 
-    def sums(self) -> tuple[int, int, int]:
-        """Frames delivered, their bytes, and those of which chunks came and no frame."""
-        return sum_each(one.sums() for one in self._receivers.values())
+    def totals(self) -> FrameTotals:
+        """Frames delivered, their bytes, and frames received incompletely or dropped."""
+        return sum_totals(receiver.sums() for receiver in self._receivers.values())
 
     def rows(self) -> list[dict[str, Any]]:
-        """How each mapping stands, joined with what its sender told."""
-        return [self._row(one) for one in self._arrivals]
+        """The status of each mapping, with the joined ledger, as JSON."""
+        return [self._row(mapping) for mapping in self._mappings]
 
-    def _row(self, arrival: _Arrival) -> dict[str, Any]:
-        standing = arrival.receiver.standing(arrival.route.source_stream_id)
-        received = ReceiverLedger.of(standing)
-        joined = arrival.book.join(arrival)
-        producer = arrival.producer
-        local = None if producer is None else producer.epoch
+    def _row(self, mapping: _ReceiverMapping) -> dict[str, Any]:
+        resolved, destination = mapping.resolved, mapping.destination
+        state = mapping.receiver.standing(resolved.source_stream_id)
+        received = ReceiverLedger.from_state(state)
+        joined = mapping.ledger.join(mapping)
+        epoch = None if mapping.producer is None else mapping.producer.epoch
         return {
             "direction": "receive",
-            "source_stream_id": arrival.route.source_stream_id,
-            "dest_stream_id": arrival.state.stream_id,
-            "payload": str(arrival.route.payload),
-            "fallback_uri": str(FallbackUri.of(self._settings.instance_id, arrival.route)),
-            "connected": arrival.receiver.is_connected,
-            "source_epoch": None if standing["epoch"] is None else str(standing["epoch"]),
-            "epoch": None if local is None else str(local),
-            "destination": arrival.state.phase,
-            "fault": arrival.state.fault,
+            "source_stream_id": resolved.source_stream_id,
+            "dest_stream_id": destination.stream_id,
+            "payload": str(resolved.payload),
+            "fallback_uri": str(FallbackUri.from_mapping(self._settings.instance_id, resolved)),
+            "connected": mapping.receiver.is_connected,
+            "source_epoch": None if state["epoch"] is None else str(state["epoch"]),
+            "epoch": None if epoch is None else str(epoch),
+            "destination": destination.phase,
+            "fault": destination.fault,
             "delivered": received.delivered,
-            "bytes": standing["bytes"],
-            "chunks": standing["chunks"],
+            "bytes": state["bytes"],
+            "chunks": state["chunks"],
             "dropped": received.dropped,
             "incomplete": received.incomplete,
-            "chunks_ignored": {name: n for name, n in standing["chunks_ignored"].items() if n},
-            "refused": {name: n for name, n in arrival.receiver.refused().items() if n},
-            "progress_said": standing["progress_said"],
-            "ledger": None if joined is None else joined.as_dict(),
+            "chunks_ignored": {name: n for name, n in state["chunks_ignored"].items() if n},
+            "refused": {name: n for name, n in mapping.receiver.refused().items() if n},
+            "progress_said": state["progress_said"],
+            "ledger": None if joined is None else joined.to_json(),
         }
 
     def close(self) -> None:
+        """Close receivers, publications and destinations."""
         self._threads.shutdown(wait=True)
-        # The native loops stop before the memory that they write to goes.
+        # Native receivers stop before the memory that they write to is unmapped.
         self._stack.close()
-        for arrival in self._arrivals:
-            if arrival.attaching is not None and arrival.producer is None:
+        for mapping in self._mappings:
+            if mapping.attaching is not None and mapping.producer is None:
                 with suppress(TensorPoolError):
-                    arrival.producer = arrival.attaching.result()
-            if arrival.producer is not None:
-                arrival.producer.close()
+                    mapping.producer = mapping.attaching.result()
+            if mapping.producer is not None:
+                mapping.producer.close()

@@ -1,7 +1,8 @@
-"""The sending mappings of an instance: native loops for frames, and the words around them.
+"""The sending mappings of an instance: native senders for frames, and the messages around them.
 
-Announces of mapped streams go out on the control channel, before any frame of their epoch; metadata, QoS and
-progress where they are forwarded; and once a second the account of what was sent.
+Announces of mapped streams go out on the control channel before any frame of their epoch; then metadata, QoS
+and progress if they are forwarded, and once a second the sender's ledger (bridge §7, §9). The agent's thread
+owns them.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from .. import _native
 from ..client import Consumer
@@ -20,29 +21,47 @@ from ..sbe.wire import ShmPoolAnnounce
 from ..service import Event
 from ..transport import StreamAddress
 from .config import BridgeSettings
-from .counters import BridgeCounters, sum_each
-from .forwarding import METADATA, POOL_ANNOUNCE, PROGRESS, QOS, read_info
+from .counters import BridgeCounters, FrameTotals, sum_totals
+from .forwarding import METADATA, PROGRESS, QOS, SHM_POOL_ANNOUNCE, read_info
 from .ledger import LEDGER_KEY, SenderLedger
 from .mappings import FallbackUri, ResolvedMapping
 
+# Untethered: a bridge that pauses must not hold publishers back.
 _IPC: Final = "aeron:ipc?tether=false"
-_LIMIT: Final = 256
-_LEDGER_NS: Final = 1_000_000_000
-_FRAMES: Final = ("sent", "chunks", "bytes")
+_MAX_FRAGMENTS: Final = 256
+_LEDGER_PERIOD_NS: Final = 1_000_000_000
+_FRESH_PERIODS: Final = 3
+_FRAME_COUNTERS: Final = ("sent", "chunks", "bytes")
+"""Counters of a native sender that are no drop reasons."""
+
+
+class _LatestAnnounce(NamedTuple):
+    """The latest announce of a stream."""
+
+    message: bytes
+    epoch: int
+    received_ns: int
+
+
+class _FrameCounts(NamedTuple):
+    """The counters of a native sender, and dropped frames by reason."""
+
+    counters: Mapping[str, int]
+    dropped: dict[str, int]
 
 
 class SenderMappings:
-    """Owned by the agent's thread."""
+    """All sending mappings of an instance."""
 
     def __init__(
         self,
-        ctx: Context,
+        context: Context,
         settings: BridgeSettings,
-        routes: list[ResolvedMapping],
+        mappings: list[ResolvedMapping],
         counters: BridgeCounters,
         clock: Clock,
     ) -> None:
-        self.routes = routes
+        self.mappings = mappings
         self._settings = settings
         self._counters = counters
         self._clock = clock
@@ -53,27 +72,28 @@ class SenderMappings:
         self._senders: dict[StreamAddress, _native.BridgeSender] = {}
         self._consumers: dict[ResolvedMapping, Consumer] = {}
         self._publications: dict[StreamAddress, _native.Publication] = {}
-        self._announces: dict[int, tuple[bytes, int, int]] = {}
-        """By stream: the latest announce, its epoch, when it was heard."""
+        self._announces: dict[int, _LatestAnnounce] = {}
         self._unsent: set[tuple[int, StreamAddress]] = set()
-        self._told: set[ResolvedMapping] = set()
-        self._conductor = ctx._conductor
-        self._freshness_ns = 3 * ctx._announce_period_ns
+        """Streams whose latest announce is not yet sent, with the address to send it to."""
+        self._with_ledger: set[ResolvedMapping] = set()
+        """Mappings whose first ledger is sent."""
+        self._conductor = context.connection.conductor
+        self._freshness_ns = _FRESH_PERIODS * context.connection.announce_period_ns
         try:
-            self._open(ctx)
+            self._open(context)
         except BaseException:
             self.close()
             raise
 
-    def _open(self, ctx: Context) -> None:
+    def _open(self, context: Context) -> None:
         settings = self._settings
-        for route in self.routes:
-            self._by_stream.setdefault(route.source_stream_id, []).append(route)
-            if route.payload not in self._senders:
-                self._senders[route.payload] = sender = _native.BridgeSender(
+        for mapping in self.mappings:
+            self._by_stream.setdefault(mapping.source_stream_id, []).append(mapping)
+            if mapping.payload not in self._senders:
+                self._senders[mapping.payload] = sender = _native.BridgeSender(
                     self._conductor,
-                    route.payload.channel,
-                    route.payload.stream_id,
+                    mapping.payload.channel,
+                    mapping.payload.stream_id,
                     mtu_bytes=settings.mtu_bytes,
                     chunk_bytes=settings.chunk_bytes,
                     max_chunk_bytes=settings.max_chunk_bytes,
@@ -82,181 +102,192 @@ class SenderMappings:
                     idle=settings.idle,
                 )
                 self._stack.callback(sender.close)
-            self._publish(route.control)
-            if route.metadata is not None:
-                self._publish(route.metadata)
-        self._ears = [self._ear(ctx.stream_ids.announce)]
-        controls = {route.mapping.source_control_stream_id for route in self.routes} - {0}
+            self._open_publication(mapping.control)
+            if mapping.metadata is not None:
+                self._open_publication(mapping.metadata)
+        self._announce_subscription = self._subscribe(context.stream_ids.announce)
+        controls = {mapping.settings.source_control_stream_id for mapping in self.mappings} - {0}
         if settings.forward_qos:
-            controls.add(ctx.stream_ids.qos)
-        self._control_ears = (
-            [self._ear(stream_id) for stream_id in sorted(controls)]
+            controls.add(context.stream_ids.qos)
+        self._control_subscriptions = (
+            [self._subscribe(stream_id) for stream_id in sorted(controls)]
             if settings.forward_qos or settings.forward_progress
             else []
         )
-        metadata_stream = settings.source_metadata_stream_id or ctx.stream_ids.metadata
-        has_metadata = any(route.metadata is not None for route in self.routes)
-        self._metadata_ears = [self._ear(metadata_stream)] if has_metadata else []
-        for route in self.routes:
-            # A producer tells of frames that fill only if somebody wants to hear of it: here, for others.
-            consumer = ctx.consumer(
-                route.source_stream_id,
-                descriptor_stream_id=route.mapping.descriptor_stream_id,
+        metadata_stream = settings.source_metadata_stream_id or context.stream_ids.metadata
+        has_metadata = any(mapping.metadata is not None for mapping in self.mappings)
+        self._metadata_subscription = self._subscribe(metadata_stream) if has_metadata else None
+        for mapping in self.mappings:
+            # A producer publishes progress only on request: this consumer requests it for remote ones.
+            consumer = context.consumer(
+                mapping.source_stream_id,
+                descriptor_stream_id=mapping.settings.descriptor_stream_id,
                 progress=settings.forward_progress,
-                own_control=False,
+                per_consumer_control=False,
             )
             self._stack.callback(consumer.close)
-            self._consumers[route] = consumer
-            self._senders[route.payload].add(consumer)
+            self._consumers[mapping] = consumer
+            self._senders[mapping.payload].add(consumer)
 
-    def _publish(self, at: StreamAddress) -> None:
-        if at not in self._publications:
-            self._publications[at] = made = _native.Publication(self._conductor, at.channel, at.stream_id)
-            self._stack.callback(made.close)
+    def _open_publication(self, address: StreamAddress) -> None:
+        if address not in self._publications:
+            publication = _native.Publication(self._conductor, address.channel, address.stream_id)
+            self._publications[address] = publication
+            self._stack.callback(publication.close)
 
-    def _ear(self, stream_id: int) -> _native.Subscription:
-        ear = _native.Subscription(self._conductor, _IPC, stream_id)
-        self._stack.callback(ear.close)
-        return ear
+    def _subscribe(self, stream_id: int) -> _native.Subscription:
+        subscription = _native.Subscription(self._conductor, _IPC, stream_id)
+        self._stack.callback(subscription.close)
+        return subscription
 
     def is_ready(self) -> bool:
+        """Whether the media driver has opened all channels."""
         return (
-            all(one.is_ready for one in self._senders.values())
-            and all(one.is_ready for one in self._publications.values())
-            and all(one.is_ready for one in self._ears)
+            all(sender.is_ready for sender in self._senders.values())
+            and all(publication.is_ready for publication in self._publications.values())
+            and self._announce_subscription.is_ready
         )
 
     def failure(self) -> str | None:
-        """Why the media driver refused a channel, if it did."""
-        return next((why for one in self._publications.values() if (why := one.failure)), None)
+        """Why the media driver refused a channel; None if it refused none."""
+        publications = self._publications.values()
+        return next((failure for publication in publications if (failure := publication.failure)), None)
 
-    def missing(self) -> Iterator[str]:
-        """What keeps frames from going out, in words."""
-        for route, consumer in self._consumers.items():
+    def obstacles(self) -> Iterator[str]:
+        """Why frames cannot be sent, one text per mapping."""
+        for mapping, consumer in self._consumers.items():
             lease = consumer.lease()
             if lease is not None and lease["granted"] == 0 and lease["code"] is not None:
-                yield f"stream {route.source_stream_id} cannot be read: {lease['message'] or lease['code']}"
+                reason = lease["message"] or lease["code"]
+                yield f"stream {mapping.source_stream_id} cannot be read: {reason}"
 
     def do_work(self) -> int:
+        """Forward messages, and publish the ledgers that are due."""
         work = 0
-        for ear in self._ears:
-            for message in ear.poll(_LIMIT):
-                self._on_announce(message)
-                # What a driver's configuration says of a stream comes beside its announces.
-                work += 1 + self._forward_metadata(message)
+        for message in self._announce_subscription.poll(_MAX_FRAGMENTS):
+            self._on_announce(message)
+            # A driver publishes the metadata of its configuration on the announce stream.
+            work += 1 + self._forward_metadata(message)
         work += self._send_announces()
-        wanted = (PROGRESS if self._settings.forward_progress else frozenset()) | (
+        templates = (PROGRESS if self._settings.forward_progress else frozenset()) | (
             QOS if self._settings.forward_qos else frozenset()
         )
-        for ear in self._control_ears:
-            for message in ear.poll(_LIMIT):
-                work += self._forward(message, wanted)
-        for ear in self._metadata_ears:
-            for message in ear.poll(_LIMIT):
+        for subscription in self._control_subscriptions:
+            for message in subscription.poll(_MAX_FRAGMENTS):
+                work += self._forward_control(message, templates)
+        if self._metadata_subscription is not None:
+            for message in self._metadata_subscription.poll(_MAX_FRAGMENTS):
                 work += self._forward_metadata(message)
         now_ns = self._clock.monotonic_ns()
         if now_ns >= self._next_ledger_ns:
-            self._next_ledger_ns = now_ns + _LEDGER_NS
-            for route in self._told.copy():
-                self._tell(route)
+            self._next_ledger_ns = now_ns + _LEDGER_PERIOD_NS
+            for mapping in self._with_ledger.copy():
+                self._publish_ledger(mapping)
         return work
 
     def _on_announce(self, message: bytes) -> None:
-        head = read_info(message)
-        if head is None or head.template_id != POOL_ANNOUNCE or head.stream_id not in self._by_stream:
+        info = read_info(message)
+        if info is None or info.template_id != SHM_POOL_ANNOUNCE or info.stream_id not in self._by_stream:
             return
         try:
             announce = ShmPoolAnnounce.decode(message)
         except CodecError:
             self._counters.unusable["announce"].add()
             return
-        self._announces[head.stream_id] = (message, announce.epoch, self._clock.monotonic_ns())
-        self._unsent |= {(head.stream_id, route.control) for route in self._by_stream[head.stream_id]}
+        now_ns = self._clock.monotonic_ns()
+        self._announces[info.stream_id] = _LatestAnnounce(message, announce.epoch, now_ns)
+        self._unsent |= {(info.stream_id, mapping.control) for mapping in self._by_stream[info.stream_id]}
 
     def _send_announces(self) -> int:
-        """Before the first announce goes the account that there is nothing yet, and no frame before both."""
+        """Send announces. A ledger precedes the first announce of a mapping, and both precede its frames."""
         sent = 0
-        for stream_id, at in tuple(self._unsent):
-            message, epoch, heard_ns = self._announces[stream_id]
-            if self._clock.monotonic_ns() - heard_ns > self._freshness_ns:
-                self._unsent.discard((stream_id, at))
+        for stream_id, address in tuple(self._unsent):
+            message, epoch, received_ns = self._announces[stream_id]
+            if self._clock.monotonic_ns() - received_ns > self._freshness_ns:
+                self._unsent.discard((stream_id, address))
                 continue
-            routes = [route for route in self._by_stream[stream_id] if route.control == at]
-            if not all(self._tell(route) for route in routes if route not in self._told):
+            mappings = [mapping for mapping in self._by_stream[stream_id] if mapping.control == address]
+            without_ledger = [mapping for mapping in mappings if mapping not in self._with_ledger]
+            if not all(self._publish_ledger(mapping) for mapping in without_ledger):
                 continue
-            if self._publications[at].offer(message) != "sent":
-                # Nobody there, or no room: it is tried again until there is a fresher one.
+            if self._publications[address].offer(message) != "sent":
+                # No receiver, or back pressure: retried until there is a newer announce.
                 continue
-            self._unsent.discard((stream_id, at))
+            self._unsent.discard((stream_id, address))
             self._counters.announces.add()
             sent += 1
-            for route in routes:
-                self._senders[route.payload].announced(stream_id, epoch)
+            for mapping in mappings:
+                self._senders[mapping.payload].announced(stream_id, epoch)
         return sent
 
-    def _forward(self, message: bytes, wanted: frozenset[int]) -> int:
-        head = read_info(message)
-        if head is None or head.template_id not in wanted:
+    def _forward_control(self, message: bytes, templates: frozenset[int]) -> int:
+        info = read_info(message)
+        if info is None or info.template_id not in templates:
             return 0
-        routes = self._by_stream.get(head.stream_id, ())
-        for at in {route.control for route in routes if route.mapping.source_control_stream_id}:
-            is_sent = self._publications[at].offer(message) == "sent"
-            kind = "progress" if head.template_id in PROGRESS else "qos"
-            (self._counters.forwarded if is_sent else self._counters.unforwarded)[kind].add()
-        return len(routes)
+        mappings = self._by_stream.get(info.stream_id, ())
+        kind = "progress" if info.template_id in PROGRESS else "qos"
+        for address in {mapping.control for mapping in mappings if mapping.settings.source_control_stream_id}:
+            self._forward(message, address, kind)
+        return len(mappings)
 
     def _forward_metadata(self, message: bytes) -> int:
-        head = read_info(message)
-        if head is None or head.template_id not in METADATA:
+        info = read_info(message)
+        if info is None or info.template_id not in METADATA:
             return 0
-        routes = self._by_stream.get(head.stream_id, ())
-        for at in {route.metadata for route in routes if route.metadata is not None}:
-            is_sent = self._publications[at].offer(message) == "sent"
-            (self._counters.forwarded if is_sent else self._counters.unforwarded)["metadata"].add()
-        return len(routes)
+        mappings = self._by_stream.get(info.stream_id, ())
+        for address in {mapping.metadata for mapping in mappings if mapping.metadata is not None}:
+            self._forward(message, address, "metadata")
+        return len(mappings)
 
-    def _tell(self, route: ResolvedMapping) -> bool:
-        place = self._senders[route.payload].place(route.source_stream_id)
-        if place is None:
+    def _forward(self, message: bytes, address: StreamAddress, kind: str) -> None:
+        is_sent = self._publications[address].offer(message) == "sent"
+        (self._counters.forwarded if is_sent else self._counters.unforwarded)[kind].add()
+
+    def _publish_ledger(self, mapping: ResolvedMapping) -> bool:
+        position = self._senders[mapping.payload].place(mapping.source_stream_id)
+        if position is None:
             return False
-        sessions, position, sent = place
-        _, dropped = self._account(route)
-        account = SenderLedger(self._run, route.source_stream_id, sent, dropped, tuple(sessions), position)
-        event = Event(f"bridge:{self._settings.instance_id}", LEDGER_KEY, account.encode())
-        if self._publications[route.control].offer(event.encode(self._clock)) != "sent":
+        sessions, stream_position, sent = position
+        dropped = self._count_frames(mapping).dropped
+        ledger = SenderLedger(
+            self._run, mapping.source_stream_id, sent, dropped, tuple(sessions), stream_position
+        )
+        event = Event(f"bridge:{self._settings.instance_id}", LEDGER_KEY, ledger.encode())
+        if self._publications[mapping.control].offer(event.encode(self._clock)) != "sent":
             return False
-        self._told.add(route)
+        self._with_ledger.add(mapping)
         return True
 
-    def _account(self, route: ResolvedMapping) -> tuple[Mapping[str, int], dict[str, int]]:
-        """What was sent, and what was not by reason."""
-        counters = self._senders[route.payload].counters(route.source_stream_id)
-        dropped = {name: n for name, n in counters.items() if name not in _FRAMES}
-        for name, n in self._consumers[route].ledger().dropped.items():
+    def _count_frames(self, mapping: ResolvedMapping) -> _FrameCounts:
+        counters = self._senders[mapping.payload].counters(mapping.source_stream_id)
+        dropped = {name: n for name, n in counters.items() if name not in _FRAME_COUNTERS}
+        for name, n in self._consumers[mapping].ledger().dropped.items():
             dropped[name] = dropped.get(name, 0) + n
-        return counters, dropped
+        return _FrameCounts(counters, dropped)
 
-    def sums(self) -> tuple[int, int, int]:
-        """Frames sent, their bytes, and those that were not."""
-        return sum_each(one.sums() for one in self._senders.values())
+    def totals(self) -> FrameTotals:
+        """Frames sent, their bytes, and frames dropped."""
+        return sum_totals(sender.sums() for sender in self._senders.values())
 
     def rows(self) -> list[dict[str, Any]]:
-        """How each mapping stands."""
-        return [self._row(route) for route in self.routes]
+        """The status of each mapping, as JSON."""
+        return [self._row(mapping) for mapping in self.mappings]
 
-    def _row(self, route: ResolvedMapping) -> dict[str, Any]:
-        counters, dropped = self._account(route)
-        sender = self._senders[route.payload]
-        consumer = self._consumers[route]
-        epoch = consumer.epoch
+    def _row(self, mapping: ResolvedMapping) -> dict[str, Any]:
+        counters, dropped = self._count_frames(mapping)
+        sender = self._senders[mapping.payload]
+        epoch = self._consumers[mapping].epoch
+        chunk_bytes = None
+        if (sizes := sender.slices) is not None:
+            _, chunk_bytes = sizes
         return {
             "direction": "send",
-            "source_stream_id": route.source_stream_id,
-            "dest_stream_id": route.dest_stream_id,
-            "payload": str(route.payload),
-            "fallback_uri": str(FallbackUri.of(self._settings.instance_id, route)),
+            "source_stream_id": mapping.source_stream_id,
+            "dest_stream_id": mapping.dest_stream_id,
+            "payload": str(mapping.payload),
+            "fallback_uri": str(FallbackUri.from_mapping(self._settings.instance_id, mapping)),
             "connected": sender.is_connected,
-            "chunk_bytes": None if (slices := sender.slices) is None else slices[1],
+            "chunk_bytes": chunk_bytes,
             "epoch": None if epoch is None else str(epoch),
             "published": counters["sent"] + sum(dropped.values()),
             "sent": counters["sent"],
@@ -266,4 +297,5 @@ class SenderMappings:
         }
 
     def close(self) -> None:
+        """Close consumers, senders, publications and subscriptions."""
         self._stack.close()

@@ -1,9 +1,12 @@
-"""`service:bridge`: a bridge instance as others see it."""
+"""`service:bridge`: the status of a bridge instance (service §4).
+
+Small, but every role has its service in `service.py`.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ..runtime.config import Secret
 from ..service import Service, command
@@ -11,9 +14,11 @@ from ..service import Service, command
 if TYPE_CHECKING:
     from .agent import BridgeAgent
 
+_MAX_ROWS: Final = 100
+
 
 class BridgeService(Service, name="bridge"):
-    """Which streams cross, and what became of their frames."""
+    """The mappings of a bridge and the ledgers of their frames."""
 
     def __init__(
         self, agent: BridgeAgent, *, instance: str | None = None, token: Secret | None = None
@@ -23,12 +28,12 @@ class BridgeService(Service, name="bridge"):
 
     @command
     def status(self, first: int = 0, limit: int = 100) -> dict[str, Any]:
-        """The instance and its mappings, from the one numbered `first` on."""
+        """The instance, its counters, and its mappings from number `first` on."""
         rows = self._agent.rows()
         return {
             "instance": self._agent.settings.instance_id,
             "pid": os.getpid(),
             "total": len(rows),
-            "mappings": rows[max(first, 0) :][: max(min(limit, 100), 1)],
+            "mappings": rows[max(first, 0) :][: max(min(limit, _MAX_ROWS), 1)],
             "counters": self._agent.counters.snapshot(),
         }

@@ -1,6 +1,6 @@
-"""The command `tensorpool`: nouns, then verbs. Data on stdout, words on stderr.
+"""The command `tensorpool`: nouns, then verbs. Data on stdout, messages on stderr.
 
-Exit status: 0 done, 1 failed, 2 misused.
+Exit status: 0 success, 1 failure, 2 usage error.
 """
 
 import signal
@@ -13,22 +13,22 @@ __all__ = ["cli", "main"]
 
 
 def main() -> None:
-    """Runs the command. Ctrl-C while it is still being loaded ends it as it ends `cat`: without a word.
+    """Runs the command. Ctrl-C while the modules are loaded ends it without a message, as it ends `cat`.
 
-    Loading takes half a second and more, and a traceback of half of it tells nobody anything.
+    Loading takes half a second and more; a traceback from inside an import would help no user.
     """
-    loading = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if loading:
+    is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_default:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from .root import run
 
-    if loading:
+    if is_default:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     run()
 
 
 def __getattr__(name: str) -> Any:
-    # The commands themselves, for who takes them apart: loaded when asked for, as `main` does.
+    # The click commands, for tests and documentation tools: loaded on demand, as in `main`.
     if name == "cli":
         from .root import cli
 

@@ -1,4 +1,4 @@
-"""`tensorpool bridge`: carry streams between hosts, and see what became of their frames."""
+"""`tensorpool bridge`: runs a bridge between hosts, and shows the status of its mappings."""
 
 from __future__ import annotations
 
@@ -48,37 +48,38 @@ Examples:
 
 
 def _ids_in_use(config: Config) -> dict[str, int]:
+    """The Aeron stream ids of this host, by setting."""
     aeron, service = config[AeronSettings], config[ServiceSettings].streams()
-    known = {
+    ids = {
         f"aeron.{name}_stream_id": getattr(aeron, f"{name}_stream_id")
         for name in ("control", "announce", "descriptor", "qos", "metadata")
     }
-    known |= {"the services' control stream": service.control, "the services' status stream": service.status}
-    return known
+    ids |= {"the services' control stream": service.control, "the services' status stream": service.status}
+    return ids
 
 
 def _static_ids(config: Config) -> dict[str, int]:
-    """Streams that the driver of the same file always has: they are no place for dynamic destinations."""
+    """Streams that the driver of the same file provisions: no id for a dynamic destination."""
     ids = config[BridgeSettings].dest_stream_id_range
     streams = config[DriverSettings].streams if ids is not None else ()
-    return {f"driver.streams[{n}].stream_id": one.stream_id for n, one in enumerate(streams)}
+    return {f"driver.streams[{n}].stream_id": stream.stream_id for n, stream in enumerate(streams)}
 
 
 def _check(config: Config) -> None:
     settings = config[BridgeSettings]
     faults = [*host_faults(settings, _ids_in_use(config))]
-    # A destination that is named may well be one that the driver has configured.
-    faults += [one for one in host_faults(settings, _static_ids(config)) if one[0] != "mappings"]
+    # A mapping may name a stream that the driver provisions.
+    faults += [fault for fault in host_faults(settings, _static_ids(config)) if fault.key != "mappings"]
     if faults:
         raise ConfigError("; ".join(f"bridge.{key}: {reason}" for key, reason in faults))
 
 
 @click.group(cls=DefaultRunGroup, epilog=_EPILOG)
 def bridge() -> None:
-    """Carry streams between hosts over Aeron UDP.
+    """Publish streams of one host on another, over Aeron UDP.
 
-    Without a verb it runs. A consumer at the other end uses the same code as at this one; what the network
-    loses costs whole frames, and every one of them is accounted for.
+    Without a verb, `run`. Consumers of the destination need no other code. Network loss drops whole frames,
+    and the ledger counts each of them.
     """
 
 
@@ -93,10 +94,10 @@ def bridge() -> None:
     also=_check,
 )
 def run(config: Config) -> None:
-    """Run the bridge here until SIGTERM or Ctrl-C.
+    """Run a bridge instance until SIGTERM or Ctrl-C.
 
-    Both ends may use one file: the one that receives is started with --direction receive, or says so in its
-    mappings.
+    Both ends may use one file: start the receiver with --direction receive, or set the direction of each
+    mapping.
     """
     from ..bridge import BridgeAgent
 
@@ -109,50 +110,50 @@ def run(config: Config) -> None:
 
 
 @bridge.command(epilog=_STATUS)
-@click.option("--instance", help="The bridge's instance id, where several run on this host.")
+@click.option("--instance", help="Instance id of the bridge, if several run on this host.")
 @connect_options
 def status(to: ConnectOptions, instance: str | None) -> None:
-    """What crosses, and what became of every frame.
+    """Show the mappings and the ledgers of their frames.
 
-    At the receiving end both ends are joined: published = delivered + dropped by the sender, on the way, by
-    the receiver.
+    The receiver joins the ledgers of both ends: published = delivered + dropped by sender, network and
+    receiver.
     """
-    found = _status(to, instance)
+    reply = _fetch_status(to, instance)
     if to.as_json:
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(reply, indent=2))
         return
-    heads = ("stream", "to", "", "published", "delivered", "sender", "network", "receiver", "why")
+    headings = ("stream", "to", "", "published", "delivered", "sender", "network", "receiver", "why")
     right = ("stream", "to", "published", "delivered", "sender", "network", "receiver")
-    table = columns(*heads, right=right)
-    for row in found["mappings"]:
+    table = columns(*headings, right=right)
+    for row in reply["mappings"]:
         table.add_row(*_cells(row))
     console().print(table)
 
 
-def _status(to: ConnectOptions, instance: str | None) -> dict[str, Any]:
+def _fetch_status(to: ConnectOptions, instance: str | None) -> dict[str, Any]:
     try:
         with to.client(f"bridge:{instance}" if instance else "bridge") as client:
-            found: dict[str, Any] = client.call("status")
-            while len(found["mappings"]) < found["total"]:
-                more = client.call("status", {"first": len(found["mappings"])})["mappings"]
+            reply: dict[str, Any] = client.call("status")
+            while len(reply["mappings"]) < reply["total"]:
+                more = client.call("status", {"first": len(reply["mappings"])})["mappings"]
                 if not more:
                     break
-                found["mappings"] += more
-            return found
+                reply["mappings"] += more
+            return reply
     except NoSuchService:
         raise NoSuchService(
-            "no bridge answers on this media driver: start one with tensorpool bridge --config FILE"
+            "no bridge runs on this media driver; start one with tensorpool bridge --config FILE"
         ) from None
 
 
 def _cells(row: dict[str, Any]) -> list[Text | str]:
     source, dest = str(row["source_stream_id"]), str(row["dest_stream_id"] or "?")
-    why = dict(row["dropped"])
+    reasons = dict(row["dropped"])
     if row["direction"] == "send":
         dropped = sum(row["dropped"].values())
         cells = [str(row["published"]), "", str(dropped), "", ""]
     else:
-        why |= row["incomplete"]
+        reasons |= row["incomplete"]
         joined = row["ledger"]
         if joined is None:
             cells = ["", str(row["delivered"]), "", "", str(sum(row["dropped"].values()))]
@@ -165,7 +166,7 @@ def _cells(row: dict[str, Any]) -> list[Text | str]:
                 drops["network"],
                 drops["receiver"],
             ]
-            cells = [str(one) for one in cells]
-    state = "→" if row["connected"] else "(silent)"
-    reasons = ", ".join(f"{name} {n}" for name, n in why.items()) or row.get("fault", "")
-    return [source, dest, Text(f"{row['direction']} {state}", style=DIM), *cells, reasons]
+            cells = [str(count) for count in cells]
+    state = "→" if row["connected"] else "not connected"
+    why = ", ".join(f"{name} {n}" for name, n in reasons.items()) or row.get("fault", "")
+    return [source, dest, Text(f"{row['direction']} {state}", style=DIM), *cells, why]

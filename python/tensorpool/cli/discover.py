@@ -1,6 +1,6 @@
-"""`tensorpool discover`: which streams there are, by name, tags and ids.
+"""`tensorpool discover`: the streams of drivers and registries, by name, tags and ids.
 
-`tensorpool discover --watch` on a terminal: a table that goes on, where what has just happened is told.
+With `--watch` on a terminal it is a table that shows recent changes; elsewhere a line for each change.
 """
 
 from __future__ import annotations
@@ -20,79 +20,15 @@ from ..context import Context
 from ..discovery import DiscoveredStream
 from ..errors import DiscoveryError
 from .options import ConnectOptions, connect_options
-from .output import DIM, GOOD, WARN, columns, console, format_duration, size_text
+from .output import DIM, GOOD, WARN, columns, console, format_duration, size_literal
 
 Change = tuple[str, DiscoveredStream]
 ARRIVED, CHANGED, GONE = "arrived", "changed", "gone"
-HEADS: Final = ("stream", "name", "tags", "source", "driver", "slots", "pools", "producer")
+HEADINGS: Final = ("stream", "name", "tags", "source", "driver", "slots", "pools", "producer")
 _STYLES: Final = {ARRIVED: GOOD, CHANGED: WARN, GONE: DIM}
-_TOLD_S: Final = 10.0
-"""How long a table says what has happened, and keeps a row for what is gone."""
-
-
-def cells(one: DiscoveredStream) -> list[str | Text]:
-    """A stream's row."""
-    return [
-        str(one.stream_id),
-        Text(one.name.encode("utf-8", "backslashreplace").decode()),
-        Text(" ".join(sorted(one.tags)).encode("utf-8", "backslashreplace").decode()),
-        "" if one.data_source_id is None else str(one.data_source_id),
-        one.driver_instance_id,
-        str(one.nslots),
-        " ".join(size_text(stride) for stride in one.pools),
-        str(one.producer_id) if one.has_producer else Text("none", style=DIM),
-    ]
-
-
-def changes_between(before: Iterable[DiscoveredStream], after: Iterable[DiscoveredStream]) -> list[Change]:
-    """What has arrived, changed and gone from one look to the next."""
-    known, there = {one.key: one for one in before}, {one.key: one for one in after}
-    found = [(ARRIVED, one) for key, one in there.items() if key not in known]
-    found += [(CHANGED, one) for key, one in there.items() if key in known and known[key] != one]
-    return found + [(GONE, one) for key, one in known.items() if key not in there]
-
-
-@dataclass(slots=True)
-class _Row:
-    stream: DiscoveredStream
-    what: str
-    since_s: float
-
-
-class DiscoveryTable:
-    """The streams as they were last seen, and what became of each. Pure: the time is handed in."""
-
-    def __init__(self) -> None:
-        self._rows: dict[tuple[str, int], _Row] = {}
-        self._is_first = True
-        self.trouble = ""
-        """Why nobody was asked for the moment; what was known stays."""
-
-    def look(self, changes: Iterable[Change], now_s: float) -> None:
-        for what, one in changes:
-            # What was there at the first look is no news.
-            self._rows[one.key] = _Row(one, "" if self._is_first else what, now_s)
-        self._is_first = False
-        old = now_s - _TOLD_S
-        self._rows = {
-            key: row for key, row in self._rows.items() if not (row.what == GONE and row.since_s < old)
-        }
-
-    def table(self, now_s: float) -> Table:
-        table = columns(*HEADS, "", right=("stream",))
-        for _, row in sorted(self._rows.items()):
-            age_s = now_s - row.since_s
-            is_news = bool(row.what) and age_s <= _TOLD_S
-            said = f"{row.what} {format_duration(max(age_s, 0.0))} ago" if is_news else ""
-            style = _STYLES[row.what] if is_news else None
-            table.add_row(*cells(row.stream), said, style=style)
-        there = sum(row.what != GONE for row in self._rows.values())
-        table.caption = self.trouble or f"{there} streams; Ctrl-C ends"
-        table.caption_justify = "left"
-        return table
-
-
-_ID = click.IntRange(0, 0xFFFF_FFFE)
+_NEWS_S: Final = 10.0
+"""How long the table shows a change, and keeps the row of a stream that has gone."""
+_ID: Final = click.IntRange(0, 0xFFFF_FFFE)
 _EPILOG = """
 \b
 Examples:
@@ -103,109 +39,177 @@ Examples:
 """
 
 
+def cells(stream: DiscoveredStream) -> list[str | Text]:
+    """The cells of a stream's row."""
+    return [
+        str(stream.stream_id),
+        Text(stream.name.encode("utf-8", "backslashreplace").decode()),
+        Text(" ".join(sorted(stream.tags)).encode("utf-8", "backslashreplace").decode()),
+        "" if stream.data_source_id is None else str(stream.data_source_id),
+        stream.driver_instance_id,
+        str(stream.nslots),
+        " ".join(size_literal(stride) for stride in stream.pools),
+        str(stream.producer_id) if stream.has_producer else Text("none", style=DIM),
+    ]
+
+
+def changes_between(before: Iterable[DiscoveredStream], after: Iterable[DiscoveredStream]) -> list[Change]:
+    """The streams that have arrived, changed or gone between two results."""
+    old = {stream.key: stream for stream in before}
+    new = {stream.key: stream for stream in after}
+    changes = [(ARRIVED, stream) for key, stream in new.items() if key not in old]
+    changes += [(CHANGED, stream) for key, stream in new.items() if key in old and old[key] != stream]
+    return changes + [(GONE, stream) for key, stream in old.items() if key not in new]
+
+
+@dataclass(slots=True)
+class _Row:
+    stream: DiscoveredStream
+    change: str
+    since_s: float
+
+
+class DiscoveryTable:
+    """The discovered streams and their latest changes. Pure: callers pass the time."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, int], _Row] = {}
+        self._is_first = True
+        self.problem = ""
+        """Why the last request failed; the rows stay as they were."""
+
+    def update(self, changes: Iterable[Change], now_s: float) -> None:
+        """Applies changes, and removes the rows of streams that went some time ago."""
+        for change, stream in changes:
+            # Streams of the first result did not arrive: they existed before.
+            self._rows[stream.key] = _Row(stream, "" if self._is_first else change, now_s)
+        self._is_first = False
+        oldest = now_s - _NEWS_S
+        self._rows = {
+            key: row for key, row in self._rows.items() if not (row.change == GONE and row.since_s < oldest)
+        }
+
+    def table(self, now_s: float) -> Table:
+        """The rows, with the age of recent changes."""
+        table = columns(*HEADINGS, "", right=("stream",))
+        for _, row in sorted(self._rows.items()):
+            age_s = now_s - row.since_s
+            is_recent = bool(row.change) and age_s <= _NEWS_S
+            news = f"{row.change} {format_duration(max(age_s, 0.0))} ago" if is_recent else ""
+            table.add_row(*cells(row.stream), news, style=_STYLES[row.change] if is_recent else None)
+        count = sum(row.change != GONE for row in self._rows.values())
+        table.caption = self.problem or f"{count} streams; Ctrl-C ends"
+        table.caption_justify = "left"
+        return table
+
+
 @click.command(epilog=_EPILOG)
 @click.option("--name", help="The stream of exactly this name.")
 @click.option("--tag", "tags", multiple=True, help="Streams that have this tag. Repeat it: all of them.")
 @click.option("--stream", "stream_id", type=_ID, help="The stream of this id.")
 @click.option("--producer", "producer_id", type=_ID, help="Streams of this producer; 0: without one.")
 @click.option("--source", "data_source_id", type=click.IntRange(0), help="Streams of this data source.")
-@click.option("--watch", is_flag=True, help="Go on, and tell of arrivals, changes and ends until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Continue, and show arrivals, changes and ends until Ctrl-C.")
 @click.option(
-    "--period", default=1.0, show_default=True, type=click.FloatRange(0.05), help="Seconds between two looks."
+    "--period",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(0.05),
+    help="Seconds between two requests.",
 )
 @click.option("--count", type=click.IntRange(1), help="With --watch: stop after so many lines.")
 @connect_options
-def discover(to: ConnectOptions, watch: bool, period: float, count: int | None, **wanted: Any) -> None:
-    """Find streams by all that is given; without anything, all streams.
+def discover(to: ConnectOptions, watch: bool, period: float, count: int | None, **query: Any) -> None:
+    """Find the streams that match all options; without options, all streams.
 
     Asks the driver of this media driver, or the registries that `[discovery]` of the configuration names.
-    Exit status 1 if no stream fits.
+    Exit status 1 if no stream matches.
     """
     with to.context() as ctx:
         if watch:
-            _watch(ctx, to, period, count, wanted)
+            _watch(ctx, to, period, count, query)
             return
-        found = ctx.discover(timeout=to.timeout, **wanted)
+        streams = ctx.discover(timeout=to.timeout, **query)
     if to.as_json:
-        click.echo(json.dumps([one.to_json() for one in found], indent=2))
-    elif found:
-        console().print(_table(found))
-    if not found:
-        click.echo("no stream fits", err=True)
+        click.echo(json.dumps([stream.to_json() for stream in streams], indent=2))
+    elif streams:
+        console().print(_table(streams))
+    if not streams:
+        click.echo("no stream matches", err=True)
         raise SystemExit(1)
 
 
-def _table(found: list[DiscoveredStream]) -> Table:
-    table = columns(*HEADS, right=("stream",))
-    for one in found:
-        table.add_row(*cells(one))
+def _table(streams: list[DiscoveredStream]) -> Table:
+    table = columns(*HEADINGS, right=("stream",))
+    for stream in streams:
+        table.add_row(*cells(stream))
     return table
 
 
-def _watch(
-    ctx: Context, to: ConnectOptions, period: float, count: int | None, wanted: dict[str, Any]
-) -> None:
-    looks = _looks(ctx, to.timeout, period, wanted)
+def _watch(ctx: Context, to: ConnectOptions, period: float, count: int | None, query: dict[str, Any]) -> None:
+    results = _poll(ctx, to.timeout, period, query)
     try:
         if sys.stdout.isatty() and not to.as_json and count is None:
-            _draw(looks)
+            _show_table(results)
         else:
-            _tell(looks, count, as_json=to.as_json)
+            _print_changes(results, count, as_json=to.as_json)
     except KeyboardInterrupt:
         return
 
 
-def _draw(looks: Iterator[list[Change] | DiscoveryError]) -> None:
-    """A picture for a person who looks on."""
+def _show_table(results: Iterator[list[Change] | DiscoveryError]) -> None:
+    """A live table, for a terminal."""
     from rich.live import Live
 
-    picture, screen = DiscoveryTable(), console()
+    table, screen = DiscoveryTable(), console()
     with Live(console=screen, auto_refresh=False) as live:
-        for found in looks:
+        for result in results:
             now_s = time.monotonic()
-            if isinstance(found, DiscoveryError):
-                picture.trouble = f"{found}; still asking"
+            if isinstance(result, DiscoveryError):
+                table.problem = f"{result}; still asking"
             else:
-                picture.trouble = ""
-                picture.look(found, now_s)
-            live.update(picture.table(now_s), refresh=True)
+                table.problem = ""
+                table.update(result, now_s)
+            live.update(table.table(now_s), refresh=True)
 
 
-def _tell(looks: Iterator[list[Change] | DiscoveryError], count: int | None, *, as_json: bool) -> None:
-    """A line for each change: for programs, files, and a count of them."""
-    lines, is_lost = 0, False
-    for found in looks:
-        if isinstance(found, DiscoveryError):
-            if not is_lost:
-                click.echo(f"{found}; still asking", err=True)
-            is_lost = True
+def _print_changes(
+    results: Iterator[list[Change] | DiscoveryError], count: int | None, *, as_json: bool
+) -> None:
+    """A line for each change, for programs and files."""
+    lines, has_failed = 0, False
+    for result in results:
+        if isinstance(result, DiscoveryError):
+            if not has_failed:
+                click.echo(f"{result}; still asking", err=True)
+            has_failed = True
             continue
-        is_lost = False
-        for what, one in found:
+        has_failed = False
+        for change, stream in result:
             if as_json:
-                row = {"time_ns": str(time.time_ns()), "change": what, **one.to_json()}
+                row = {"time_ns": str(time.time_ns()), "change": change, **stream.to_json()}
                 click.echo(json.dumps(row))
             else:
-                producer = f"producer {one.producer_id}" if one.has_producer else "no producer"
-                click.echo(f"{what:<7} {one}, epoch {one.epoch}, {producer}")
+                producer = f"producer {stream.producer_id}" if stream.has_producer else "no producer"
+                click.echo(f"{change:<7} {stream}, epoch {stream.epoch}, {producer}")
             sys.stdout.flush()
             lines += 1
             if lines == count:
                 return
 
 
-def _looks(
-    ctx: Context, timeout: float, period: float, wanted: dict[str, Any]
+def _poll(
+    ctx: Context, timeout: float, period: float, query: dict[str, Any]
 ) -> Iterator[list[Change] | DiscoveryError]:
-    """What has changed from look to look; or why nobody could be asked."""
+    """The changes since the previous result, or the error of a request; once a period."""
     known: list[DiscoveredStream] = []
     while True:
         try:
-            there = ctx.discover(timeout=timeout, **wanted)
+            streams = ctx.discover(timeout=timeout, **query)
         except DiscoveryError as error:
-            # A driver or registry that is restarted: what it knew is not gone for that.
+            # The driver or registry may be restarting: its streams have not gone for that.
             yield error
         else:
-            yield changes_between(known, there)
-            known = there
+            yield changes_between(known, streams)
+            known = streams
             time.sleep(period)

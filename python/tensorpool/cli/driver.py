@@ -1,7 +1,4 @@
-"""`tensorpool driver`: run the SHM driver, look at one that runs, steer it.
-
-Leases as a table, wherever a command shows them.
-"""
+"""`tensorpool driver`: run the SHM driver, show its state, control it; the table of leases."""
 
 from __future__ import annotations
 
@@ -21,33 +18,15 @@ from .. import context
 from ..context.config import AeronSettings, ContextSettings, ShmSettings
 from ..discovery import DiscoverySettings
 from ..driver import DriverAgent, DriverSettings, other_driver, read_holder
-from ..driver.client import SERVICE, all_rows
+from ..driver.client import SERVICE, DriverStatus, LeaseRow, lease_rows, stream_rows
 from ..errors import NoSuchService, ServiceTimeout
 from ..runtime.config import Config
 from ..runtime.role import run_role
 from ..service import ServiceClient
 from ..service.config import ServiceSettings
 from .options import ConnectOptions, connect_options, role_options, token_option
-from .output import DIM, columns, console, format_bytes, format_duration, key_values, size_text
+from .output import DIM, columns, console, format_bytes, format_duration, key_values, size_literal
 from .params import DefaultRunGroup, StreamId
-
-
-def leases_table(leases: list[dict[str, Any]], *, with_stream: bool = False, are_over: bool = False) -> Table:
-    """Rows of `leases()` of `service:driver`."""
-    heads = ["lease", *(["stream"] if with_stream else []), "role", "client", "state", "held for"]
-    heads += [] if are_over else ["left"]
-    table = columns(*heads, right=("stream", "client", "held for", "left"))
-    for one in leases:
-        row = [str(one["lease_id"]), *([str(one["stream_id"])] if with_stream else [])]
-        row += [one["role"], str(one["client_id"]), one["state"], format_duration(one["age_s"])]
-        if not are_over:
-            row.append("" if one["expires_in_s"] is None else format_duration(one["expires_in_s"]))
-        table.add_row(*row)
-    return table
-
-
-_STREAM_ID = StreamId()
-_CLIENT_ID = click.IntRange(1, 0xFFFF_FFFE)
 
 _EPILOG = """
 \b
@@ -99,28 +78,34 @@ Examples:
 """
 
 
+_STREAM_ID = StreamId()
+_CLIENT_ID = click.IntRange(1, 0xFFFF_FFFE)
+_POLL_S = 0.01
+
+
 @click.group(cls=DefaultRunGroup, epilog=_EPILOG)
 def driver() -> None:
-    """Run the SHM driver, which owns the memory of all streams; look at it and steer it.
+    """Run the SHM driver, which owns the regions of all streams; show its state and control it.
 
-    Without a verb it runs. The others speak to one that runs, in whatever process, over its media driver.
+    Without a verb the driver runs. The other commands use a running driver, in any process, by way of its
+    media driver.
     """
 
 
 @driver.command(epilog=_RUN)
 @role_options(ContextSettings, AeronSettings, ShmSettings, ServiceSettings, DriverSettings, DiscoverySettings)
 def run(config: Config) -> None:
-    """Run the driver here until SIGTERM or Ctrl-C.
+    """Run the driver in this process until SIGTERM or Ctrl-C.
 
-    Starts a media driver too where none runs, unless `aeron.media_driver` is "external". Streams, quotas
-    and who may map what are in the table `[driver]` of the configuration.
+    Starts a media driver if none runs, unless `aeron.media_driver` is "external". Streams, quotas and access
+    rights are in the table `[driver]` of the configuration.
     """
-    # Stand-alone, for the driver's own connection: it needs no lease from anybody.
+    # Standalone: the driver's own context needs no lease.
     with context.open(mode="standalone", config=config) as ctx:
 
         def make_agent() -> DriverAgent:
             return DriverAgent(
-                ctx._conductor,
+                ctx.connection.conductor,
                 settings=config[DriverSettings],
                 namespace=ctx.namespace,
                 base_dir=Path(config[ShmSettings].base_dir),
@@ -138,7 +123,7 @@ def run(config: Config) -> None:
 
 
 def _instance(command: Callable[..., None]) -> Callable[..., None]:
-    return click.option("--instance", help="The driver's instance id, where it has one.")(command)
+    return click.option("--instance", help="Instance id of the driver, if it has one.")(command)
 
 
 @contextmanager
@@ -148,7 +133,7 @@ def _client(to: ConnectOptions, instance: str | None, token: str | None = None) 
             yield client
     except NoSuchService:
         raise NoSuchService(
-            "no SHM driver answers on this media driver: start one with tensorpool driver, or see "
+            "no SHM driver replies on this media driver: start one with tensorpool driver, or see "
             "tensorpool doctor"
         ) from None
 
@@ -157,85 +142,88 @@ def _client(to: ConnectOptions, instance: str | None, token: str | None = None) 
 @_instance
 @connect_options
 def status(to: ConnectOptions, instance: str | None) -> None:
-    """The driver as a whole: whose it is, where, how much it holds."""
+    """Print the driver's process, settings, memory and counters."""
     with _client(to, instance) as client:
-        found: dict[str, Any] = client.call("status")
+        state: DriverStatus = client.call("status")
     if to.as_json:
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(state, indent=2))
         return
     screen = console()
-    kind = "embedded in a program" if found["embedded"] else "a service"
-    quota = "" if found["quota"] is None else f" of {format_bytes(found['quota'])}"
+    kind = "embedded in a program" if state["embedded"] else "a service"
+    quota = "" if state["quota"] is None else f" of {format_bytes(state['quota'])}"
     rows: list[tuple[str, Any]] = [
-        ("driver", f"process {found['pid']} of {found['user']}, {kind}"),
-        ("namespace", ".".join(filter(None, (found["namespace"], found["instance"])))),
-        ("up for", format_duration(found["uptime_s"])),
-        ("regions", found["base_dir"]),
-        ("media driver", f"{found['aeron_dir']}, control stream {found['control_stream_id']}"),
+        ("driver", f"process {state['pid']} of {state['user']}, {kind}"),
+        ("namespace", ".".join(filter(None, (state["namespace"], state["instance"])))),
+        ("up for", format_duration(state["uptime_s"])),
+        ("regions", state["base_dir"]),
+        (
+            "media driver",
+            f"{state['aeron_dir']}, control stream {state['control_stream_id']}",
+        ),
         (
             "leases end",
-            f"after {found['grace']} missed keepalives of {format_duration(found['keepalive_s'])}",
+            f"after {state['grace']} missed keepalives of {format_duration(state['keepalive_s'])}",
         ),
-        ("announces", f"every {format_duration(found['announce_period_s'])}"),
-        ("streams", found["streams"]),
-        ("leases", found["leases"]),
-        ("memory", f"{format_bytes(found['bytes'])}{quota}"),
+        ("announces", f"every {format_duration(state['announce_period_s'])}"),
+        ("streams", state["streams"]),
+        ("leases", state["leases"]),
+        ("memory", f"{format_bytes(state['bytes'])}{quota}"),
     ]
     screen.print(key_values(rows))
-    if counted := [
-        (name, words)
-        for name, value in found["counters"].items()
-        if name not in found and (words := _counted(value))
+    if counters := [
+        (name, text)
+        for name, value in state["counters"].items()
+        if name not in state and (text := _counter_text(value))
     ]:
         screen.print()
-        screen.print(key_values(counted))
+        screen.print(key_values(counters))
 
 
 @driver.command(epilog=_STREAMS)
 @_instance
 @connect_options
 def streams(to: ConnectOptions, instance: str | None) -> None:
-    """Every stream that the driver knows, with or without memory at the moment."""
+    """List all streams of the driver, with and without regions."""
     with _client(to, instance) as client:
-        found = all_rows(client, "streams")
+        rows = stream_rows(client)
     if to.as_json:
-        click.echo(json.dumps(found, indent=2))
-    elif not found:
-        click.echo("the driver has no streams; they come with the first producer", err=True)
+        click.echo(json.dumps(rows, indent=2))
+    elif not rows:
+        click.echo("the driver has no streams; the first producer creates one", err=True)
     else:
         heads = ("stream", "name", "kind", "state", "slots", "pools", "memory", "producer", "consumers")
         table = columns(*heads, right=("stream", "slots", "memory", "consumers"))
-        for one in found:
+        for row in rows:
             table.add_row(
-                str(one["stream_id"]),
-                one["name"],
-                one["kind"],
-                one["state"],
-                str(one["nslots"]),
-                " ".join(size_text(stride) for stride in one["pools"]),
-                format_bytes(one["bytes"]),
-                Text("none", style=DIM) if one["producer"] is None else str(one["producer"]),
-                str(one["consumers"]),
+                str(row["stream_id"]),
+                row["name"],
+                row["kind"],
+                row["state"],
+                str(row["nslots"]),
+                " ".join(size_literal(stride) for stride in row["pools"]),
+                format_bytes(row["bytes"]),
+                Text("none", style=DIM) if row["producer"] is None else str(row["producer"]),
+                str(row["consumers"]),
             )
         console().print(table)
 
 
 @driver.command(epilog=_LEASES)
-@click.option("--stream", "stream_id", type=_STREAM_ID, help="Only those of this stream.")
+@click.option("--stream", "stream_id", type=_STREAM_ID, help="Only leases of this stream.")
 @_instance
 @connect_options
 def leases(to: ConnectOptions, instance: str | None, stream_id: int | None) -> None:
-    """Who holds leases, and for how long."""
+    """List the leases in force."""
     with _client(to, instance) as client:
-        found = all_rows(client, "leases", stream_id=stream_id)
-    _show_leases(found, to.as_json, "nobody holds a lease")
+        rows = lease_rows(client, stream_id)
+    _show_leases(rows, to.as_json, "no client holds a lease")
 
 
 @driver.command(epilog=_REVOKE)
 @click.argument("lease_id", metavar="[LEASE]", required=False, type=click.IntRange(0, (1 << 64) - 1))
 @click.option("--stream", "stream_id", type=_STREAM_ID, help="All leases of this stream.")
 @click.option("--client", "client_id", type=_CLIENT_ID, help="The lease of this client.")
-@click.option("--reason", default="", help="Told to whoever loses a lease.")
+@click.option("--reason", default="", help="Reason in the notice to the clients.")
 @token_option
 @_instance
 @connect_options
@@ -248,71 +236,91 @@ def revoke(
     client_id: int | None,
     reason: str,
 ) -> None:
-    """Take back the leases that fit all that is given; prints them. Their holders may attach again.
+    """Revoke and print the leases that match all options. Their clients may attach again.
 
-    Needs the token of `[service]` in the driver's configuration. Exit status 1 if none fits.
+    Needs the token of `[service]` in the driver's configuration. The exit status is 1 if no lease matches.
     """
-    given = {"stream_id": stream_id, "client_id": client_id}
-    chosen = {name: value for name, value in given.items() if value is not None}
-    if lease_id is not None:
-        # JSON readers may round what does not fit 53 bits.
-        chosen["lease_id"] = str(lease_id)  # type: ignore[assignment]
-    if not chosen:
-        raise click.UsageError("say which: a LEASE, --stream or --client (tensorpool driver leases)")
+    # Lease ids are text: JSON readers may round numbers above 53 bits.
+    options = {
+        "stream_id": stream_id,
+        "client_id": client_id,
+        "lease_id": None if lease_id is None else str(lease_id),
+    }
+    criteria = {name: value for name, value in options.items() if value is not None}
+    if not criteria:
+        raise click.UsageError("name a LEASE, --stream or --client; tensorpool driver leases lists them")
     with _client(to, instance, token) as client:
-        found = client.call("revoke", {**chosen, "reason": reason})
-    _show_leases(found, to.as_json, "no lease fits: nothing was revoked", are_over=True)
-    if not found:
+        rows: list[LeaseRow] = client.call("revoke", {**criteria, "reason": reason})
+    _show_leases(rows, to.as_json, "no lease matches: nothing was revoked", are_over=True)
+    if not rows:
         raise SystemExit(1)
 
 
 @driver.command(epilog=_STOP)
-@click.option("--reason", default="", help="Told to everybody who is attached.")
+@click.option("--reason", default="", help="Reason in the notice to the clients.")
 @token_option
 @_instance
 @connect_options
 def stop(to: ConnectOptions, instance: str | None, token: str | None, reason: str) -> None:
-    """Stop the driver in good order, and wait until it is gone: clients are told, all its memory goes.
+    """Stop the driver in good order, and wait for its end: it sends a notice to all clients and removes all
+    regions.
 
     Needs the token of `[service]` in the driver's configuration.
     """
     with _client(to, instance, token) as client:
-        found = client.call("status")
-        told = client.call("stop", {"reason": reason})
-        place = (Path(found["base_dir"]), found["namespace"], found["instance"])
+        driver_status: DriverStatus = client.call("status")
+        stopped = client.call("stop", {"reason": reason})
+        namespace = (Path(driver_status["base_dir"]), driver_status["namespace"], driver_status["instance"])
+        control = (driver_status["aeron_dir"], driver_status["control_stream_id"])
         deadline = time.monotonic() + to.timeout
-        control = (found["aeron_dir"], found["control_stream_id"])
-        # The lock is its user's own; the counter is there for everybody.
-        while told["pid"] in {one.pid for one in (read_holder(*place), other_driver(*control)) if one}:
+        # Only the driver's user can read its lock; all users can read its Aeron counter.
+        while stopped["pid"] in {
+            holder.pid for holder in (read_holder(*namespace), other_driver(*control)) if holder
+        }:
             if time.monotonic() > deadline:
                 raise ServiceTimeout(
-                    f"process {told['pid']} was told to stop, and is not gone in {to.timeout:g} s"
+                    f"process {stopped['pid']} accepted the command, but did not end within {to.timeout:g} "
+                    "s; wait longer with --timeout"
                 )
-            time.sleep(0.01)
+            time.sleep(_POLL_S)
     if to.as_json:
-        click.echo(json.dumps(told))
+        click.echo(json.dumps(stopped))
     else:
-        click.echo(f"driver stopped, process {told['pid']}; {told['leases']} leases ended")
+        click.echo(f"driver stopped, process {stopped['pid']}; {stopped['leases']} leases ended")
 
 
 def _allow_many_files() -> None:
-    """Two descriptors a stream: the usual soft limit would end it at five hundred."""
+    """Raises the limit of open files: two per stream, so the usual soft limit allows five hundred streams."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _counted(value: int | dict[str, int]) -> str:
-    """One counter, or one for each reason; nothing for zeros."""
+def _counter_text(value: int | dict[str, int]) -> str:
+    """One counter, or one per reason; empty for zeros."""
     if isinstance(value, dict):
         return ", ".join(f"{reason} {count:,}" for reason, count in value.items() if count)
     return f"{value:,}" if value else ""
 
 
-def _show_leases(found: list[dict[str, Any]], as_json: bool, nothing: str, *, are_over: bool = False) -> None:
+def _show_leases(rows: list[LeaseRow], as_json: bool, empty: str, *, are_over: bool = False) -> None:
     if as_json:
-        click.echo(json.dumps(found, indent=2))
-    elif found:
-        console().print(leases_table(found, with_stream=True, are_over=are_over))
+        click.echo(json.dumps(rows, indent=2))
+    elif rows:
+        console().print(leases_table(rows, with_stream=True, are_over=are_over))
     else:
-        click.echo(nothing, err=True)
+        click.echo(empty, err=True)
+
+
+def leases_table(leases: list[LeaseRow], *, with_stream: bool = False, are_over: bool = False) -> Table:
+    """The table of rows of `service:driver` `leases()`. `are_over`: the leases have ended."""
+    heads = ["lease", *(["stream"] if with_stream else []), "role", "client", "state", "held for"]
+    heads += [] if are_over else ["left"]
+    table = columns(*heads, right=("stream", "client", "held for", "left"))
+    for lease in leases:
+        row = [str(lease["lease_id"]), *([str(lease["stream_id"])] if with_stream else [])]
+        row += [lease["role"], str(lease["client_id"]), lease["state"], format_duration(lease["age_s"])]
+        if not are_over:
+            row.append("" if lease["expires_in_s"] is None else format_duration(lease["expires_in_s"]))
+        table.add_row(*row)
+    return table

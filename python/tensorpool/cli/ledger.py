@@ -1,4 +1,4 @@
-"""`tensorpool ledger`: what became of every frame, on every path."""
+"""`tensorpool ledger`: every frame of every path, delivered or dropped by reason."""
 
 from __future__ import annotations
 
@@ -35,41 +35,41 @@ _STYLES = {
 
 
 @click.command(epilog=_EPILOG)
-@click.option("--watch", "is_live", is_flag=True, help="Go on until Ctrl-C.")
+@click.option("--watch", "is_live", is_flag=True, help="Update until Ctrl-C.")
 @click.option("--stream", "stream_ids", type=StreamId(), multiple=True, help="Only this stream.")
 @click.option(
     "--settle",
     default=10.0,
     show_default=True,
     type=click.FloatRange(0, 3600),
-    help="Seconds to wait for exact figures.",
+    help="Seconds to wait until all ledgers are exact.",
 )
 @connect_options
 def ledger(to: ConnectOptions, is_live: bool, stream_ids: tuple[int, ...], settle: float) -> None:
     """Show that published = delivered + dropped by reason, for every stream and path.
 
-    Joins what producers, consumers, recorders and bridges tell. What does not fit, and goes on not to fit, is
-    a mismatch: exit status 1.
+    Joins the reports of producers, consumers, recorders and bridges. A difference that stays is a mismatch:
+    exit status 1.
     """
     with to.context() as ctx:
         rows = _watch(ctx, stream_ids, to.as_json) if is_live else _once(ctx, stream_ids, settle, to.as_json)
-    wrong = [row for row in rows if row.verdict is Verdict.MISMATCH]
-    for row in wrong:
+    mismatches = [row for row in rows if row.verdict is Verdict.MISMATCH]
+    for row in mismatches:
         click.echo(f"mismatch: stream {row.stream_id}, {row.path} {row.who}: {row.problem}", err=True)
     if not rows:
-        click.echo("nobody tells: no producer, consumer, recorder or bridge was heard", err=True)
-    if wrong:
+        click.echo("no reports: no producer, consumer, recorder or bridge sends any", err=True)
+    if mismatches:
         sys.exit(1)
 
 
-def _chosen(live: SystemMonitor, stream_ids: tuple[int, ...]) -> list[LedgerRow]:
+def _rows_of(live: SystemMonitor, stream_ids: tuple[int, ...]) -> list[LedgerRow]:
     return [row for row in live.ledger_rows() if not stream_ids or row.stream_id in stream_ids]
 
 
 def _once(ctx: Context, stream_ids: tuple[int, ...], settle: float, as_json: bool) -> list[LedgerRow]:
     with SystemMonitor(ctx.connection) as live:
         live.settle(settle)
-        rows = _chosen(live, stream_ids)
+        rows = _rows_of(live, stream_ids)
     if as_json:
         click.echo(json.dumps([row.to_json() for row in rows], indent=2))
     else:
@@ -85,24 +85,25 @@ def _watch(ctx: Context, stream_ids: tuple[int, ...], as_json: bool) -> list[Led
             if as_json or not screen.is_terminal:
                 while True:
                     live.watch(1.0)
-                    rows = _chosen(live, stream_ids)
-                    at = {"time_ns": str(time.time_ns())}
+                    rows = _rows_of(live, stream_ids)
+                    time_ns = str(time.time_ns())
                     for row in rows:
-                        click.echo(json.dumps({**at, **row.to_json()}) if as_json else _line(row))
+                        output = {"time_ns": time_ns, **row.to_json()}
+                        click.echo(json.dumps(output) if as_json else _line(row))
                     sys.stdout.flush()
-            with Live(ledger_table([], is_live=True), console=screen, auto_refresh=False) as shown:
+            with Live(ledger_table([], is_live=True), console=screen, auto_refresh=False) as table:
                 while True:
                     live.watch(0.5)
-                    rows = _chosen(live, stream_ids)
-                    shown.update(ledger_table(rows, is_live=True), refresh=True)
+                    rows = _rows_of(live, stream_ids)
+                    table.update(ledger_table(rows, is_live=True), refresh=True)
         except KeyboardInterrupt:
             pass
     return rows
 
 
 def ledger_table(rows: list[LedgerRow], *, is_live: bool = False) -> Table:
-    """The ledger for people."""
-    # Where nobody waits, the reasons have that room; a table that lives keeps its columns.
+    """The ledger as a table."""
+    # Without waiting frames the reasons get that room; a live table keeps its columns.
     with_waiting = is_live or any(row.waiting for row in rows)
     table = columns(
         "stream",

@@ -1,6 +1,9 @@
-"""`tensorpool metrics`: figures for Prometheus and OpenTelemetry, from what is heard."""
+"""`tensorpool metrics`: metrics of the whole system for Prometheus and OpenTelemetry."""
 
 from __future__ import annotations
+
+import json
+from dataclasses import replace
 
 import click
 
@@ -25,7 +28,7 @@ Examples:
   tensorpool metrics show | grep dropped
 """
 
-_SHOW = """
+_SHOW_EPILOG = """
 \b
 Examples:
   tensorpool metrics show
@@ -35,10 +38,10 @@ Examples:
 
 @click.group(cls=DefaultRunGroup, epilog=_EPILOG)
 def metrics() -> None:
-    """Serve figures of the whole system to Prometheus, or send them to OpenTelemetry.
+    """Serve metrics of the whole system to Prometheus, or send them to OpenTelemetry.
 
-    Without a verb it runs, on this machine's port 9464 unless told otherwise. A supervisor does the same with
-    --metrics; one of the two is enough.
+    Without a verb it runs, on port 9464 of 127.0.0.1 unless --metrics says otherwise. A supervisor does the
+    same with --metrics; one of the two is enough.
     """
 
 
@@ -53,9 +56,7 @@ def metrics() -> None:
     MetricsSettings,
 )
 def run(config: Config) -> None:
-    """Serve them here until SIGTERM or Ctrl-C. Starts no media driver: it only listens."""
-    from dataclasses import replace
-
+    """Serve the metrics here until SIGTERM or Ctrl-C. Starts no media driver."""
     from ..metrics.agent import MetricsAgent
     from ..monitor.listener import reduced_gc
 
@@ -69,26 +70,23 @@ def run(config: Config) -> None:
         run_role("metrics", config, lambda: MetricsAgent(ctx, settings))
 
 
-@metrics.command(epilog=_SHOW)
+@metrics.command(epilog=_SHOW_EPILOG)
 @connect_options
 def show(to: ConnectOptions) -> None:
-    """Print them once, as Prometheus would read them."""
-    import json
-
-    from ..metrics import MetricsSource
+    """Print the metrics once, in Prometheus' text format."""
+    from ..metrics.collect import MetricsCollector
     from ..top.app import MonitorSource, settle
 
     with to.context() as ctx:
-        feed = MonitorSource(ctx)
+        source = MonitorSource(ctx)
         try:
-            snapshot = settle(feed, to.timeout)
+            snapshot = settle(source, to.timeout)
         finally:
-            feed.close()
-    page = MetricsSource(lambda: snapshot)
+            source.close()
+    collector = MetricsCollector(lambda: snapshot)
     if not to.as_json:
-        click.echo(page(), nl=False)
+        click.echo(collector.page(), nl=False)
         return
-    for family in page.families():
-        for labels, value in family.samples.items():
-            named = dict(zip(family.metric.labels, labels, strict=True))
-            click.echo(json.dumps({"name": family.metric.name, "labels": named, "value": value}))
+    for family in collector.collect():
+        for sample in family.samples:
+            click.echo(json.dumps({"name": sample.name, "labels": sample.labels, "value": sample.value}))

@@ -1,6 +1,6 @@
-"""The options of every command that looks at a running system, and the connection they describe.
+"""Options that commands share, as decorators.
 
-The options that every role's command has, as one decorator.
+`connect_options`: for commands that read a running system. `role_options`: for commands that run a role:
 
 @click.command()
 @role_options(RecorderSettings)
@@ -37,20 +37,21 @@ from ..transport.media_driver import read_mark_file
 
 _SECONDS = click.FloatRange(0, 86_400)
 _CONNECT_TIMEOUT_S = 3.0
-# As long as Aeron's own clients believe in a driver that is silent.
-_SILENT_S = 10.0
-_Command = Callable[..., None]
+_STALE_S = 10.0
+"""The age of a heartbeat at which Aeron's own clients give a media driver up."""
+_Command = Callable[..., Any]
+_Decorator = Callable[[_Command], _Command]
 
 token_option = click.option(
     "--token",
     envvar="TENSORPOOL_TOKEN",
-    help="For commands that need it; better by environment. [TENSORPOOL_TOKEN]",
+    help="The token of the service, for commands that need it. [TENSORPOOL_TOKEN]",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectOptions:
-    """How to reach what runs, and how to print what it says."""
+    """How to reach the running system, and whether to print JSON."""
 
     config: str | None
     aeron_dir: str | None
@@ -59,13 +60,13 @@ class ConnectOptions:
 
     @contextmanager
     def context(self) -> Iterator[context.Context]:
-        """A connection that only looks: no media driver is embedded, no SHM driver, and no lease is taken.
+        """A context that embeds neither a media driver nor an SHM driver, and takes no lease.
 
-        Starting another one would only hide that the one that was meant is missing.
+        An embedded one would hide that the intended driver is not running.
         """
         config = load_config(self.config)
         aeron_dir = str(self.aeron_dir or config[AeronSettings].dir or default_aeron_dir())
-        if _is_nobody_there(Path(aeron_dir)):
+        if _is_gone(Path(aeron_dir)):
             raise _unavailable(aeron_dir)
         try:
             ctx = context.open(
@@ -77,8 +78,8 @@ class ConnectOptions:
             )
         except MediaDriverUnavailable as error:
             raise _unavailable(error.aeron_dir) from None
-        # Who only looks is not looked at.
-        ctx._reports = ReportOptions(latency=False, counters=False, accounts=False)
+        # A command that only reads does not report on itself.
+        ctx.report_options = ReportOptions.none()
         with ctx:
             yield ctx
 
@@ -93,10 +94,10 @@ class ConnectOptions:
             yield client
 
 
-def _is_nobody_there(aeron_dir: Path) -> bool:
-    """Whether waiting is of no use: no driver was ever started there, or what it left is old.
+def _is_gone(aeron_dir: Path) -> bool:
+    """Whether no media driver can answer: none was started there, or its heartbeat is stale.
 
-    One that is only just starting, or was silent for a moment, is waited for.
+    A driver that is starting, or that missed a few heartbeats, is waited for.
     """
     try:
         mark = read_mark_file(aeron_dir)
@@ -105,11 +106,11 @@ def _is_nobody_there(aeron_dir: Path) -> bool:
     if mark is None:
         return not aeron_dir.is_dir()
     ended = mark.heartbeat_ms < 0
-    return ended or (mark.heartbeat_ms > 0 and mark.age_s(time.time_ns()) > _SILENT_S)
+    return ended or (mark.heartbeat_ms > 0 and mark.age_s(time.time_ns()) > _STALE_S)
 
 
 def _is_stopped(aeron_dir: Path) -> bool:
-    """Whether its process is there and only gives no sign of life."""
+    """Whether the process of the media driver exists, though its heartbeat is stale."""
     with suppress(MediaDriverError):
         mark = read_mark_file(aeron_dir)
         return mark is not None and mark.is_in_use()
@@ -117,23 +118,25 @@ def _is_stopped(aeron_dir: Path) -> bool:
 
 
 def _unavailable(aeron_dir: str) -> MediaDriverUnavailable:
-    """Why, in the words of somebody at a prompt, who cannot be told to change a program."""
-    where = Path(aeron_dir)
-    start = "start tensorpool driver or a program that embeds one, or name another directory with --aeron-dir"
-    if where.is_dir() and not os.access(where, os.R_OK | os.X_OK):
-        owner = user_of(where.stat().st_uid)
-        why = f"the media driver in {where} is {owner}'s, and you may not enter there (tensorpool doctor)"
-    elif not (where / "cnc.dat").exists():
-        why = f"no media driver is running in {where}; {start}"
-    elif _is_nobody_there(where) and not _is_stopped(where):
-        why = f"the media driver in {where} runs no more; {start}"
+    """The error with its reason and a remedy for the command line."""
+    directory = Path(aeron_dir)
+    remedy = (
+        "start tensorpool driver or a program that embeds one, or name another directory with --aeron-dir"
+    )
+    if directory.is_dir() and not os.access(directory, os.R_OK | os.X_OK):
+        owner = user_of(directory.stat().st_uid)
+        message = f"{directory} belongs to {owner}, and you have no access to it; see tensorpool doctor"
+    elif not (directory / "cnc.dat").exists():
+        message = f"no media driver is running in {directory}; {remedy}"
+    elif _is_gone(directory) and not _is_stopped(directory):
+        message = f"the media driver in {directory} no longer runs; {remedy}"
     else:
-        why = f"the media driver in {where} does not answer; tensorpool doctor says more"
-    return MediaDriverUnavailable(why, aeron_dir=aeron_dir)
+        message = f"the media driver in {directory} does not answer; see tensorpool doctor"
+    return MediaDriverUnavailable(message, aeron_dir=aeron_dir)
 
 
 def connect_options(command: _Command) -> _Command:
-    """Adds --config, --aeron-dir, --timeout and --json; the command gets them as `to`."""
+    """Adds --config, --aeron-dir, --timeout and --json; the command receives them as `to`."""
 
     @functools.wraps(command)
     def wrapped(
@@ -144,7 +147,7 @@ def connect_options(command: _Command) -> _Command:
     decorated: _Command = wrapped
     for option in (
         click.option("--config", type=click.Path(dir_okay=False), help="A TOML file. [TENSORPOOL_CONFIG]"),
-        click.option("--aeron-dir", help="Where the media driver is. [AERON_DIR, else Aeron's default]"),
+        click.option("--aeron-dir", help="Directory of the media driver. [AERON_DIR, else Aeron's default]"),
         click.option(
             "--timeout", default=5.0, show_default=True, type=_SECONDS, help="Seconds to wait for an answer."
         ),
@@ -154,22 +157,18 @@ def connect_options(command: _Command) -> _Command:
     return decorated
 
 
-_Callback = Callable[..., Any]
-_Decorator = Callable[[_Callback], _Callback]
-
-
 def role_options(*classes: type[Any], also: Callable[[Config], None] = lambda _: None) -> _Decorator:
     """Adds --config, --check, --print-config, --set and a flag for each setting that declares one.
 
-    The command gets `config` with the settings of `classes`, `[runtime]` and `[log]`. `also` raises
+    The command receives `config` with the settings of `classes`, `[runtime]` and `[log]`. `also` raises
     ConfigError for tables that do not fit together.
     """
     from ..runtime.role import LogSettings, RuntimeSettings
 
-    everything = (*classes, RuntimeSettings, LogSettings)
-    flags = [(path, one) for cls in everything for path, one in _flagged(spec_of(cls), (role_of(cls),))]
+    tables = (*classes, RuntimeSettings, LogSettings)
+    flags = [flag for cls in tables for flag in _flags_of(spec_of(cls), (role_of(cls),))]
 
-    def decorate(command: _Callback) -> _Callback:
+    def decorate(command: _Command) -> _Command:
         @functools.wraps(command)
         def wrapped(
             config_file: Path | None,
@@ -179,11 +178,11 @@ def role_options(*classes: type[Any], also: Callable[[Config], None] = lambda _:
             verbose: bool,
             **rest: Any,
         ) -> Any:
-            given = dict(_given(flags, rest))
-            given |= dict(_parse_set(text) for text in settings)
+            overrides = dict(_overrides(flags, rest))
+            overrides |= dict(_parse_set(text) for text in settings)
             if verbose:
-                given[("log", "level")] = Override("debug", Origin("flag", "-v"))
-            config = Config.load(*everything, file=_file(config_file), environ=os.environ, flags=given)
+                overrides[("log", "level")] = Override("debug", Origin("flag", "-v"))
+            config = Config.load(*tables, file=_file(config_file), environ=os.environ, flags=overrides)
             also(config)
             if print_config:
                 click.echo(config.to_toml(), nl=False)
@@ -193,8 +192,8 @@ def role_options(*classes: type[Any], also: Callable[[Config], None] = lambda _:
                 return command(config=config, **rest)
             return None
 
-        decorated: _Callback = wrapped
-        options: list[_Decorator] = [*_COMMON, *(_option(path, one) for path, one in flags)]
+        decorated: _Command = wrapped
+        options: list[_Decorator] = [*_COMMON, *(_option(path, field) for path, field in flags)]
         for option in reversed(options):
             decorated = option(decorated)
         return decorated
@@ -213,62 +212,62 @@ _COMMON: list[_Decorator] = [
         "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any setting: log.level=debug."
     ),
     click.option("--check", is_flag=True, help="Only check the configuration."),
-    click.option("--print-config", is_flag=True, help="Only print what is in force, and where it came from."),
-    click.option("-v", "--verbose", is_flag=True, help="Say more: the same as --log-level debug."),
+    click.option("--print-config", is_flag=True, help="Only print the settings in force, and their origins."),
+    click.option("-v", "--verbose", is_flag=True, help="The same as --log-level debug."),
 ]
 
 
 def _file(option: Path | None) -> Path | None:
-    named = os.environ.get(FILE_VARIABLE)
-    return option or (Path(named) if named else None)
+    name = os.environ.get(FILE_VARIABLE)
+    return option or (Path(name) if name else None)
 
 
-def _flagged(table: TableSpec, path: KeyPath) -> Iterator[tuple[KeyPath, FieldSpec]]:
-    for key, one in table.fields.items():
-        if one.nested is not None and not one.is_array:
-            yield from _flagged(one.nested, (*path, key))
-        elif one.flag is not None:
-            yield (*path, key), one
+def _flags_of(table: TableSpec, path: KeyPath) -> Iterator[tuple[KeyPath, FieldSpec]]:
+    """The settings of a table that have a flag of their own."""
+    for key, field in table.fields.items():
+        if field.nested is not None and not field.is_array:
+            yield from _flags_of(field.nested, (*path, key))
+        elif field.flag is not None:
+            yield (*path, key), field
 
 
-def _option(path: KeyPath, one: FieldSpec) -> _Decorator:
-    name, kind = _parameter(path), one.kind
-    assert one.flag is not None, "only those with a flag come here"
-    words = (
-        one.doc if one.is_required or one.default in (None, (), "") else f"{one.doc} [default: {_shown(one)}]"
-    )
+def _option(path: KeyPath, field: FieldSpec) -> _Decorator:
+    name, kind = _parameter(path), field.kind
+    assert field.flag is not None, "only settings with a flag become options"
+    text = field.doc
+    if not field.is_required and field.default not in (None, (), ""):
+        text += f" [default: {_default_text(field)}]"
     if kind is not None and kind.name == "true or false":
-        off = "--no-" + one.flag.removeprefix("--")
-        return click.option(f"{one.flag}/{off}", name, default=None, help=words)
-    metavar = "|".join(kind.choices) if kind and kind.choices else _metavar(one)
-    return click.option(
-        one.flag, name, metavar=metavar, multiple=kind is not None and kind.is_list, default=None, help=words
-    )
+        off = "--no-" + field.flag.removeprefix("--")
+        return click.option(f"{field.flag}/{off}", name, default=None, help=text)
+    metavar = "|".join(kind.choices) if kind and kind.choices else _metavar(field)
+    is_list = kind is not None and kind.is_list
+    return click.option(field.flag, name, metavar=metavar, multiple=is_list, default=None, help=text)
 
 
-def _metavar(one: FieldSpec) -> str:
-    kind = one.kind.name.removeprefix("list of ") if one.kind else "TOML"
+def _metavar(field: FieldSpec) -> str:
+    kind = field.kind.name.removeprefix("list of ") if field.kind else "TOML"
     return kind.upper().replace(" ", "_")
 
 
-def _shown(one: FieldSpec) -> str:
-    return one.kind.literal(one.default).strip('"') if one.kind and not one.is_secret else "none"
+def _default_text(field: FieldSpec) -> str:
+    return field.kind.literal(field.default).strip('"') if field.kind and not field.is_secret else "none"
 
 
 def _parameter(path: KeyPath) -> str:
     return "__".join(str(part) for part in path)
 
 
-def _given(
-    flags: list[tuple[KeyPath, FieldSpec]], rest: dict[str, Any]
+def _overrides(
+    flags: list[tuple[KeyPath, FieldSpec]], parameters: dict[str, Any]
 ) -> Iterator[tuple[KeyPath, Override]]:
-    """Takes our own parameters out of the command's, and keeps those that were used."""
-    for path, one in flags:
-        value = rest.pop(_parameter(path))
+    """Removes the flags' parameters from those of the command, and yields the flags that were used."""
+    for path, field in flags:
+        value = parameters.pop(_parameter(path))
         if value is None or value == ():
             continue
         text = ",".join(value) if isinstance(value, tuple) else str(value)
-        yield path, Override(text, Origin("flag", str(one.flag)))
+        yield path, Override(text, Origin("flag", str(field.flag)))
 
 
 def _parse_set(text: str) -> tuple[KeyPath, Override]:

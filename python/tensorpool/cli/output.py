@@ -1,4 +1,4 @@
-"""How commands speak to people: tables that fit, figures in words, colour only where it is wanted."""
+"""Console output of commands: the console, tables that fit it, and formats of figures."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
-from ..runtime.config import format_size
-from ..units import format_bytes, format_duration, format_shape
+from ..units import format_bytes, format_duration, format_shape, size_literal
 
 __all__ = [
     "BAD",
@@ -26,57 +25,60 @@ __all__ = [
     "format_duration",
     "format_shape",
     "key_values",
-    "size_text",
+    "size_literal",
 ]
 
-# Nobody looks at the edge of a file: what is not a terminal gets lines that are not broken.
 _FILE_WIDTH: Final = 200
-# Columns that give way do not go below this.
-_NARROWEST: Final = 8
+"""Width of output that is not a terminal: its lines are not wrapped."""
+_MIN_WIDTH: Final = 8
+"""The least width of a column that may be cut."""
 _GAP: Final = 2
 GOOD, BAD, WARN, DIM = "green", "bold red", "yellow", "dim"
 
 
 def console(*, err: bool = False) -> Console:
-    """Where a command prints. `NO_COLOR` and a pipe turn colours off.
+    """The console of a command. `NO_COLOR` and a pipe turn colours off.
 
-    Square brackets are words like others: what is printed has names in it that strangers chose.
+    Square brackets are plain text, not markup: the names of streams come from the wire.
     """
     stream = sys.stderr if err else sys.stdout
     width = None if stream.isatty() or os.environ.get("COLUMNS") else _FILE_WIDTH
-    return _Screen(file=stream, highlight=False, markup=False, emoji=False, width=width)
+    return _Console(file=stream, highlight=False, markup=False, emoji=False, width=width)
 
 
-class _Screen(Console):
-    """Cuts nothing off at the edge: a terminal breaks a line that is too long, and no number is lost."""
+class _Console(Console):
+    """Cuts nothing at the right edge: the terminal wraps a line that is too long, and no digit is lost."""
 
     def print(self, *objects: Any, **how: Any) -> None:
         super().print(*objects, **{"crop": False, **how})
 
 
 class _Columns(Table):
-    """Wider than the screen where its numbers would not be whole: half a number cannot be read or copied."""
+    """A table that exceeds the screen if a number would be cut: half a number cannot be read or copied."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         free = options.update(width=_FILE_WIDTH)
-        needed = sum(self._least(console, free, one) for one in self.columns) + _GAP * (len(self.columns) - 1)
+        needed = sum(self._least_width(console, free, column) for column in self.columns) + _GAP * (
+            len(self.columns) - 1
+        )
         if needed > options.max_width:
             options = options.update(width=needed)
         yield from super().__rich_console__(console, options)
 
     @staticmethod
-    def _least(console: Console, options: ConsoleOptions, column: Column) -> int:
+    def _least_width(console: Console, options: ConsoleOptions, column: Column) -> int:
         cells = (column.header, *column.cells)
         widest = max(Measurement.get(console, options, cell).maximum for cell in cells)
-        return widest if column.no_wrap else min(widest, _NARROWEST)
+        return widest if column.no_wrap else min(widest, _MIN_WIDTH)
 
 
 def columns(
     *names: str, right: Sequence[str] = (), narrow: Sequence[str] = ("name",), last_wraps: bool = False
 ) -> Table:
-    """A table as plain as that of `ls`: a bold head, no lines, columns two spaces apart.
+    """A table without lines: bold headings, columns two spaces apart.
 
-    Where all do not fit, those in `narrow` and a last one that wraps give way: half a number tells nothing.
+    If it does not fit, columns in `narrow` are cut, and a last column that wraps becomes narrower. Numbers
+    are never cut.
     """
     table = _Columns(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     for name in names:
@@ -91,15 +93,10 @@ def columns(
 
 
 def key_values(rows: Sequence[tuple[str, Any]]) -> Table:
-    """Names and values below each other."""
+    """A table of names and values."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(style=DIM, no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows:
         table.add_row(name, value if isinstance(value, Text) else Text(str(value)))
     return table
-
-
-def size_text(size: int) -> str:
-    """A size that is a whole number of units: `1MiB`."""
-    return str(format_size(size))

@@ -1,7 +1,4 @@
-"""Nouns: groups of commands that tell in their help, whole sentences, what each verb does.
-
-Values that people type: times of day, pairs of streams, speeds.
-"""
+"""Command groups, and types of command-line values: stream ids, times, durations, stream pairs, speeds."""
 
 from __future__ import annotations
 
@@ -12,33 +9,40 @@ from typing import Any
 import click
 
 from ..errors import ConfigError
-from ..runtime.config.units import parse_duration
+from ..units import parse_duration
 
-_NO_LIMIT = 1000
+_HELP_LENGTH = 1000
+"""Longer than any sentence: the help of a command is never cut."""
 
 
 class CommandGroup(click.Group):
-    """Its help has the first sentence of every command; click's own cuts them off in the middle."""
+    """A group whose help has the whole first sentence of every command; click cuts them."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        verbs = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        rows = [(name, one.get_short_help_str(_NO_LIMIT)) for name, one in verbs if one and not one.hidden]
+        """Writes the list of commands."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [
+            (name, command.get_short_help_str(_HELP_LENGTH))
+            for name, command in commands
+            if command and not command.hidden
+        ]
         if rows:
             with formatter.section("Commands"):
                 formatter.write_dl(rows)
 
 
 class DefaultRunGroup(CommandGroup):
-    """`tensorpool NOUN` and `tensorpool NOUN --config FILE` mean `tensorpool NOUN run`."""
+    """A group for which `tensorpool NOUN` and `tensorpool NOUN --config FILE` mean `tensorpool NOUN run`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Inserts `run` if no verb is given."""
         if not args or (args[0].startswith("-") and args[0] not in ("-h", "--help")):
             args = ["run", *args]
         return super().parse_args(ctx, args)
 
 
 class StreamId(click.IntRange):
-    """The number of a stream."""
+    """A stream id."""
 
     name = "id"
 
@@ -46,12 +50,13 @@ class StreamId(click.IntRange):
         super().__init__(1, 0xFFFF_FFFE)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Converts the text of the command line."""
         try:
             int(value)
         except ValueError:
             self.fail(
-                f"{value!r} is no number, and streams go by their number here; "
-                f"tensorpool discover --name {shlex.quote(value)} finds that of a name",
+                f"{value!r} is not a stream id; "
+                f"tensorpool discover --name {shlex.quote(value)} finds the id of a name",
                 param,
                 ctx,
             )
@@ -59,11 +64,12 @@ class StreamId(click.IntRange):
 
 
 class Time(click.ParamType[int]):
-    """A time of day, as nanoseconds."""
+    """A time of day, converted to nanoseconds since 1970."""
 
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Converts the text of the command line."""
         if isinstance(value, int):
             return value
         if value.isascii() and value.isdigit():
@@ -72,7 +78,7 @@ class Time(click.ParamType[int]):
             when = datetime.fromisoformat(value)
         except ValueError:
             self.fail(
-                f"{value!r} is no time; write 2026-01-31T12:00:00Z, or nanoseconds since 1970", param, ctx
+                f"{value!r} is not a time; write 2026-01-31T12:00:00Z, or nanoseconds since 1970", param, ctx
             )
         when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
         since = when - datetime(1970, 1, 1, tzinfo=UTC)
@@ -84,52 +90,56 @@ class Offset(int):
 
 
 class TimeOrOffset(Time):
-    """A time of day, or `+10s`: so long after the first frame."""
+    """A time of day, or an offset from the first frame, as in `+10s`."""
 
     name = "moment"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Converts the text of the command line."""
         if isinstance(value, str) and value.startswith("+"):
             return Offset(round(Duration().convert(value[1:], param, ctx) * 1e9))
         return super().convert(value, param, ctx)
 
 
 class StreamRemap(click.ParamType[tuple[int, int]]):
-    """`20000=20050`: a recorded stream, and the one that it is played as."""
+    """A recorded stream and the stream that it is replayed as: `20000=20050`."""
 
     name = "pair"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int, int]:
+        """Converts the text of the command line."""
         if isinstance(value, tuple):
             return value
-        recorded, _, played = value.partition("=")
-        if not (recorded.isdecimal() and played.isdecimal()):
-            self.fail(f"{value!r} names no two streams; write RECORDED=PLAYED, as in 20000=20050", param, ctx)
-        return int(recorded), int(played)
+        recorded, _, replayed = value.partition("=")
+        if not (recorded.isdecimal() and replayed.isdecimal()):
+            self.fail(f"{value!r} is not RECORDED=PLAYED, as in 20000=20050", param, ctx)
+        return int(recorded), int(replayed)
 
 
 class Speed(click.ParamType[float | str]):
-    """A factor, or `max`."""
+    """A replay speed: a factor, or `max`."""
 
     name = "speed"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
+        """Converts the text of the command line."""
         if value == "max" or isinstance(value, int | float):
             return value  # type: ignore[no-any-return]
         try:
             return float(value.removesuffix("x"))
         except ValueError:
-            self.fail(f"{value!r} is no speed; write a number, as in 1 or 0.5, or max", param, ctx)
+            self.fail(f"{value!r} is not a speed; write a number, as in 1 or 0.5, or max", param, ctx)
 
 
 class Duration(click.ParamType[float]):
-    """`1.5s`, `250ms`, or plain seconds; as seconds."""
+    """A duration, as in `1.5s`, `250ms` or plain seconds; converted to seconds."""
 
     name = "span"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Converts the text of the command line."""
         if isinstance(value, int | float):
             return float(value)
         try:

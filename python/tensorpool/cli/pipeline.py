@@ -1,11 +1,4 @@
-"""`tensorpool pipeline`: recordings to tables, on any Spark.
-
-`tensorpool pipeline init --declarative DIR`: the same tables as a project of Spark's own.
-
-`tensorpool pipeline report`: a pipeline's tables as one page.
-
-How a pipeline looks on a screen: its stages while it runs, and its account at the end.
-"""
+"""`tensorpool pipeline`: recordings to tables with Spark, their status, and a report on them."""
 
 from __future__ import annotations
 
@@ -33,20 +26,49 @@ if TYPE_CHECKING:
     from ..pipeline import PipelineSettings, Status
 
 
-def write_project(directory: Path, recordings: tuple[Path, ...]) -> None:
-    """Writes the project and says how to run it."""
-    from ..pipeline import declarative, definition
-
-    settings = None
-    if recordings:
-        named = [str(root.absolute()) for root in recordings]
-        settings = definition.parse({"pipeline": {"recordings": named, "out": str(directory / "tables")}})
-    declarative.write_project(directory, settings)
-    if settings is None:
-        click.echo(f"say in {directory / 'pipeline.toml'} where the recordings are, then:", err=True)
-    click.echo(f"cd {shlex.quote(str(directory))} && SPARK_CONF_DIR=conf spark-pipelines run", err=True)
-
-
+_EPILOG = """
+\b
+Examples:
+  tensorpool pipeline init --recording /data/recording --out /data/tables
+  tensorpool pipeline validate pipeline.toml
+  tensorpool pipeline run pipeline.toml --once
+  tensorpool pipeline status /data/tables
+  tensorpool pipeline compact /data/tables
+  tensorpool pipeline report /data/tables --open
+"""
+_INIT_EPILOG = """
+\b
+Examples:
+  tensorpool pipeline init
+  tensorpool pipeline init --recording /data/recording --out /data/tables
+  tensorpool pipeline init --declarative project --recording /data/recording
+"""
+_VALIDATE_EPILOG = """
+\b
+Examples:
+  tensorpool pipeline validate pipeline.toml
+  tensorpool pipeline validate pipeline.toml --json
+"""
+_RUN_EPILOG = """
+\b
+Examples:
+  tensorpool pipeline run pipeline.toml --once
+  tensorpool pipeline run pipeline.toml               (until Ctrl-C)
+  tensorpool pipeline run pipeline.py --master spark://head:7077
+  tensorpool pipeline run pipeline.toml --once --remote sc://head --json
+"""
+_STATUS_EPILOG = """
+\b
+Examples:
+  tensorpool pipeline status /data/tables
+  tensorpool pipeline status pipeline.toml --json | jq .stages.silver.totals
+"""
+_COMPACT_EPILOG = """
+\b
+Examples:
+  tensorpool pipeline compact /data/tables
+  tensorpool pipeline compact pipeline.toml --json
+"""
 _REPORT_EPILOG = """
 \b
 Examples:
@@ -55,64 +77,29 @@ Examples:
   tensorpool pipeline report TABLES --json | jq .totals
 """
 
+_LINE_PERIOD_S = 10.0
+_QUIET_NS = 60_000_000_000
+"""A stream whose latest frame is that much older than the newest of all is quiet."""
 
-@click.command(epilog=_REPORT_EPILOG)
-@click.argument("root", metavar="ROOT", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="The page.  [ROOT.html]")
-@click.option("--open", "show", is_flag=True, help="Show it in the browser.")
-@click.option(
-    "--samples",
-    default=4,
-    show_default=True,
-    type=click.IntRange(0, 64),
-    help="Frames of each stream to show.",
+_definition = click.argument(
+    "definition", metavar="DEFINITION", type=click.Path(exists=True, dir_okay=False, path_type=Path)
 )
-@click.option("--json", "as_json", is_flag=True, help="The same figures on stdout; no page unless --out.")
-def report(root: Path, out: Path | None, show: bool, samples: int, as_json: bool) -> None:
-    """Make one HTML page of the tables in ROOT: rates, gaps, latency, alignment, frames.
+_location = click.argument("location", metavar="DIR|DEFINITION", type=click.Path(exists=True, path_type=Path))
+_as_json = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 
-    The page needs no network and no other file. Exit status 1 if the tables do not add up.
-    """
-    from ..pipeline import report as reports
-
-    if as_json and show and out is None:
-        raise click.UsageError("--open needs a page: say where with --out")
-    target = out if out is not None or as_json else root.absolute().with_name(f"{root.absolute().name}.html")
-    if target is None:
-        # Pictures are for the page only.
-        found = reports.collect(root, samples=0)
-    else:
-        found = reports.write(root, target, samples=samples)
-    if as_json:
-        click.echo(json.dumps(found.to_json(), indent=2))
-    screen = console(err=True)
-    for fault in found.faults:
-        screen.print(Text(f"✗ {fault}", style=BAD), soft_wrap=True)
-    if target is not None:
-        words = f"{found.total('frames'):,} frames, {format_bytes(found.total('bytes'))}: {target}"
-        screen.print(
-            Text(f"✓ {words}" if not found.faults else words, style="" if found.faults else GOOD),
-            soft_wrap=True,
-        )
-    if show and target is not None and not webbrowser.open(target.absolute().as_uri()):
-        screen.print(Text("hint: no browser was found; open the file yourself"), soft_wrap=True)
-    if found.faults:
-        raise SystemExit(1)
-
-
-_LINE_S = 10.0
+# --- progress and status
 
 
 class PipelineProgress:
-    """Progress on stderr: a table that stays in place on a terminal, a line now and then elsewhere."""
+    """Progress on stderr: a live table on a terminal, a line every few seconds elsewhere."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._console = console(err=True)
         self._quiet = quiet
         self._is_live = sys.stderr.isatty() and not quiet
         self._live: Live | None = None
-        self._next = 0.0
-        self._shown: Any = None
+        self._next_line_s = 0.0
+        self._printed_batches: list[int] = []
 
     def __enter__(self) -> Self:
         return self
@@ -126,41 +113,44 @@ class PipelineProgress:
         if self._live is not None:
             self._live.stop()
 
-    def say(self, words: str) -> None:
+    def message(self, text: str) -> None:
+        """Prints a message."""
         if not self._quiet:
-            self._console.print(words, style=DIM)
+            self._console.print(text, style=DIM)
 
-    def show(self, found: Status, behind: dict[int, int]) -> None:
+    def show(self, state: Status, behind: dict[int, int]) -> None:
+        """Shows the stages, and the frames by stream that are not in the tables yet."""
         if self._quiet:
             return
         if self._is_live:
             if self._live is None:
                 self._live = Live(console=self._console, refresh_per_second=4)
                 self._live.start()
-            self._live.update(Group(stages_table(found), _behind(behind)))
+            self._live.update(Group(stages_table(state), _behind_text(behind)))
             return
-        latest = [one.batch for one in found.stages.values()]
-        if latest != self._shown and time.monotonic() >= self._next:
-            self._shown, self._next = latest, time.monotonic() + _LINE_S
-            self._console.print(line(found, behind))
+        batches = [stage.batch for stage in state.stages.values()]
+        if batches != self._printed_batches and time.monotonic() >= self._next_line_s:
+            self._printed_batches, self._next_line_s = batches, time.monotonic() + _LINE_PERIOD_S
+            self._console.print(progress_line(state, behind))
 
 
-def line(found: Status, behind: dict[int, int]) -> str:
-    """`bronze 12,000 rows 61 MiB/s  silver …  gold …  behind 0`"""
+def progress_line(state: Status, behind: dict[int, int]) -> str:
+    """A line as in `bronze batch 3: 12,000 rows 61 MiB/s  silver …  gold …  behind 0 frames`."""
     parts = [
-        f"{name} batch {one.batch}: {one.rows:,} rows {format_bytes(one.bytes_per_s)}/s"
-        for name, one in found.stages.items()
-        if one.batch >= 0
+        f"{name} batch {stage.batch}: {stage.rows:,} rows {format_bytes(stage.bytes_per_s)}/s"
+        for name, stage in state.stages.items()
+        if stage.batch >= 0
     ]
     return "  ".join([*parts, f"behind {sum(behind.values()):,} frames"])
 
 
-def _behind(behind: dict[int, int]) -> Text:
-    late = sum(behind.values())
-    return Text(f"behind the recordings: {late:,} frames", style=WARN if late else DIM)
+def _behind_text(behind: dict[int, int]) -> Text:
+    frames = sum(behind.values())
+    return Text(f"behind the recordings: {frames:,} frames", style=WARN if frames else DIM)
 
 
-def stages_table(found: Status) -> Table:
+def stages_table(state: Status) -> Table:
+    """The latest batch and the totals of each stage."""
     table = columns(
         "stage",
         "batch",
@@ -171,129 +161,77 @@ def stages_table(found: Status) -> Table:
         right=("batch", "rows", "MiB/s", "took"),
         last_wraps=True,
     )
-    for name, one in found.stages.items():
-        if one.batch < 0:
+    for name, stage in state.stages.items():
+        if stage.batch < 0:
             table.add_row(name, "", "", "", "", Text("nothing yet", style=DIM))
             continue
-        rate = f"{one.bytes_per_s / 2**20:,.0f}" if one.bytes else ""
-        table.add_row(
-            name, str(one.batch), f"{one.rows:,}", rate, format_duration(one.seconds), _totals(one.totals)
-        )
+        rate = f"{stage.bytes_per_s / 2**20:,.0f}" if stage.bytes else ""
+        took = format_duration(stage.seconds)
+        table.add_row(name, str(stage.batch), f"{stage.rows:,}", rate, took, _totals_text(stage.totals))
     return table
 
 
-def _totals(totals: dict[str, Any]) -> str:
-    words = []
+def _totals_text(totals: dict[str, Any]) -> str:
+    parts = []
     for name, value in totals.items():
         if isinstance(value, dict):
             inner = ", ".join(f"{reason} {count:,}" for reason, count in sorted(value.items()))
-            words.append(f"{name}: {inner or 'none'}")
+            parts.append(f"{name}: {inner or 'none'}")
         elif name == "bytes":
-            words.append(format_bytes(value))
+            parts.append(format_bytes(value))
         else:
-            words.append(f"{value:,} {name}")
-    return "  ".join(words)
+            parts.append(f"{value:,} {name}")
+    return "  ".join(parts)
 
 
-def show_status(screen: Console, found: Status) -> None:
-    screen.print(Text(str(found.root), style="bold"), soft_wrap=True)
-    latest = max(found.last_frames.values(), default=None)
+def print_status(screen: Console, state: Status) -> None:
+    """Prints how far the pipeline is, its quiet streams and its stages."""
+    screen.print(Text(str(state.root), style="bold"), soft_wrap=True)
+    latest = max(state.last_frames.values(), default=None)
     rows: list[tuple[str, Any]] = [
-        ("pipeline", found.pipeline_id),
-        ("running", "yes" if found.is_running else "no"),
+        ("pipeline", state.pipeline_id),
+        ("running", "yes" if state.is_running else "no"),
         (
             "streams",
-            f"{len(found.last_frames)}" + ("" if latest is None else f", latest frame {_clock(latest)}"),
+            f"{len(state.last_frames)}" + ("" if latest is None else f", latest frame {_time_text(latest)}"),
         ),
     ]
     quiet = [
-        f"{stream} since {_clock(at)}"
-        for stream, at in sorted(found.last_frames.items())
-        if latest is not None and latest - at > 60_000_000_000
+        f"{stream_id} since {_time_text(last_ns)}"
+        for stream_id, last_ns in sorted(state.last_frames.items())
+        if latest is not None and latest - last_ns > _QUIET_NS
     ]
     if quiet:
         rows.append(("gone quiet", Text(", ".join(quiet), style=WARN)))
-    for name, count in found.pending.items():
+    for name, count in state.pending.items():
         rows.append((f"waiting in {name}", f"{count:,} frames"))
     screen.print(key_values(rows))
     screen.print()
-    screen.print(stages_table(found))
+    screen.print(stages_table(state))
 
 
-def _clock(at_ns: int) -> str:
-    return datetime.fromtimestamp(at_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+def _time_text(time_ns: int) -> str:
+    return datetime.fromtimestamp(time_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-_EPILOG = """
-\b
-Examples:
-  tensorpool pipeline init --recording /data/recording --out /data/tables
-  tensorpool pipeline validate pipeline.toml
-  tensorpool pipeline run pipeline.toml --once
-  tensorpool pipeline status /data/tables
-  tensorpool pipeline compact /data/tables
-  tensorpool pipeline report /data/tables --open
-"""
-_INIT = """
-\b
-Examples:
-  tensorpool pipeline init
-  tensorpool pipeline init --recording /data/recording --out /data/tables
-  tensorpool pipeline init --declarative project --recording /data/recording
-"""
-_VALIDATE = """
-\b
-Examples:
-  tensorpool pipeline validate pipeline.toml
-  tensorpool pipeline validate pipeline.toml --json
-"""
-_RUN = """
-\b
-Examples:
-  tensorpool pipeline run pipeline.toml --once
-  tensorpool pipeline run pipeline.toml               (until Ctrl-C)
-  tensorpool pipeline run pipeline.py --master spark://head:7077
-  tensorpool pipeline run pipeline.toml --once --remote sc://head --json
-"""
-_STATUS = """
-\b
-Examples:
-  tensorpool pipeline status /data/tables
-  tensorpool pipeline status pipeline.toml --json | jq .stages.silver.totals
-"""
-
-_COMPACT = """
-\b
-Examples:
-  tensorpool pipeline compact /data/tables
-  tensorpool pipeline compact pipeline.toml --json
-"""
-
-_definition = click.argument(
-    "definition", metavar="DEFINITION", type=click.Path(exists=True, dir_okay=False, path_type=Path)
-)
-_place = click.argument("place", metavar="DIR|DEFINITION", type=click.Path(exists=True, path_type=Path))
-_as_json = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
+# --- commands
 
 
 @click.group(cls=CommandGroup, epilog=_EPILOG)
 def pipeline() -> None:
-    """Take recordings to tables: bronze as recorded, silver checked and aligned, gold measured."""
+    """Turn recordings into tables: bronze as recorded, silver checked and aligned, gold measured."""
 
 
-pipeline.add_command(report)
-
-
-@pipeline.command(epilog=_INIT)
+@pipeline.command(epilog=_INIT_EPILOG)
 @click.argument("file", metavar="[FILE]", default="pipeline.toml", type=click.Path(path_type=Path))
 @click.option(
     "--recording",
     "recordings",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="A recording to take; several are one pipeline.",
+    help="A recording to read; several are one pipeline.",
 )
-@click.option("--out", default="tables", type=click.Path(path_type=Path), help="Where the tables are to go.")
+@click.option("--out", default="tables", type=click.Path(path_type=Path), help="Directory of the tables.")
 @click.option(
     "--declarative",
     "project",
@@ -302,29 +240,43 @@ pipeline.add_command(report)
     help="Write a project for Spark's Declarative Pipelines there instead.",
 )
 def init(file: Path, recordings: tuple[Path, ...], out: Path, project: Path | None) -> None:
-    """Write a definition to begin with. A file that is there is left alone."""
+    """Write a definition to begin with. An existing file is left alone."""
     from ..pipeline.starter import definition
 
     if project is not None:
-        write_project(project, recordings)
+        _write_project(project, recordings)
         return
     try:
-        with file.open("x") as opened:
-            opened.write(definition(file.name, recordings, out))
+        with file.open("x") as new_file:
+            new_file.write(definition(file.name, recordings, out))
     except FileExistsError:
-        raise click.UsageError(f"{file} is there already; name another file") from None
+        raise click.UsageError(f"{file} exists already; name another file") from None
     click.echo(
         f"{file} is written; tensorpool pipeline run {shlex.quote(str(file))} --once runs it", err=True
     )
 
 
-@pipeline.command(epilog=_VALIDATE)
+def _write_project(directory: Path, recordings: tuple[Path, ...]) -> None:
+    """Writes a project for Spark's Declarative Pipelines, and prints how to run it."""
+    from ..pipeline import declarative, definition
+
+    settings = None
+    if recordings:
+        roots = [str(root.absolute()) for root in recordings]
+        settings = definition.parse({"pipeline": {"recordings": roots, "out": str(directory / "tables")}})
+    declarative.write_project(directory, settings)
+    if settings is None:
+        click.echo(f"set the recordings in {directory / 'pipeline.toml'}, then:", err=True)
+    click.echo(f"cd {shlex.quote(str(directory))} && SPARK_CONF_DIR=conf spark-pipelines run", err=True)
+
+
+@pipeline.command(epilog=_VALIDATE_EPILOG)
 @_definition
 @_as_json
 def validate(definition: Path, as_json: bool) -> None:
     """Check a definition, its recordings and its functions, without Spark.
 
-    Exit status 1 with everything that is wrong: the key, its line, and what would do.
+    Exit status 1 with a list of all faults: the key, its line, and allowed values.
     """
     from ..pipeline.function_task import load_function
     from ..recording.layout import check_root
@@ -332,20 +284,20 @@ def validate(definition: Path, as_json: bool) -> None:
     settings, callables = _read(definition)
     for root in settings.recordings:
         check_root(root)
-    for one in settings.functions:
-        if one.name not in callables:
-            load_function(one.function, str(definition.absolute().parent))
+    for function in settings.functions:
+        if function.name not in callables:
+            load_function(function.function, str(definition.absolute().parent))
     if as_json:
         from ..pipeline.run import describe
 
         click.echo(json.dumps({"ok": True, "definition": describe(settings)}, indent=2))
     else:
-        click.echo(f"{definition} is good: {_text(settings)}", err=True)
+        click.echo(f"{definition} is valid: {_summary(settings)}", err=True)
 
 
-@pipeline.command(epilog=_RUN)
+@pipeline.command(epilog=_RUN_EPILOG)
 @_definition
-@click.option("--once", is_flag=True, help="Take what is there now, through all stages, and end.")
+@click.option("--once", is_flag=True, help="Process the frames recorded so far through all stages, and end.")
 @click.option("--master", help="Where Spark runs: local[*] without it, local[4], spark://host:7077.")
 @click.option("--remote", help="A Spark Connect server instead: sc://host:15002.")
 @click.option("--quiet", is_flag=True, help="No progress.")
@@ -355,82 +307,132 @@ def run(
 ) -> None:
     """Run a definition, in TOML or in Python, until Ctrl-C or SIGTERM.
 
-    Goes on where an earlier run ended, however it ended. One pipeline at a time works on a directory of
-    tables.
+    Continues where the previous run ended, even after a crash. Only one pipeline at a time can write a
+    directory of tables.
     """
     if master is not None and remote is not None:
-        raise click.UsageError("--master and --remote both say where Spark is: leave one out")
+        raise click.UsageError("--master and --remote both name a Spark: leave one out")
     from ..pipeline import run as run_pipeline
 
     settings, callables = _read(definition)
-    asked: list[bool] = []
-    told: list[bool] = []
+    requested = announced = False
 
-    def stop() -> bool:
-        if asked and not told:
-            told.append(True)
-            screen.say("ending when the micro-batch under way is done; Ctrl-C again ends it at once")
-        return bool(asked)
+    def request_stop() -> None:
+        nonlocal requested
+        requested = True
 
-    with Signals(stop=lambda: asked.append(True)), PipelineProgress(quiet=quiet) as screen:
-        screen.say("starting Spark")
-        found = run_pipeline(
+    def should_stop() -> bool:
+        nonlocal announced
+        if requested and not announced:
+            announced = True
+            progress.message("ending after the current micro-batch; Ctrl-C again ends it at once")
+        return requested
+
+    with Signals(stop=request_stop), PipelineProgress(quiet=quiet) as progress:
+        progress.message("starting Spark")
+        state = run_pipeline(
             settings,
             master=master,
             remote=remote,
             once=once,
             place=str(definition.absolute().parent),
             callables=callables,
-            look=screen.show,
-            stop=stop,
+            look=progress.show,
+            stop=should_stop,
         )
     if as_json:
-        click.echo(json.dumps(found.as_json(), indent=2))
+        click.echo(json.dumps(state.to_json(), indent=2))
     else:
-        show_status(console(), found)
+        print_status(console(), state)
 
 
-@pipeline.command(epilog=_STATUS)
-@_place
+@pipeline.command(epilog=_STATUS_EPILOG)
+@_location
 @_as_json
-def status(place: Path, as_json: bool) -> None:
-    """Print how far a pipeline is: of its directory of tables, or of its definition. Also while it runs."""
-    from ..pipeline import status as look
+def status(location: Path, as_json: bool) -> None:
+    """Show how far a pipeline is, by its directory of tables or its definition; also while it runs."""
+    from ..pipeline import status as read_status
 
-    found = look(_root(place))
+    state = read_status(_root(location))
     if as_json:
-        click.echo(json.dumps(found.as_json(), indent=2))
+        click.echo(json.dumps(state.to_json(), indent=2))
         return
-    show_status(console(), found)
+    print_status(console(), state)
 
 
-@pipeline.command(epilog=_COMPACT)
-@_place
+@pipeline.command(epilog=_COMPACT_EPILOG)
+@_location
 @_as_json
-def compact(place: Path, as_json: bool) -> None:
+def compact(location: Path, as_json: bool) -> None:
     """Merge small files of all tables, without Spark, while no pipeline runs on them.
 
-    A running one does it by itself when a day is over (compact = "days"). Rows stay what they are, and a
-    listing of a table has each of them once at any moment; a query that is under way may not find a file any
-    more, and says so.
+    A running pipeline does it by itself at the end of a day (compact = "days"). Rows do not change, and a
+    listing of a table has each row once at any moment. A query that is running may fail because a file has
+    gone.
     """
-    from ..pipeline import compact as merge
+    from ..pipeline import compact as merge_files
 
-    found = merge(_root(place))
+    results = merge_files(_root(location))
     if as_json:
-        click.echo(json.dumps({name: one.as_json() for name, one in found.items()}, indent=2))
+        click.echo(json.dumps({name: result.to_json() for name, result in results.items()}, indent=2))
         return
     table = columns("table", "files", "now", right=("files", "now"))
-    for name, one in sorted(found.items()):
-        table.add_row(name, f"{one.before:,}", f"{one.after:,}")
-    if found:
+    for name, result in sorted(results.items()):
+        table.add_row(name, f"{result.before:,}", f"{result.after:,}")
+    if results:
         console().print(table)
     else:
         click.echo("there are no small files to merge", err=True)
 
 
-def _root(place: Path) -> Path:
-    return place if place.is_dir() else _read(place)[0].out
+@pipeline.command(epilog=_REPORT_EPILOG)
+@click.argument("root", metavar="ROOT", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="The page.  [ROOT.html]")
+@click.option("--open", "show", is_flag=True, help="Show the page in the browser.")
+@click.option(
+    "--samples",
+    default=4,
+    show_default=True,
+    type=click.IntRange(0, 64),
+    help="Frames of each stream to show.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The figures as JSON on stdout; no page unless --out.")
+def report(root: Path, out: Path | None, show: bool, samples: int, as_json: bool) -> None:
+    """Write an HTML page on the tables in ROOT: rates, gaps, latency, alignment, frames.
+
+    The page needs no network and no other file. Exit status 1 if the tables do not add up.
+    """
+    from ..pipeline import report as reports
+
+    if as_json and show and out is None:
+        raise click.UsageError("--open needs a page: name its file with --out")
+    target = out if out is not None or as_json else root.absolute().with_name(f"{root.absolute().name}.html")
+    if target is None:
+        # Sample frames are for the page only.
+        result = reports.collect(root, samples=0)
+    else:
+        result = reports.write(root, target, samples=samples)
+    if as_json:
+        click.echo(json.dumps(result.to_json(), indent=2))
+    screen = console(err=True)
+    for fault in result.faults:
+        screen.print(Text(f"✗ {fault}", style=BAD), soft_wrap=True)
+    if target is not None:
+        summary = f"{result.total('frames'):,} frames, {format_bytes(result.total('bytes'))}: {target}"
+        line = Text(summary) if result.faults else Text(f"✓ {summary}", style=GOOD)
+        screen.print(line, soft_wrap=True)
+    if show and target is not None and not webbrowser.open(target.absolute().as_uri()):
+        screen.print(Text("hint: there is no browser here; open the file yourself"), soft_wrap=True)
+    if result.faults:
+        raise SystemExit(1)
+
+
+def _root(location: Path) -> Path:
+    """The directory of tables: `location` itself, or that of a definition."""
+    if location.is_dir():
+        return location
+    settings, _ = _read(location)
+    return settings.out
 
 
 def _read(definition: Path) -> tuple[PipelineSettings, dict[str, Any]]:
@@ -439,7 +441,7 @@ def _read(definition: Path) -> tuple[PipelineSettings, dict[str, Any]]:
     return read_definition(definition)
 
 
-def _text(settings: PipelineSettings) -> str:
+def _summary(settings: PipelineSettings) -> str:
     parts = [f"{len(settings.recordings)} recordings into {settings.out}"]
     for name in ("rules", "alignments", "functions"):
         if count := len(getattr(settings, name)):

@@ -1,4 +1,4 @@
-"""`tensorpool record`: streams to disk, until told to stop."""
+"""`tensorpool record`: records streams until a signal, a time or a number of frames ends it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
 import click
 
@@ -41,81 +41,87 @@ Examples:
   tensorpool recording verify recording
 """
 
-_LOOK_S = 0.1
-_LINE_S = 0.25
-_QUIET_LINE_S = 10.0
+_POLL_S: Final = 0.1
+_TERMINAL_LINE_S: Final = 0.25
+_LOG_LINE_S: Final = 10.0
 
 
 @click.command(epilog=_EPILOG)
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Stop after so long.")
-@click.option("--frames", type=click.IntRange(1), help="Stop after so many frames, of all streams together.")
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Stop after this time.")
+@click.option("--frames", type=click.IntRange(1), help="Stop after this number of frames, over all streams.")
 @click.option("--json", "as_json", is_flag=True, help="Print the ledger as JSON.")
-@click.option("--quiet", is_flag=True, help="No progress line.")
+@click.option("--quiet", is_flag=True, help="Show no progress line.")
 @role_options(RecorderSettings, ContextSettings, AeronSettings, ShmSettings, ServiceSettings, DriverSettings)
 def record(config: Config, seconds: float | None, frames: int | None, as_json: bool, quiet: bool) -> None:
     """Record streams into a directory until Ctrl-C, SIGTERM, --seconds or --frames.
 
-    A recording that is there already is gone on with, in new segments; what an earlier recorder left
-    unfinished is sealed first. At the end the ledger is printed: of each epoch, the span of sequences is rows
-    plus gaps. Exit status 1 if anything is unaccounted for.
+    An existing recording is continued in new segments; segments that an earlier recorder left open are
+    sealed first. At the end the ledger is printed: the span of each epoch is its rows plus its gaps. Exit
+    status 1 if a sequence is unaccounted for.
 
-    While it runs it is `service:recorder`: start, stop, rotate, mark, trigger.
+    A running recorder is controlled as `service:recorder`: start, stop, rotate, mark, trigger.
     """
     settings = config[RecorderSettings]
     if settings.out is None:
-        raise click.UsageError("say where: --out DIR")
+        raise click.UsageError("no directory; use --out DIR")
     if not settings.streams and not settings.all:
-        raise click.UsageError("say what: --stream ID (as often as you like), or --all")
+        raise click.UsageError("no streams; use --stream ID (repeatable) or --all")
     from ..recorder.recorder import Recorder
 
     runtime, log = config[RuntimeSettings], config[LogSettings]
     stop: list[bool] = []
     progress = ProgressLine(quiet)
-    said = cast(TextIO, progress)
     with (
         Logging(
-            "recorder", runtime.instance, form=log.format, level=log.level, repeats=log.repeats, stream=said
+            "recorder",
+            runtime.instance,
+            form=log.format,
+            level=log.level,
+            repeats=log.repeats,
+            stream=cast(TextIO, progress),
         ),
         Signals(stop=lambda: stop.append(True)),
         context.open(config=config) as ctx,
         Recorder(ctx, settings, frames=frames, readiness=Readiness(runtime.ready_file)) as recorder,
     ):
-        _watch(recorder, stop, seconds, progress)
-    ended = recorder.stats()
+        _wait(recorder, stop, seconds, progress)
     ledgers = recorder.ledger()
-    _show(settings.out, ended, ledgers, as_json)
-    if not all(one.balanced for one in ledgers):
+    _print_result(settings.out, recorder.stats(), ledgers, as_json)
+    if not all(ledger.balanced for ledger in ledgers):
         raise SystemExit(1)
 
 
 class ProgressLine(io.TextIOBase):
-    """The progress line: written over on a terminal, now and then elsewhere. What is logged through it stands
-    above it, and not in it. For several threads.
+    """The progress line: replaced in place on a terminal, printed now and then elsewhere.
+
+    Log lines written through it appear above it. Thread-safe.
     """
 
     def __init__(self, quiet: bool) -> None:
-        self._is_live = sys.stderr.isatty()
+        self._is_terminal = sys.stderr.isatty()
         self._quiet = quiet
         self._next = 0.0
         self._shown = ""
         self._lock = threading.Lock()
 
     def show(self, stats: RecorderStats) -> None:
+        """Print the line if it is due."""
         now = time.monotonic()
         if self._quiet or now < self._next:
             return
-        self._next = now + (_LINE_S if self._is_live else _QUIET_LINE_S)
-        if not self._is_live:
-            click.echo(line(stats), err=True)
+        self._next = now + (_TERMINAL_LINE_S if self._is_terminal else _LOG_LINE_S)
+        if not self._is_terminal:
+            click.echo(format_progress(stats), err=True)
             return
         with self._lock:
-            # Less than a line: one that is broken cannot be written over.
+            # One column less than the terminal: a line that wraps cannot be replaced.
             columns = _columns() - 1
-            text = line(stats, columns)
+            text = format_progress(stats, columns)
             click.echo("\r" + text.ljust(min(len(self._shown), columns)), nl=False, err=True)
             self._shown = text
 
     def write(self, text: str) -> int:
+        """Print log text above the line."""
         with self._lock:
             blank = "\r" + " " * len(self._shown) + "\r" if self._shown else ""
             sys.stderr.write(blank + text + ("\r" + self._shown if text.endswith("\n") else ""))
@@ -123,9 +129,11 @@ class ProgressLine(io.TextIOBase):
         return len(text)
 
     def isatty(self) -> bool:
-        return self._is_live
+        """Whether stderr is a terminal."""
+        return self._is_terminal
 
     def end(self) -> None:
+        """Leave the line as it is and start a new one."""
         with self._lock:
             if self._shown:
                 click.echo(err=True)
@@ -139,32 +147,32 @@ def _columns() -> int:
         return 80
 
 
-def line(stats: RecorderStats, columns: int | None = None) -> str:
+def format_progress(stats: RecorderStats, columns: int | None = None) -> str:
     """`recording 12s  900 frames  75 frames/s  45 MiB/s  backlog 8 MiB of 256 MiB  disk left 120 GiB  gaps 0`
 
-    Where that is too long it says less. What matters most stays: whether anything is lost.
+    Shortened to `columns`; the number of gaps stays longest.
     """
     state = f"{stats.state.replace('_', ' ')} {format_duration(stats.seconds)}"
-    frames, hz, speed = f"{stats.rows:,} frames", f"{stats.rows_per_s:,.0f}", format_bytes(stats.bytes_per_s)
+    frames, hz, rate = f"{stats.rows:,} frames", f"{stats.rows_per_s:,.0f}", format_bytes(stats.bytes_per_s)
     backlog = f"backlog {format_bytes(stats.backlog_bytes)} of {format_bytes(stats.buffer_bytes)}"
-    full = f"backlog {stats.backlog_bytes / max(stats.buffer_bytes, 1):.0%}"
+    backlog_share = f"backlog {stats.backlog_bytes / max(stats.buffer_bytes, 1):.0%}"
     left, lost = f"disk left {format_bytes(stats.disk_free_bytes)}", f"gaps {stats.lost:,}"
     gaps = ", ".join(f"{reason} {count:,}" for reason, count in sorted(stats.gaps.items())) or "0"
     forms = (
-        (state, frames, f"{hz} frames/s", f"{speed}/s", backlog, left, f"gaps {gaps}"),
-        (state, frames, f"{hz}/s", f"{speed}/s", full, left, f"gaps {gaps}"),
-        (state, f"{hz}/s", f"{speed}/s", full, left, lost),
-        (f"{hz}/s", full, left, lost),
+        (state, frames, f"{hz} frames/s", f"{rate}/s", backlog, left, f"gaps {gaps}"),
+        (state, frames, f"{hz}/s", f"{rate}/s", backlog_share, left, f"gaps {gaps}"),
+        (state, f"{hz}/s", f"{rate}/s", backlog_share, left, lost),
+        (f"{hz}/s", backlog_share, left, lost),
         (lost,),
     )
     texts = ["  ".join(parts) for parts in forms]
     return next((text for text in texts if columns is None or len(text) <= columns), texts[-1][:columns])
 
 
-def _watch(recorder: Recorder, stop: list[bool], seconds: float | None, progress: ProgressLine) -> None:
+def _wait(recorder: Recorder, stop: list[bool], seconds: float | None, progress: ProgressLine) -> None:
     deadline = None if seconds is None else time.monotonic() + seconds
     while not stop and not recorder.is_finished:
-        left = _LOOK_S if deadline is None else min(_LOOK_S, deadline - time.monotonic())
+        left = _POLL_S if deadline is None else min(_POLL_S, deadline - time.monotonic())
         if left <= 0:
             break
         progress.show(recorder.stats())
@@ -172,20 +180,24 @@ def _watch(recorder: Recorder, stop: list[bool], seconds: float | None, progress
     progress.end()
 
 
-def _show(root: Path, stats: RecorderStats, ledgers: list[RecordingLedger], as_json: bool) -> None:
+def _print_result(root: Path, stats: RecorderStats, ledgers: list[RecordingLedger], as_json: bool) -> None:
     from ..recorder.service import ledger_json
 
     if as_json:
-        found: dict[str, Any] = {"root": str(root), **stats.as_json(), "ledger": [*map(ledger_json, ledgers)]}
-        found["balanced"] = all(one.balanced for one in ledgers)
-        click.echo(json.dumps(found, indent=2))
+        result: dict[str, Any] = {
+            "root": str(root),
+            **stats.to_json(),
+            "ledger": [*map(ledger_json, ledgers)],
+        }
+        result["balanced"] = all(ledger.balanced for ledger in ledgers)
+        click.echo(json.dumps(result, indent=2))
         return
-    for one in ledgers:
-        verdict = "" if one.balanced else "  UNACCOUNTED"
-        click.echo(f"stream {one.stream_id}  epoch {one.epoch}  {one}{verdict}")
+    for ledger in ledgers:
+        fault = "" if ledger.balanced else "  UNACCOUNTED"
+        click.echo(f"stream {ledger.stream_id}  epoch {ledger.epoch}  {ledger}{fault}")
     if not ledgers:
-        click.echo(
-            "nothing came, so nothing was recorded; tensorpool stream ls shows what there is", err=True
-        )
+        click.echo("no frames were received; tensorpool stream ls lists the announced streams", err=True)
     if stats.strays:
-        click.echo(f"{stats.strays} frames were told twice or out of turn, and left out", err=True)
+        click.echo(
+            f"{stats.strays} frames were announced twice or out of order and are not recorded", err=True
+        )

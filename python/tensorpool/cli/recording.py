@@ -1,4 +1,4 @@
-"""`tensorpool recording`: look at recordings, check them, mend them, take parts of them, hand them on."""
+"""The command `tensorpool recording`: info, verify, repair, cut, merge and export of recordings."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from .output import BAD, DIM, GOOD, WARN, columns, console, format_bytes, format
 from .params import CommandGroup, Time
 
 if TYPE_CHECKING:
+    from ..recording import Gap, RecordingLedger
     from ..recording.copy import CopyResult
-    from ..recording.inspect import RecordingInfo
+    from ..recording.inspect import Problem, RecordingInfo
 
+# Terminal width from which on times are printed with seconds.
 _WIDE = 100
 _EPILOG = """
 \b
@@ -74,10 +76,10 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.
 def _range_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in reversed(
         (
-            click.option("--first-seq", type=click.IntRange(0), help="The first sequence to take."),
-            click.option("--last-seq", type=click.IntRange(0), help="The last sequence to take."),
-            click.option("--from", "start", type=Time(), help="Take what was received from then on (UTC)."),
-            click.option("--to", "end", type=Time(), help="Take what was received until then."),
+            click.option("--first-seq", type=click.IntRange(0), help="First sequence."),
+            click.option("--last-seq", type=click.IntRange(0), help="Last sequence."),
+            click.option("--from", "start", type=Time(), help="Only frames received from this time (UTC)."),
+            click.option("--to", "end", type=Time(), help="Only frames received up to this time."),
         )
     ):
         command = option(command)
@@ -86,46 +88,47 @@ def _range_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.group(cls=CommandGroup, epilog=_EPILOG)
 def recording() -> None:
-    """Look at recordings, check and mend them, take parts of them, hand them on."""
+    """Inspect, verify, repair, copy and export recordings."""
 
 
 @recording.command(epilog=_INFO)
 @_directory
 @_as_json
 def info(directory: str, as_json: bool) -> None:
-    """Print what is in the recording DIR, also while it is written."""
-    from ..recording import info as look
+    """Print the streams, segments and gaps of the recording DIR, also while it is written."""
+    from ..recording import info as read_info
 
-    found = look(directory)
+    recording_info = read_info(directory)
     if as_json:
-        click.echo(json.dumps(_info_json(found), indent=2))
+        click.echo(json.dumps(_info_json(recording_info), indent=2))
         return
     screen = console()
-    screen.print(Text(str(found.root), style="bold"), soft_wrap=True)
+    screen.print(Text(str(recording_info.root), style="bold"), soft_wrap=True)
     screen.print(
         key_values(
             [
-                ("format", f"version {found.version}"),
-                ("frames", f"{found.rows:,} in {format_bytes(found.size_bytes)}"),
-                ("leases", ", ".join(lease.holder for lease in found.leases) or "none"),
+                ("format", f"version {recording_info.version}"),
+                ("frames", f"{recording_info.rows:,} in {format_bytes(recording_info.size_bytes)}"),
+                ("leases", ", ".join(lease.holder for lease in recording_info.leases) or "none"),
             ]
         )
     )
     screen.print()
-    # What is open is rare, and the seconds matter less than whole columns.
-    open_too = ["open"] if any(one.open_segments for one in found.streams) else []
+    # A column for open segments only if there are any, and seconds only on a wide terminal: no column may be
+    # truncated.
+    open_column = ["open"] if any(stream.open_segments for stream in recording_info.streams) else []
     with_seconds = screen.width >= _WIDE
     table = columns(
-        "stream", "epochs", "segments", *open_too, "frames", "size", "from", "lasts", "missing",
+        "stream", "epochs", "segments", *open_column, "frames", "size", "from", "lasts", "missing",
         right=("stream", "epochs", "segments", "open", "frames", "size"), last_wraps=True,
     )  # fmt: skip
-    for one in found.streams:
-        missing = ", ".join(f"{reason} {count:,}" for reason, count in sorted(one.missing.items()))
-        first, last = one.first_time_ns, one.last_time_ns
+    for stream in recording_info.streams:
+        missing = ", ".join(f"{reason} {count:,}" for reason, count in sorted(stream.missing.items()))
+        first, last = stream.first_time_ns, stream.last_time_ns
         table.add_row(
-            str(one.stream_id), str(len(one.ledgers)), f"{one.segments:,}",
-            *([str(one.open_segments or "")] if open_too else []),
-            f"{one.rows:,}", format_bytes(one.size_bytes), _time_text(first, with_seconds=with_seconds),
+            str(stream.stream_id), str(len(stream.ledgers)), f"{stream.segments:,}",
+            *([str(stream.open_segments or "")] if open_column else []),
+            f"{stream.rows:,}", format_bytes(stream.size_bytes), _time_text(first, with_seconds=with_seconds),
             "" if first is None or last is None else format_duration((last - first) / 1e9),
             Text(missing or "nothing", style=WARN if missing else DIM),
         )  # fmt: skip
@@ -136,35 +139,36 @@ def info(directory: str, as_json: bool) -> None:
 @_directory
 @_as_json
 def verify(directory: str, as_json: bool) -> None:
-    """Read all of the recording DIR and check it against its checksums.
+    """Read the whole recording DIR and check it against its checksums.
 
-    Exit status 1 if something is not as it was written.
+    Exit status 1 if there is damage.
     """
-    from ..recording import verify as check
+    from ..recording import verify as verify_recording
 
     with _progress("verifying") as progress:
-        found = check(directory, progress=progress)
+        result = verify_recording(directory, progress=progress)
     if as_json:
         report = {
-            "ok": found.ok, "rows": found.rows, "segments": found.segments, "size_bytes": found.size_bytes,
-            "problems": [_problem_json(one) for one in found.problems],
-            "notes": [_problem_json(one) for one in found.notes],
-            "ledgers": [_ledger_json(one) for one in found.ledgers],
+            "ok": result.ok, "rows": result.rows, "segments": result.segments,
+            "size_bytes": result.size_bytes,
+            "problems": [_problem_json(problem) for problem in result.problems],
+            "notes": [_problem_json(note) for note in result.notes],
+            "ledgers": [_ledger_json(ledger) for ledger in result.ledgers],
         }  # fmt: skip
         click.echo(json.dumps(report, indent=2))
-        sys.exit(0 if found.ok else 1)
+        sys.exit(0 if result.ok else 1)
     screen = console()
-    for one in found.problems:
-        screen.print(Text(f"✗ {one}", style=BAD), soft_wrap=True)
-    for one in found.notes:
-        screen.print(Text(f"! {one}", style=WARN), soft_wrap=True)
-    for ledger in found.ledgers:
+    for problem in result.problems:
+        screen.print(Text(f"✗ {problem}", style=BAD), soft_wrap=True)
+    for note in result.notes:
+        screen.print(Text(f"! {note}", style=WARN), soft_wrap=True)
+    for ledger in result.ledgers:
         screen.print(f"stream {ledger.stream_id}, epoch {ledger.epoch}: {ledger}", soft_wrap=True)
-    words = f"{found.rows:,} frames in {found.segments:,} segments, {format_bytes(found.size_bytes)}"
-    if found.ok:
-        screen.print(Text(f"✓ {words}: all as written", style=GOOD))
+    totals = f"{result.rows:,} frames in {result.segments:,} segments, {format_bytes(result.size_bytes)}"
+    if result.ok:
+        screen.print(Text(f"✓ {totals}: all as written", style=GOOD))
         return
-    screen.print(Text(f"✗ {words}: {len(found.problems)} problems", style=BAD))
+    screen.print(Text(f"✗ {totals}: {len(result.problems)} problems", style=BAD))
     click.echo(f"hint: tensorpool recording repair {shlex.quote(directory)}", err=True)
     sys.exit(1)
 
@@ -173,41 +177,41 @@ def verify(directory: str, as_json: bool) -> None:
 @_directory
 @_as_json
 def repair(directory: str, as_json: bool) -> None:
-    """Mend the recording DIR: what reads is kept, what does not becomes a gap.
+    """Repair the recording DIR: intact frames are kept, damaged ones become gaps.
 
-    Damaged files are set aside under DIR/_damaged, not deleted. Refuses while a writer is at work.
+    Damaged files are moved to DIR/_damaged, not deleted. Fails while a writer is running.
     """
-    from ..recording import repair as mend
+    from ..recording import repair as repair_recording
 
     with _progress("repairing") as progress:
-        done = mend(directory, progress=progress)
+        result = repair_recording(directory, progress=progress)
     if as_json:
         report = {
-            "recovered": [str(one) for one in done.recovered],
-            "rewritten": [str(path) for path in done.rewritten],
-            "set_aside": [str(path) for path in done.set_aside],
-            "lost": [_gap_json(gap) for gap in done.lost],
-            "manifest_rebuilt": done.is_manifest_new,
+            "recovered": [str(segment) for segment in result.recovered],
+            "rewritten": [str(path) for path in result.rewritten],
+            "set_aside": [str(path) for path in result.set_aside],
+            "lost": [_gap_json(gap) for gap in result.lost],
+            "manifest_rebuilt": result.manifest_rebuilt,
         }
         click.echo(json.dumps(report, indent=2))
         return
     screen = console()
-    for one in done.recovered:
-        screen.print(f"recovered {one}", soft_wrap=True)
-    for path in done.rewritten:
+    for segment in result.recovered:
+        screen.print(f"recovered {segment}", soft_wrap=True)
+    for path in result.rewritten:
         screen.print(f"rewritten {path}", soft_wrap=True)
-    for path in done.set_aside:
+    for path in result.set_aside:
         screen.print(f"set aside {path}", soft_wrap=True)
-    for gap in done.lost:
+    for gap in result.lost:
         screen.print(
             Text(
                 f"lost stream {gap.stream_id}, epoch {gap.epoch}: {gap.first_seq} to {gap.last_seq}",
                 style=WARN,
             )
         )
-    if done.is_manifest_new:
-        screen.print("the manifest was made anew")
-    if not done.changed:
+    if result.manifest_rebuilt:
+        screen.print("the manifest was rebuilt")
+    if not result.changed:
         screen.print(Text("✓ nothing to repair", style=GOOD))
 
 
@@ -222,14 +226,14 @@ def cut(
     start: int | None, end: int | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Copy a part of the recording DIR into the new recording NEW."""
-    from ..recording import cut as copy
+    from ..recording import cut as cut_recording
 
     with _progress("cutting") as progress:
-        done = copy(
+        result = cut_recording(
             directory, target, streams=streams or None, seq=(first_seq, last_seq), time=_bounds(start, end),
             progress=progress,
         )  # fmt: skip
-    _say_copied(done, target, as_json)
+    _print_copy(result, target, as_json)
 
 
 @recording.command(epilog=_MERGE)
@@ -237,30 +241,30 @@ def cut(
 @click.option("--into", "target", required=True, type=click.Path(file_okay=False), help="The new recording.")
 @_as_json
 def merge(directories: tuple[str, ...], target: str, as_json: bool) -> None:
-    """Make one recording of several. A frame that more than one has is taken once."""
-    from ..recording import merge as join
+    """Merge several recordings into one. A frame that several of them have is written once."""
+    from ..recording import merge as merge_recordings
 
     with _progress("merging") as progress:
-        done = join(directories, target, progress=progress)
-    _say_copied(done, target, as_json)
+        result = merge_recordings(directories, target, progress=progress)
+    _print_copy(result, target, as_json)
 
 
-def _say_copied(done: CopyResult, target: str, as_json: bool) -> None:
+def _print_copy(result: CopyResult, target: str, as_json: bool) -> None:
     if as_json:
         report = {
-            "path": target, "rows": done.rows, "payload_bytes": done.payload_bytes,
-            "streams": sorted(done.streams),
+            "path": target, "rows": result.rows, "payload_bytes": result.payload_bytes,
+            "streams": sorted(result.streams),
         }  # fmt: skip
         click.echo(json.dumps(report, indent=2))
     else:
-        click.echo(f"{done.rows:,} frames, {format_bytes(done.payload_bytes)}, in {target}", err=True)
+        click.echo(f"{result.rows:,} frames, {format_bytes(result.payload_bytes)}, in {target}", err=True)
 
 
 @recording.command(epilog=_EXPORT)
 @_directory
 @click.argument("target", metavar="FILE", type=click.Path())
 @click.option("--format", "form", type=click.Choice(["npy", "npz", "zarr", "mcap"]), help="[from the name]")
-@click.option("--stream", "stream_id", type=int, help="Needed if there are several, except for mcap.")
+@click.option("--stream", "stream_id", type=int, help="Required if there are several, except for mcap.")
 @click.option("--epoch", type=click.IntRange(0), help="Only this epoch.")
 @_range_options
 @_as_json
@@ -268,12 +272,12 @@ def export(
     directory: str, target: str, form: str | None, stream_id: int | None, epoch: int | None,
     first_seq: int | None, last_seq: int | None, start: int | None, end: int | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Write frames of the recording DIR to FILE: a numpy stack or archive, Zarr, or MCAP."""
-    from ..recording import export as write
+    """Write frames of the recording DIR to FILE: a numpy array or archive, Zarr, or MCAP."""
+    from ..recording import export as export_recording
 
     try:
         with _progress("exporting") as progress:
-            count = write(
+            count = export_recording(
                 directory, target, form=form, stream_id=stream_id, epoch=epoch, seq=(first_seq, last_seq),
                 time=_bounds(start, end), progress=progress,
             )  # fmt: skip
@@ -292,18 +296,18 @@ def _bounds(start: int | None, end: int | None) -> tuple[int | None, int | None]
 
 
 @contextmanager
-def _progress(what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on a terminal; nothing in a pipe."""
+def _progress(title: str) -> Iterator[Callable[[int, int], None] | None]:
+    """A progress bar on a terminal; None without one."""
     screen = console(err=True)
     if not screen.is_terminal:
         yield None
         return
     bar = Progress(
-        TextColumn(what), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn(),
+        TextColumn(title), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn(),
         console=screen, transient=True,
     )  # fmt: skip
     with bar:
-        task = bar.add_task(what, total=None)
+        task = bar.add_task(title, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
@@ -315,30 +319,34 @@ def _time_text(ns: int | None, *, with_seconds: bool) -> str:
     )
 
 
-def _info_json(found: RecordingInfo) -> dict[str, Any]:
+def _info_json(recording_info: RecordingInfo) -> dict[str, Any]:
     return {
-        "path": str(found.root),
-        "version": found.version,
-        "rows": found.rows,
-        "size_bytes": found.size_bytes,
+        "path": str(recording_info.root),
+        "version": recording_info.version,
+        "rows": recording_info.rows,
+        "size_bytes": recording_info.size_bytes,
         "streams": [
             {
-                "stream_id": one.stream_id, "segments": one.segments, "open_segments": one.open_segments,
-                "rows": one.rows, "size_bytes": one.size_bytes,
-                "first_time_ns": _text(one.first_time_ns), "last_time_ns": _text(one.last_time_ns),
-                "epochs": [_ledger_json(ledger) for ledger in one.ledgers],
+                "stream_id": stream.stream_id, "segments": stream.segments,
+                "open_segments": stream.open_segments, "rows": stream.rows, "size_bytes": stream.size_bytes,
+                "first_time_ns": _int_text(stream.first_time_ns),
+                "last_time_ns": _int_text(stream.last_time_ns),
+                "epochs": [_ledger_json(ledger) for ledger in stream.ledgers],
             }
-            for one in found.streams
+            for stream in recording_info.streams
         ],
-        "leases": [{"holder": one.holder, "deadline_ns": str(one.deadline_ns)} for one in found.leases],
+        "leases": [
+            {"holder": lease.holder, "deadline_ns": str(lease.deadline_ns)} for lease in recording_info.leases
+        ],
     }  # fmt: skip
 
 
-def _text(value: int | None) -> str | None:
+def _int_text(value: int | None) -> str | None:
+    """A number as text, because JSON numbers are exact up to 2**53 only."""
     return None if value is None else str(value)
 
 
-def _ledger_json(ledger: Any) -> dict[str, Any]:
+def _ledger_json(ledger: RecordingLedger) -> dict[str, Any]:
     return {
         "stream_id": ledger.stream_id, "epoch": str(ledger.epoch), "first_seq": str(ledger.first_seq),
         "last_seq": str(ledger.last_seq), "span": ledger.span, "rows": ledger.rows, "gaps": ledger.gaps,
@@ -346,11 +354,13 @@ def _ledger_json(ledger: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _problem_json(one: Any) -> dict[str, Any]:
-    return {"kind": one.kind, "path": str(one.path), "offset": one.offset, "message": one.message}
+def _problem_json(problem: Problem) -> dict[str, Any]:
+    return {
+        "kind": problem.kind, "path": str(problem.path), "offset": problem.offset, "message": problem.message,
+    }  # fmt: skip
 
 
-def _gap_json(gap: Any) -> dict[str, Any]:
+def _gap_json(gap: Gap) -> dict[str, Any]:
     return {
         "stream_id": gap.stream_id, "epoch": str(gap.epoch), "first_seq": str(gap.first_seq),
         "count": gap.count, "reason": gap.reason,

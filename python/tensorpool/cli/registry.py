@@ -1,4 +1,4 @@
-"""`tensorpool registry`: run a registry for a fleet, look at one that runs."""
+"""`tensorpool registry`: run a registry for several drivers, or show the status of one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Examples:
   tensorpool registry status
 """
 
-_RUN = """
+_RUN_EPILOG = """
 \b
 Examples:
   tensorpool registry run --config registry.toml
@@ -38,13 +38,13 @@ Examples:
 
 @click.group(cls=DefaultRunGroup, epilog=_EPILOG)
 def registry() -> None:
-    """Know the streams of many drivers, and answer whoever looks for one.
+    """Index the streams of many drivers, and answer discovery requests.
 
-    Without a verb it runs. It owns no memory and grants nothing: clients attach to the drivers themselves.
+    Without a verb it runs. It owns no memory and grants no lease: clients attach to the drivers themselves.
     """
 
 
-@registry.command(epilog=_RUN)
+@registry.command(epilog=_RUN_EPILOG)
 @role_options(
     ContextSettings,
     AeronSettings,
@@ -57,8 +57,8 @@ def registry() -> None:
 def run(config: Config) -> None:
     """Run the registry here until SIGTERM or Ctrl-C.
 
-    Drivers are in `[[registry.drivers]]` of the configuration, how it answers in `[discovery.provider]`.
-    SIGHUP reads the drivers again. Starts a media driver too where none runs, unless `aeron.media_driver` is
+    `[[registry.drivers]]` of the configuration lists the drivers, `[discovery.provider]` configures the
+    answers. SIGHUP reloads the drivers. Embeds a media driver if none runs, unless `aeron.media_driver` is
     "external".
     """
     with context.open(mode="standalone", config=config) as ctx:
@@ -76,39 +76,39 @@ def run(config: Config) -> None:
 
 
 @registry.command(epilog="\b\nExamples:\n  tensorpool registry status\n  tensorpool registry status --json\n")
-@click.option("--instance", help="The registry's instance, where it has one.")
+@click.option("--instance", help="The instance of the registry, if it has one.")
 @connect_options
 def status(to: ConnectOptions, instance: str | None) -> None:
-    """The registry as a whole: where it is asked, which drivers it hears, what it was asked."""
+    """Show its address, its drivers and the requests it has answered."""
     try:
         with to.client(f"registry:{instance}" if instance else "registry") as client:
-            found: dict[str, Any] = client.call("status")
+            reply: dict[str, Any] = client.call("status")
     except NoSuchService:
         raise NoSuchService(
             "no registry answers on this media driver: start one with tensorpool registry --config FILE"
         ) from None
     if to.as_json:
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(reply, indent=2))
         return
-    screen, counted = console(), found["counters"]
+    screen, counters = console(), reply["counters"]
     rows: list[tuple[str, Any]] = [
-        ("registry", f"process {found['pid']} of {found['user']}"),
-        ("up for", format_duration(found["uptime_s"])),
-        ("asked on", f"{found['channel']}, stream {found['stream_id']}"),
-        ("streams", found["streams"]),
-        ("questions", f"{counted['questions']:,}"),
-        ("refused", _reasons(counted["refused"])),
-        ("visibility", "by rules" if found["has_rules"] else "all see all"),
+        ("registry", f"process {reply['pid']} of {reply['user']}"),
+        ("up for", format_duration(reply["uptime_s"])),
+        ("asked on", f"{reply['channel']}, stream {reply['stream_id']}"),
+        ("streams", reply["streams"]),
+        ("requests", f"{counters['questions']:,}"),
+        ("rejected", _reasons(counters["refused"])),
+        ("visibility", "by rules" if reply["has_rules"] else "all streams"),
     ]
     screen.print(key_values(rows))
     screen.print()
-    table = columns("driver", "heard on", "attach at", "streams", right=("streams",))
-    for one in found["drivers"]:
+    table = columns("driver", "announces on", "attach at", "streams", right=("streams",))
+    for driver in reply["drivers"]:
         table.add_row(
-            one["instance_id"],
-            f"{one['announce_channel']} {one['announce_stream_id']}",
-            f"{one['control_channel']} {one['control_stream_id']}",
-            str(one["streams"]),
+            driver["instance_id"],
+            f"{driver['announce_channel']} {driver['announce_stream_id']}",
+            f"{driver['control_channel']} {driver['control_stream_id']}",
+            str(driver["streams"]),
         )
     screen.print(table)
 

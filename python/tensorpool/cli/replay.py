@@ -1,7 +1,4 @@
-"""`tensorpool replay`: a recording through producers again, at its own pace or any other.
-
-How a replay looks on a screen: its line while it runs, its account at the end, a frame at a time.
-"""
+"""`tensorpool replay`: publishes a recording again; its progress line, summary and single steps."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 from rich.text import Text
@@ -24,40 +21,40 @@ if TYPE_CHECKING:
     from ..replayer import Replay, ReplayStats, TimeBase
 
 
-def line(stats: ReplayStats) -> Text:
-    """Position, speed, rate, bandwidth, time left."""
-    found = Text()
-    found.append(stats.state, style="bold" if stats.state == "playing" else WARN)
+def format_progress(stats: ReplayStats) -> Text:
+    """The progress line: position, speed, rate, bandwidth, time left."""
+    text = Text()
+    text.append(stats.state, style="bold" if stats.state == "playing" else WARN)
     if stats.position_ns is not None:
-        found.append(f"  {_clock_text(stats.position_ns)}")
+        text.append(f"  {_format_time(stats.position_ns)}")
     if stats.done is not None:
-        found.append(f"  {stats.done:.0%}")
-    found.append("  max" if stats.speed is None else f"  {stats.speed:g}x", style=DIM)
-    found.append(f"  {stats.frames:,} frames  {stats.rate_hz:,.0f} Hz  {format_bytes(stats.bytes_per_s)}/s")
+        text.append(f"  {stats.done:.0%}")
+    text.append("  max" if stats.speed is None else f"  {stats.speed:g}x", style=DIM)
+    text.append(f"  {stats.frames:,} frames  {stats.rate_hz:,.0f} Hz  {format_bytes(stats.bytes_per_s)}/s")
     if stats.passes > 1:
-        found.append(f"  pass {stats.passes:,}")
+        text.append(f"  pass {stats.passes:,}")
     if stats.left_s is not None:
-        found.append(f"  {format_duration(stats.left_s)} left", style=DIM)
+        text.append(f"  {format_duration(stats.left_s)} left", style=DIM)
     if stats.missing:
-        found.append(f"  {stats.missing:,} missing", style=WARN)
-    return found
+        text.append(f"  {stats.missing:,} missing", style=WARN)
+    return text
 
 
-def summary(stats: ReplayStats) -> str:
-    """What was played, and what became of it."""
-    words = [
+def format_summary(stats: ReplayStats) -> str:
+    """Published frames, their outcomes by stream, and everything unusual."""
+    lines = [
         f"played {stats.frames:,} frames, {format_bytes(stats.nbytes)}, "
         f"in {format_duration(stats.elapsed_s)} "
         f"({stats.rate_hz:,.0f} Hz, {format_bytes(stats.bytes_per_s)}/s)"
     ]
-    for one in stats.streams:
-        became = ", ".join(f"{name} {count:,}" for name, count in one.outcomes.items()) or "nothing played"
-        mapped = "" if one.recorded == one.stream_id else f" as {one.stream_id}"
-        words.append(f"stream {one.recorded}{mapped}: {became}")
-    for count, what in (
+    for stream in stats.streams:
+        outcomes = ", ".join(f"{name} {count:,}" for name, count in stream.outcomes.items())
+        target = "" if stream.recorded == stream.stream_id else f" as {stream.stream_id}"
+        lines.append(f"stream {stream.recorded}{target}: {outcomes or 'no frames published'}")
+    for count, text in (
         (stats.missing, f"frames are missing in {stats.gaps:,} gaps of the recording"),
-        (stats.damaged, "frames are damaged and were left out"),
-        (stats.unfit, "tensors fit no reader and were left out"),
+        (stats.damaged, "damaged frames were skipped"),
+        (stats.unfit, "invalid tensors were skipped"),
         (
             stats.late,
             f"frames were late by more than 1 ms, the latest by {format_duration(stats.late_max_s)}",
@@ -65,19 +62,21 @@ def summary(stats: ReplayStats) -> str:
         (stats.stalls, "times this machine could not keep up"),
     ):
         if count:
-            words.append(f"{count:,} {what}")
-    return "\n".join(words)
+            lines.append(f"{count:,} {text}")
+    return "\n".join(lines)
 
 
-def frame_text(frame: RecordedFrame) -> str:
+def format_frame(frame: RecordedFrame) -> str:
+    """One line about a frame."""
     trace = "" if frame.trace_id is None else f"  trace {frame.trace_id:x}"
     return (
-        f"{_clock_text(frame.receive_time_ns)}  stream {frame.stream_id}  seq {frame.seq}  "
+        f"{_format_time(frame.receive_time_ns)}  stream {frame.stream_id}  seq {frame.seq}  "
         f"{frame.element_type} {format_shape(frame.shape)}{trace}"
     )
 
 
-def frame_line(frame: RecordedFrame) -> dict[str, Any]:
+def frame_json(frame: RecordedFrame) -> dict[str, Any]:
+    """A frame as JSON, with 64-bit numbers as text."""
     return {
         "stream_id": frame.stream_id, "epoch": str(frame.epoch), "seq": str(frame.seq),
         "receive_time_ns": str(frame.receive_time_ns), "timestamp_ns": str(frame.timestamp_ns),
@@ -87,7 +86,7 @@ def frame_line(frame: RecordedFrame) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _clock_text(ns: int) -> str:
+def _format_time(ns: int) -> str:
     seconds, rest = divmod(ns, 10**9)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}.{rest // 10**6:03}Z"
 
@@ -101,158 +100,183 @@ Examples:
   tensorpool replay DIR --from +10s --to +20s --speed 0.5
   tensorpool replay DIR --step
 """
-_REPORT_S = 1.0
+_STATS_PERIOD_S: Final = 1.0
 
 
 @click.command(epilog=_EPILOG)
 @click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False))
-@click.option("--speed", default="1", show_default=True, type=Speed(), help="How many times as fast, or max.")
-@click.option("--rate", "rate_hz", type=click.FloatRange(0, min_open=True), help="Frames a second instead.")
-@click.option("--from", "start", type=TimeOrOffset(), help="From this time of receipt on (UTC), or +10s.")
 @click.option(
-    "--to", "end", type=TimeOrOffset(), help="Until this time, or +20s: so long after the first frame."
+    "--speed", default="1", show_default=True, type=Speed(), help="Factor to the recorded speed, or max."
 )
-@click.option("--first-seq", type=click.IntRange(0), help="The first sequence to play.")
-@click.option("--last-seq", type=click.IntRange(0), help="The last sequence to play.")
+@click.option(
+    "--rate",
+    "rate_hz",
+    type=click.FloatRange(0, min_open=True),
+    help="Fixed rate in frames per second, instead of --speed.",
+)
+@click.option(
+    "--from",
+    "start",
+    type=TimeOrOffset(),
+    help="First time of receipt (UTC), or an offset from the first frame, as in +10s.",
+)
+@click.option(
+    "--to",
+    "end",
+    type=TimeOrOffset(),
+    help="Last time of receipt (UTC), or an offset from the first frame, as in +20s.",
+)
+@click.option("--first-seq", type=click.IntRange(0), help="First sequence to publish.")
+@click.option("--last-seq", type=click.IntRange(0), help="Last sequence to publish.")
 @click.option("--stream", "streams", multiple=True, type=int, help="Only this stream; may be repeated.")
 @click.option("--epoch", type=click.IntRange(0), help="Only this recorded epoch.")
 @click.option(
-    "--map", "pairs", multiple=True, type=StreamRemap(), help="20000=20050: play a stream as another."
+    "--map",
+    "pairs",
+    multiple=True,
+    type=StreamRemap(),
+    help="20000=20050: publish a stream under another id; may be repeated.",
 )
-@click.option("--loop", is_flag=True, help="Begin again at the end, until Ctrl-C.")
-@click.option("--step", is_flag=True, help="A frame at each key press or line of input.")
+@click.option("--loop", is_flag=True, help="Start over at the end, until Ctrl-C.")
+@click.option("--step", is_flag=True, help="Publish one frame per key press or line of input.")
 @click.option(
-    "--clock", type=click.Choice(["receive", "publish", "source"]), default="receive", show_default=True,
-    help="The times that the spacing is kept of.",
+    "--time-base", type=click.Choice(["receive", "publish", "source"]), default="receive", show_default=True,
+    help="Times whose spacing is kept: of receipt, of publication, or of the source.",
 )  # fmt: skip
-@click.option("--max-pause", type=Duration(), help="Shorten silence that is longer than this, as in 2s.")
-@click.option("--wait", type=Duration(), default=0.0, help="Wait so long for a consumer of each stream.")
+@click.option("--max-pause", type=Duration(), help="Shorten pauses that are longer than this, as in 2s.")
 @click.option(
-    "--linger", type=Duration(), default=1.0, show_default=True, help="How long the last frames stay."
+    "--wait", type=Duration(), default=0.0, help="Longest time to wait for a consumer of each stream."
 )
-@click.option("--nslots", type=int, help="Length of the rings. [as the sources had it]")
-@click.option("--check/--no-check", default=None, help="Compare with checksums first. [unless at max]")
-@click.option("--skip-damage", is_flag=True, help="Leave out what is damaged, and count it.")
-@click.option("--metadata/--no-metadata", default=True, help="Say what the sources said. [yes]")
+@click.option(
+    "--linger",
+    type=Duration(),
+    default=1.0,
+    show_default=True,
+    help="Time for which consumers can read the last frames.",
+)
+@click.option("--nslots", type=int, help="Slots of the header rings. [as recorded]")
+@click.option(
+    "--check/--no-check", default=None, help="Compare payloads with their checksums. [unless --speed max]"
+)
+@click.option("--skip-damage", is_flag=True, help="Skip damaged frames and count them.")
+@click.option("--metadata/--no-metadata", default=True, help="Publish the recorded metadata. [yes]")
 @click.option("--config", type=click.Path(dir_okay=False), help="A TOML file. [TENSORPOOL_CONFIG]")
-@click.option("--aeron-dir", help="Where the media driver is. [AERON_DIR, else Aeron's default]")
-@click.option("--json", "as_json", is_flag=True, help="JSON lines on stdout.")
+@click.option("--aeron-dir", help="Directory of the media driver. [AERON_DIR, else Aeron's default]")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines on stdout.")
 def replay(
     directory: str, start: int | None, end: int | None, first_seq: int | None, last_seq: int | None,
-    streams: tuple[int, ...], pairs: tuple[tuple[int, int], ...], step: bool, clock: str,
+    streams: tuple[int, ...], pairs: tuple[tuple[int, int], ...], step: bool, time_base: str,
     config: str | None, aeron_dir: str | None, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
-    """Play the recording DIR through producers, as if its sources were there again.
+    """Publish the recording DIR again, through producers.
 
-    Frames go out with the spacing they had, in the driver's pools, with their timestamps, metadata and
-    traces; sequences and epochs are new. Streams keep their ids unless --map says otherwise, so the
-    sources themselves must not be running. Ctrl-C ends it.
+    Frames keep their spacing, timestamps, metadata and traces; sequences and epochs are new. Streams keep
+    their ids without --map, so the recorded producers must not be running. Ctrl-C ends the replay.
     """
     from .. import context
     from ..recording import Recording
-    from ..replayer import replay as play
+    from ..replayer import replay as start_replay
 
     recording = Recording(directory)
-    begin, until = (_moment(one, recording, streams) for one in (start, end))
+    first_ns, last_ns = (_resolve_time(time, recording, streams) for time in (start, end))
     with (
         suppress(KeyboardInterrupt),
-        _told_to_end(),
+        _sigterm_as_interrupt(),
         context.open(aeron_dir=aeron_dir, config=config) as ctx,
-        play(
-            directory, context=ctx, start=begin, end=until, seq=(first_seq, last_seq),
+        start_replay(
+            directory, context=ctx, start=first_ns, end=last_ns, seq=(first_seq, last_seq),
             streams=streams or None, mapping=dict(pairs), paused=step,
-            time_base=cast("TimeBase", clock), **options,
-        ) as playing,
+            time_base=cast("TimeBase", time_base), **options,
+        ) as running,
     ):  # fmt: skip
-        _play(playing, step, as_json)
+        _run(running, step, as_json)
 
 
-def _play(playing: Replay, step: bool, as_json: bool) -> None:
-    """Until it ends. Whatever ends it, and whenever that comes: how it went is told, and once."""
-    told = False
+def _run(running: Replay, step: bool, as_json: bool) -> None:
+    """Run to the end, and print the final stats exactly once, whatever ends the replay."""
+    is_printed = False
     try:
-        _step(playing, as_json) if step else _watch(playing, as_json)
+        _step(running, as_json) if step else _watch(running, as_json)
         with _ignore_signals():
-            _tell(playing, as_json)
-            told = True
+            _print_stats(running, as_json)
+            is_printed = True
     except BaseException:
-        if not told:
+        if not is_printed:
             with _ignore_signals():
-                _tell(playing, as_json)
+                _print_stats(running, as_json)
         raise
 
 
-def _tell(playing: Replay, as_json: bool) -> None:
-    """How it went."""
-    stats = playing.stats()
+def _print_stats(running: Replay, as_json: bool) -> None:
+    stats = running.stats()
     if as_json:
-        click.echo(json.dumps(stats.as_json()))
+        click.echo(json.dumps(stats.to_json()))
     else:
-        click.echo(summary(stats), err=True)
+        click.echo(format_summary(stats), err=True)
 
 
 @contextmanager
 def _ignore_signals() -> Iterator[None]:
-    """No signal to end comes through: a Ctrl-C in the instant of the report would leave none."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    """Ignore SIGINT and SIGTERM: a Ctrl-C while the stats are printed would lose them."""
+    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
 @contextmanager
-def _told_to_end() -> Iterator[None]:
-    """SIGTERM ends it as Ctrl-C does."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """Handle SIGTERM like Ctrl-C."""
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous)
 
 
-def _moment(given: int | None, recording: Recording, streams: tuple[int, ...]) -> int | None:
-    """An offset as the time it stands for."""
-    if not isinstance(given, Offset):
-        return given
+def _resolve_time(time: int | None, recording: Recording, streams: tuple[int, ...]) -> int | None:
+    """A time, or the time of an offset from the first frame."""
+    if not isinstance(time, Offset):
+        return time
     firsts = [
         frame.receive_time_ns
         for stream in streams or recording.streams
         for frame in recording.frames(stream)[:1]
     ]  # fmt: skip
-    return min(firsts, default=0) + given
+    return min(firsts, default=0) + time
 
 
-def _watch(playing: Replay, as_json: bool) -> None:
+def _watch(running: Replay, as_json: bool) -> None:
     if as_json:
-        while not playing.wait(_REPORT_S):
-            click.echo(json.dumps(playing.stats().as_json()))
+        while not running.wait(_STATS_PERIOD_S):
+            click.echo(json.dumps(running.stats().to_json()))
             sys.stdout.flush()
         return
     screen = console(err=True)
     if not screen.is_terminal:
-        playing.wait()
+        running.wait()
         return
     from rich.live import Live
 
-    with Live(line(playing.stats()), console=screen, transient=True) as live:
-        for stats in playing:
-            live.update(line(stats))
+    with Live(format_progress(running.stats()), console=screen, transient=True) as live:
+        for stats in running:
+            live.update(format_progress(stats))
 
 
-def _step(playing: Replay, as_json: bool) -> None:
-    """A frame for each key or line, until the end of the recording, of the input, or q."""
+def _step(running: Replay, as_json: bool) -> None:
+    """Publish a frame per key or line, until the end of the recording or the input, or the key q."""
     if sys.stdin.isatty():
-        click.echo("space or Enter: the next frame; q: quit", err=True)
+        click.echo("space or Enter: publish the next frame; q: quit", err=True)
     for _ in _keys():
-        frame = playing.step()
+        frame = running.step()
         if frame is None:
-            if playing.stats().state != "ended":
-                click.echo("nothing can go out at the moment; try again", err=True)
+            if running.stats().state != "ended":
+                click.echo("no frame can be published now (no consumer or no driver); try again", err=True)
                 continue
             return
-        click.echo(json.dumps(frame_line(frame)) if as_json else frame_text(frame))
+        click.echo(json.dumps(frame_json(frame)) if as_json else format_frame(frame))
         sys.stdout.flush()
 
 

@@ -1,4 +1,4 @@
-"""The root of all commands: the nouns, and how errors of the package are told."""
+"""The root command: its nouns, and the messages for errors of the package."""
 
 from __future__ import annotations
 
@@ -35,26 +35,25 @@ _EPILOG = """
 \b
 Examples:
   tensorpool demo                    tensors between processes, with a ledger
-  tensorpool doctor                  is this machine fit, else what to do
-  tensorpool driver                  run the owner of all memory
-  tensorpool driver leases           who holds leases on it, for how long
-  tensorpool discover                which streams there are, by name and tags
+  tensorpool doctor                  checks of this machine, with remedies
+  tensorpool driver                  run the owner of the shared memory
+  tensorpool driver leases           the leases it granted, and their age
+  tensorpool discover                find streams by name and tags
   tensorpool stream watch            every stream, live: rate, shape, drops
   tensorpool top                     the whole system on one page, live
-  tensorpool metrics                 its figures for Prometheus, OpenTelemetry
+  tensorpool metrics                 metrics for Prometheus, OpenTelemetry
   tensorpool record --all --out DIR  streams to disk, no frame unaccounted for
-  tensorpool replay DIR              a recording into the pools again
+  tensorpool replay DIR              publish a recording again
   tensorpool pipeline run FILE       recordings to tables, with Spark
   tensorpool bridge                  carry streams to another host
-  tensorpool supervisor              see all of it, steer consumers by rules
-  tensorpool ledger                  what became of every frame, on every path
-  tensorpool service ls              which services run, and how to steer them
-  tensorpool shm inspect PATH        what lies in shared memory, is it sound
+  tensorpool supervisor              monitor it, control consumers by rules
+  tensorpool ledger                  every frame: delivered, or why not
+  tensorpool service ls              the services that run, and their commands
+  tensorpool shm inspect PATH        check the regions in shared memory
   tensorpool sbe decode message.bin  any message of the protocols as JSON
 """
 
-
-_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @click.group(cls=CommandGroup, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
@@ -84,27 +83,27 @@ cli.add_command(top)
 
 
 def run() -> None:
-    """Runs the command; errors of the package are one sentence on stderr."""
+    """Runs the command; prints errors of the package as one sentence on stderr."""
     try:
         cli()
     except TensorPoolError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(1)
     except OSError as error:
-        # A full disk behind a redirection has no name, and is no fault of the program either.
-        if error.filename is None and error.errno in _NO_ROOM:
+        # A full disk behind a redirected stdout has no file name, and is not a bug.
+        if error.filename is None and error.errno in _NO_SPACE:
             _discard_stdout()
-            click.echo(f"error: nothing more can be written: {error.strerror}", err=True)
+            click.echo(f"error: stdout cannot be written: {error.strerror}", err=True)
             sys.exit(1)
-        # A place that cannot be used is no fault of the program. Without a place it may be one.
+        # An error about a file is not a bug; an error without one may be.
         if error.filename is None:
             raise
-        click.echo(f"error: {error.filename}: {error.strerror}; tensorpool doctor says what to do", err=True)
+        click.echo(f"error: {error.filename}: {error.strerror}; tensorpool doctor shows remedies", err=True)
         sys.exit(1)
 
 
 def _discard_stdout() -> None:
-    """What is left in its buffer would be tried once more at the very end, and end in other words."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+    """Keeps the interpreter from writing the buffered rest at exit, which would fail with another message."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)

@@ -1,6 +1,6 @@
-"""`tensorpool sbe`: any message as JSON, and back.
+"""`tensorpool sbe`: messages as JSON, and JSON as messages.
 
-The tool to reach for when two implementations disagree about bytes.
+For comparing the bytes of two implementations.
 """
 
 from __future__ import annotations
@@ -45,26 +45,30 @@ Examples:
 
 @click.group("sbe", cls=CommandGroup, epilog=_EPILOG)
 def sbe() -> None:
-    """Show messages of the protocols as JSON, and make them from JSON."""
+    """Decode messages of the protocols to JSON, and encode them from JSON."""
 
 
 @sbe.command(epilog=_DECODE_EXAMPLES)
 @click.argument("file", type=click.File("rb"))
-@click.option("--schema", metavar="N", help="Insist on this schema: an id (901) or a name (driver-901-r2).")
-@click.option("--message", metavar="NAME", help="Insist on this message. Needed for those without a header.")
+@click.option("--schema", metavar="N", help="Accept only this schema: an id (901) or a name (driver-901-r2).")
+@click.option(
+    "--message", metavar="NAME", help="Accept only this message. Needed for messages without a header."
+)
 @click.option("--hex", "as_hex", is_flag=True, help="The input is hexadecimal text.")
-@click.option("--compact", is_flag=True, help="One line.")
+@click.option("--compact", is_flag=True, help="Print one line.")
 def decode(file: IO[bytes], schema: str | None, message: str | None, as_hex: bool, compact: bool) -> None:
     """Print the message in FILE (- for standard input) as JSON.
 
-    Messages that lie in shared memory (ShmRegionSuperblock, SlotHeader) carry no message header: name
-    them with --message.
+    Messages in shared memory (ShmRegionSuperblock, SlotHeader) have no message header: name them with
+    --message.
     """
     content = file.read()
     if as_hex:
         content = _from_hex(content)
     if schema is not None and schema not in _schema_names():
-        raise click.BadParameter(f"{schema} is none of {', '.join(_schema_names())}", param_hint="--schema")
+        raise click.BadParameter(
+            f"{schema} is not one of {', '.join(_schema_names())}", param_hint="--schema"
+        )
     try:
         decoded, end = _decode(content, schema, message)
     except CodecError as error:
@@ -78,9 +82,9 @@ def decode(file: IO[bytes], schema: str | None, message: str | None, as_hex: boo
 @click.argument("file", type=click.File("rb"))
 @click.option("--hex", "as_hex", is_flag=True, help="Print hexadecimal text instead of bytes.")
 def encode(file: IO[bytes], as_hex: bool) -> None:
-    """Write the message that the JSON in FILE (- for standard input) describes.
+    """Encode the message that the JSON in FILE (- for standard input) describes.
 
-    The form is that of `tensorpool sbe decode`. Fields with a default may be left out.
+    The JSON has the form of `tensorpool sbe decode`. Fields with a default may be omitted.
     """
     try:
         encoded = json_form.from_json(json.loads(file.read())).encode()
@@ -91,7 +95,7 @@ def encode(file: IO[bytes], as_hex: bool) -> None:
     if as_hex:
         click.echo(encoded.hex())
     elif sys.stdout.isatty():
-        _fail("bytes would garble the terminal: redirect the output, or say --hex")
+        _fail("a terminal cannot show bytes; redirect the output, or use --hex")
     else:
         click.echo(encoded, nl=False)
 
@@ -108,13 +112,13 @@ def _decode(content: bytes, schema: str | None, message: str | None) -> tuple[Me
     return decoded, end
 
 
-def _check_schema(wanted: str | None, got: layout.MessageLayout) -> None:
-    if wanted is not None and wanted not in (got.schema, str(got.schema_id)):
-        raise CodecError(f"{got.name} is of schema {got.schema}, not {wanted}")
+def _check_schema(expected: str | None, decoded: layout.MessageLayout) -> None:
+    if expected is not None and expected not in (decoded.schema, str(decoded.schema_id)):
+        raise CodecError(f"{decoded.name} is of schema {decoded.schema}, not {expected}")
 
 
 def _schema_names() -> list[str]:
-    return [*dict.fromkeys(str(one.schema_id) for one in layout.schemas()), *layout.SCHEMA_NAMES]
+    return [*dict.fromkeys(str(schema.schema_id) for schema in layout.schemas()), *layout.SCHEMA_NAMES]
 
 
 def _from_hex(content: bytes) -> bytes:

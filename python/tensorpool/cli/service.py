@@ -1,4 +1,4 @@
-"""`tensorpool service`: look at running services and steer them."""
+"""`tensorpool service`: list, read and control running services."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import json
 import math
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import click
 import numpy as np
 
-from ..errors import RequestRejected
+from ..errors import CodecError, RequestRejected
+from ..sbe import STATUS_KEY, decode, json_form
 from ..service import Bits, Event, FrameRef, Value
 from .options import ConnectOptions, connect_options, token_option
 from .params import CommandGroup
 
-# How long to listen for answers to "who is there?".
-_LOOK_S = 1.0
+# Longest wait for replies of all services.
+_PING_S = 1.0
 
 _EPILOG = """
 \b
@@ -46,16 +48,16 @@ def service() -> None:
 @service.command(epilog=_examples("tensorpool service ls", "tensorpool service ls --json | jq '.[].tag'"))
 @connect_options
 def ls(to: ConnectOptions) -> None:
-    """Every service that answers."""
+    """List the services that reply."""
     with to.context() as ctx:
-        found = ctx.services(min(to.timeout, _LOOK_S))
+        services = ctx.services(min(to.timeout, _PING_S))
     if to.as_json:
-        click.echo(json.dumps(found, indent=2))
-    elif found:
-        for entry in found:
+        click.echo(json.dumps(services, indent=2))
+    elif services:
+        for entry in services:
             click.echo(f"{entry['tag']:<40} pid {entry['pid']}")
     else:
-        click.echo("no service answers on this media driver", err=True)
+        click.echo("no service replies on this media driver", err=True)
 
 
 @service.command(
@@ -64,10 +66,10 @@ def ls(to: ConnectOptions) -> None:
 @click.argument("target")
 @connect_options
 def ping(to: ConnectOptions, target: str) -> None:
-    """Whether a service answers: exit status 0 if it does."""
+    """Check that a service replies: exit status 0 if it does."""
     with to.client(target) as client:
-        found = client.ping()
-    click.echo(json.dumps(found) if to.as_json else f"{client.tag} is alive, pid {found['pid']}")
+        identity = client.ping()
+    click.echo(json.dumps(identity) if to.as_json else f"{client.tag} is alive, pid {identity['pid']}")
 
 
 @service.command(
@@ -77,7 +79,7 @@ def ping(to: ConnectOptions, target: str) -> None:
 @click.argument("name", required=False)
 @connect_options
 def get(to: ConnectOptions, target: str, name: str | None) -> None:
-    """The value of a property, or of all."""
+    """Print the value of a property, or of all properties."""
     with to.client(target) as client:
         names = [name] if name else list(client.call("describe")["properties"])
         values = {each: client.get(each) for each in names}
@@ -100,7 +102,7 @@ def get(to: ConnectOptions, target: str, name: str | None) -> None:
 @click.argument("value")
 @connect_options
 def set_(to: ConnectOptions, target: str, name: str, value: str) -> None:
-    """Sets a property; prints the value that was accepted."""
+    """Set a property and print the accepted value."""
     with to.client(target) as client:
         kind = client.call("describe")["properties"].get(name, {}).get("type", "str")
         accepted = client.set(name, _parse(value, kind))
@@ -119,7 +121,7 @@ def set_(to: ConnectOptions, target: str, name: str, value: str) -> None:
 @token_option
 @connect_options
 def call(to: ConnectOptions, target: str, name: str, arguments: tuple[str, ...], token: str | None) -> None:
-    """Calls a command; prints its result as JSON. A VALUE is JSON, or else text."""
+    """Call a command and print its result as JSON. A VALUE is JSON, or else text."""
     with to.client(target, token) as client:
         result = client.call(name, dict(_argument(text) for text in arguments))
     if to.as_json or result is not None:
@@ -133,7 +135,7 @@ def call(to: ConnectOptions, target: str, name: str, arguments: tuple[str, ...],
 @click.argument("name", required=False)
 @connect_options
 def watch(to: ConnectOptions, target: str, name: str | None) -> None:
-    """What a service says from now on, until Ctrl-C."""
+    """Print the events of a service from now on, until Ctrl-C."""
     with to.client(target) as client:
         _print_events(client.watch(name), to.as_json)
 
@@ -141,10 +143,10 @@ def watch(to: ConnectOptions, target: str, name: str | None) -> None:
 @service.command(
     epilog=_examples("tensorpool service log > accepted.jsonl", "tensorpool service log --count 10")
 )
-@click.option("--count", type=click.IntRange(1), help="Stop after so many.")
+@click.option("--count", type=click.IntRange(1), help="Stop after this number of events.")
 @connect_options
 def log(to: ConnectOptions, count: int | None) -> None:
-    """The status stream as JSON lines, until Ctrl-C: the record of what services accepted."""
+    """Print the status stream as JSON lines, until Ctrl-C: the record of accepted commands."""
     with to.context() as ctx:
         _print_events(ctx.status_events(), as_json=True, count=count)
 
@@ -152,7 +154,7 @@ def log(to: ConnectOptions, count: int | None) -> None:
 def _print_events(events: Iterator[Event], as_json: bool, count: int | None = None) -> None:
     try:
         for number, event in enumerate(events, start=1):
-            click.echo(_line(event) if as_json else f"{event.tag} {event.key} = {_text(event.value)}")
+            click.echo(_line(event) if as_json else f"{event.tag} {event.key} = {_event_text(event)}")
             sys.stdout.flush()
             if number == count:
                 return
@@ -166,17 +168,29 @@ def _line(event: Event) -> str:
             "timestamp_ns": str(event.timestamp_ns),
             "tag": event.tag,
             "key": event.key,
-            "value": _plain(event.value),
+            "value": _event_value(event),
             "correlation_id": str(event.correlation_id),
             "trace_id": None if event.trace_id is None else str(event.trace_id),
         }
     )
 
 
+def _event_value(event: Event) -> Any:
+    """The value as JSON can hold it: a status report by its fields."""
+    if event.key == STATUS_KEY and isinstance(event.value, bytes):
+        with suppress(CodecError):
+            return json_form.to_json(decode(event.value))["fields"]
+    return _plain(event.value)
+
+
+def _event_text(event: Event) -> str:
+    return event.value if isinstance(event.value, str) else json.dumps(_event_value(event))
+
+
 def _argument(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.isidentifier():
-        raise click.BadParameter(f"{text!r} is no KEY=VALUE")
+        raise click.BadParameter(f"{text!r} is not KEY=VALUE")
     try:
         return key, json.loads(value)
     except ValueError:
@@ -184,7 +198,7 @@ def _argument(text: str) -> tuple[str, Any]:
 
 
 def _parse(text: str, kind: str) -> Value:
-    """The text as the property's own type."""
+    """The text in the property's type."""
     try:
         match kind:
             case "int":
@@ -196,15 +210,15 @@ def _parse(text: str, kind: str) -> Value:
             case "bytes":
                 return bytes.fromhex(text)
     except (ValueError, KeyError):
-        raise RequestRejected(f"{text!r} is no {kind}") from None
+        raise RequestRejected(f"{text!r} is not of type {kind}") from None
     return text
 
 
 def _plain(value: Value) -> Any:
-    """A value as JSON can hold it."""
+    """A value in JSON types."""
     match value:
         case np.ndarray():
-            return [_plain(one) for one in value.tolist()]
+            return [_plain(element) for element in value.tolist()]
         case float():
             # JSON has no NaN and no infinity.
             return value if math.isfinite(value) else str(value)

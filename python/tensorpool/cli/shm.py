@@ -1,4 +1,4 @@
-"""`tensorpool shm`: a look at regions in shared memory."""
+"""`tensorpool shm`: inspection of regions in shared memory."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ..shm.inspect import EpochReport, RegionReport, inspect, to_json
+from ..shm.slots import RingReport
 from .output import (
     BAD,
     DIM,
@@ -20,7 +21,7 @@ from .output import (
     format_duration,
     format_shape,
     key_values,
-    size_text,
+    size_literal,
 )
 from .params import CommandGroup
 
@@ -37,7 +38,7 @@ Examples:
 
 @click.group(cls=CommandGroup, epilog=_EPILOG)
 def shm() -> None:
-    """Look at regions in shared memory, whoever made them."""
+    """Inspect regions in shared memory, of any owner."""
 
 
 @shm.command("inspect", epilog=_EPILOG)
@@ -48,15 +49,15 @@ def shm() -> None:
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 def inspect_command(target: str, slots: int, as_json: bool) -> None:
-    """Print and judge a region, all regions of an epoch directory, or all epochs of a stream directory.
+    """Print and check a region, all regions of an epoch directory, or all epochs of a stream directory.
 
-    Only reads, so it is safe on a live system. Exit status 1 if a rule is broken; that a region is old or
-    its owner dead is a warning.
+    The command only reads, so it is safe on a live system. The exit status is 1 if a rule is broken. A stale
+    region and a dead owner are warnings.
     """
     reports = inspect(target)
-    problems = sum(len(one.all_problems()) for one in reports)
+    problems = sum(len(report.all_problems()) for report in reports)
     if as_json:
-        click.echo(json.dumps([to_json(one) for one in reports], indent=2))
+        click.echo(json.dumps([to_json(report) for report in reports], indent=2))
     else:
         screen = console()
         for number, report in enumerate(reports):
@@ -68,15 +69,14 @@ def inspect_command(target: str, slots: int, as_json: bool) -> None:
 
 def _show(screen: Console, report: EpochReport, slots: int) -> None:
     screen.print(Text(str(report.directory), style="bold"), soft_wrap=True)
-    head = next((one.superblock for one in report.regions if one.superblock is not None), None)
-    first = next((one for one in report.regions if one.superblock is not None), None)
-    if head is not None and first is not None:
+    first = next((region for region in report.regions if region.superblock is not None), None)
+    if first is not None and (head := first.superblock) is not None:
         screen.print(
             key_values(
                 [
-                    ("stream", head["stream_id"]),
-                    ("epoch", head["epoch"]),
-                    ("layout", f"version {head['layout_version']}, {head['nslots']} slots"),
+                    ("stream", head.stream_id),
+                    ("epoch", head.epoch),
+                    ("layout", f"version {head.layout_version}, {head.nslots} slots"),
                     ("owner", _owner(first)),
                     ("activity", _activity(first)),
                 ]
@@ -86,12 +86,12 @@ def _show(screen: Console, report: EpochReport, slots: int) -> None:
     table = columns(
         "file", "kind", "pool", "stride", "bytes", "owner", "mode", "", right=("pool", "stride", "bytes")
     )
-    for one in report.regions:
-        table.add_row(*_row(one))
+    for region in report.regions:
+        table.add_row(*_row(region))
     screen.print(table)
-    for one in report.regions:
-        if one.ring is not None:
-            _show_ring(screen, one, slots)
+    for region in report.regions:
+        if region.ring is not None:
+            _show_ring(screen, region.ring, slots)
     screen.print()
     problems, warnings = report.all_problems(), report.all_warnings()
     for text in problems:
@@ -102,37 +102,35 @@ def _show(screen: Console, report: EpochReport, slots: int) -> None:
         screen.print(Text("✓ no rule is broken", style=GOOD))
 
 
-def _row(one: RegionReport) -> tuple[Text | str, ...]:
-    head = one.superblock
-    is_pool = head is not None and one.kind == "payload pool"
+def _row(region: RegionReport) -> tuple[Text | str, ...]:
+    head = region.superblock
+    is_pool = head is not None and region.kind == "payload pool"
     return (
-        one.path.name,
-        one.kind,
-        str(head["pool_id"]) if is_pool and head else "",
-        size_text(head["stride_bytes"]) if is_pool and head else "",
-        f"{one.size_bytes:,}",
-        f"{one.owner}:{one.group}",
-        f"{one.mode:04o}",
-        Text("✗", style=BAD) if one.problems else Text("✓", style=GOOD),
+        region.path.name,
+        region.kind,
+        str(head.pool_id) if is_pool and head else "",
+        size_literal(head.stride_bytes) if is_pool and head else "",
+        f"{region.size_bytes:,}",
+        f"{region.owner}:{region.group}",
+        f"{region.mode:04o}",
+        Text("✗", style=BAD) if region.problems else Text("✓", style=GOOD),
     )
 
 
-def _owner(one: RegionReport) -> Text:
-    pid = one.superblock["pid"] if one.superblock else 0
-    alive = Text("alive", style=GOOD) if one.pid_alive else Text("dead", style=WARN)
+def _owner(region: RegionReport) -> Text:
+    pid = region.superblock.pid if region.superblock else 0
+    alive = Text("alive", style=GOOD) if region.pid_alive else Text("dead", style=WARN)
     return Text.assemble(f"process {pid}, ", alive)
 
 
-def _activity(one: RegionReport) -> str:
-    age = one.activity_age_ns
+def _activity(region: RegionReport) -> str:
+    age = region.activity_age_ns
     if age is None:
         return "unknown"
     return f"{format_duration(age / 1e9)} ago" if age >= 0 else "from another clock"
 
 
-def _show_ring(screen: Console, one: RegionReport, limit: int) -> None:
-    ring = one.ring
-    assert ring is not None, "the caller has looked"
+def _show_ring(screen: Console, ring: RingReport, limit: int) -> None:
     newest = "nothing was committed yet" if ring.newest_seq is None else f"newest sequence {ring.newest_seq}"
     counts = ", ".join(
         f"{ring.count(state)} {state.replace('_', ' ')}" for state in ("committed", "in_progress", "empty")

@@ -15,13 +15,14 @@ from rich.text import Text
 
 from ..client import Metadata
 from ..context import Context
+from ..driver.client import StreamRow
 from ..errors import TensorPoolError
 from ..monitor.listener import StreamKind, SystemMonitor
 from ..monitor.snapshot import StreamView
 from ..shm.inspect import region_path
 from .driver import leases_table
 from .options import ConnectOptions, connect_options
-from .output import DIM, WARN, columns, console, format_bytes, format_duration, key_values, size_text
+from .output import DIM, WARN, columns, console, format_bytes, format_duration, key_values, size_literal
 from .params import CommandGroup, StreamId
 from .stream_frames import echo_frames, measure, print_lineage
 from .stream_watch import announce_age_ns, announced_streams, watch_streams
@@ -34,7 +35,7 @@ _MAX_ATTRIBUTE_TEXT: Final = 200
 _MAX_BASE64_BYTES: Final = 4096
 _ID = StreamId()
 
-_DriverRows = dict[int, dict[str, Any]]
+_DriverRows = dict[int, StreamRow]
 """The rows of `streams()` of the driver, by stream id."""
 
 NO_STREAM = "no stream is announced on this media driver"
@@ -141,7 +142,7 @@ def ls(to: ConnectOptions) -> None:
             str(stream.producer_id) if stream.producer_id else Text("none", style=DIM),
             str(stream.epoch) if screen.width >= _WIDE else f"…{stream.epoch % 10**6:06}",
             str(stream.nslots),
-            " ".join(size_text(pool.stride_bytes) for pool in stream.pools),
+            " ".join(size_literal(pool.stride_bytes) for pool in stream.pools),
             format_duration(announce_age_ns(stream) / 1e9),
         ]
         table.add_row(*row, *([_leases(planned.get(stream.stream_id))] if planned else []))
@@ -186,7 +187,7 @@ def _stream_rows(
         ("producer", stream.producer_id or Text("none at the moment", style=WARN)),
         ("epoch", stream.epoch),
         ("layout", f"version {stream.layout_version}, {stream.nslots} slots, {size} in all"),
-        ("pools", ", ".join(f"{pool.pool_id}: {size_text(pool.stride_bytes)}" for pool in stream.pools)),
+        ("pools", ", ".join(f"{pool.pool_id}: {size_literal(pool.stride_bytes)}" for pool in stream.pools)),
         ("directory", _directory(stream) or stream.header_uri),
         ("announced", f"{format_duration(announce_age_ns(stream) / 1e9)} ago"),
         *attribute_rows(metadata),
@@ -303,7 +304,7 @@ def _find(monitor: SystemMonitor, stream_id: int) -> StreamView | None:
 
 
 def _name(stream: StreamView, planned: _DriverRows) -> str:
-    return stream.name or str((planned.get(stream.stream_id) or {}).get("name") or "")
+    return stream.name or (planned[stream.stream_id]["name"] if stream.stream_id in planned else "")
 
 
 def _directory(stream: StreamView) -> Path | None:
@@ -313,7 +314,7 @@ def _directory(stream: StreamView) -> Path | None:
         return None
 
 
-def _leases(planned: dict[str, Any] | None) -> str:
+def _leases(planned: StreamRow | None) -> str:
     if planned is None:
         return ""
     return f"{0 if planned['producer'] is None else 1}+{planned['consumers']}"

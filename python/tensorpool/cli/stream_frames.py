@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections import deque
@@ -19,6 +18,7 @@ from rich.tree import Tree
 from .. import _native
 from ..client import Consumer, Latency, LatencySummary
 from ..context import Context
+from ..durable import replace_file
 from ..errors import FrameOverwritten, ReceiveTimeout, TensorPoolError
 from ..monitor.lineage import Lineage, LineageTracker, TracedFrame
 from ..monitor.rates import FrameIntervals, Rate, SampledRate
@@ -135,7 +135,7 @@ def _print_rate(meter: _FrameMeter, as_json: bool) -> None:
             "rate": None if rate is None else rate.to_json(),
             "made_hz": report.producer_hz,
             "dropped": dropped,
-            "latency": meter.consumer.latency().as_json(),
+            "latency": meter.consumer.latency().to_json(),
         }
         click.echo(json.dumps(line))
     elif not report.new_frames:
@@ -157,7 +157,7 @@ def _print_rate(meter: _FrameMeter, as_json: bool) -> None:
 
 def _latency_text(latency: Latency) -> str:
     # The last interval is empty until the first one has ended.
-    summary: LatencySummary = latency.last if latency.last.count else latency.life
+    summary: LatencySummary = latency.last if latency.last.count else latency.total
     if not summary.count:
         return ""
     p50, p99 = format_duration(summary.p50_ns / 1e9), format_duration(summary.p99_ns / 1e9)
@@ -217,7 +217,7 @@ def _print_frame(frame: _native.Frame, image: Path | None, as_json: bool) -> boo
             "timestamp_ns": str(frame.timestamp_ns),
             "meta_version": frame.meta_version,
             "trace_id": None if frame.trace_id is None else str(frame.trace_id),
-            **summary.as_json(),
+            **summary.to_json(),
             **({} if path is None else {"image": str(path)}),
         }
         click.echo(json.dumps(line))
@@ -233,12 +233,9 @@ def _write_image(image: Path, frame: _native.Frame, array: npt.NDArray[Any]) -> 
     """Writes a PNG file. Readers of the file see a whole image, also while it is replaced."""
     path = image.with_name(image.name.replace("{seq}", str(frame.seq)))
     content = encode_png(to_pixels(array))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
+        replace_file(path, content, sync=False, mode=0o666)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise click.FileError(str(path), error.strerror or str(error)) from None
     return path
 

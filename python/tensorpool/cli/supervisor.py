@@ -1,4 +1,4 @@
-"""`tensorpool supervisor`: watch a running system and steer its consumers, by rules or by hand."""
+"""`tensorpool supervisor`: monitor a running system and control its consumers, by rules or by hand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .. import context
 from ..context.config import AeronSettings, ContextSettings, ShmSettings
 from ..driver import DriverSettings
 from ..errors import NoSuchService
-from ..metrics import MetricsExporter, MetricsSettings
+from ..metrics.config import MetricsSettings
 from ..monitor.listener import reduced_gc
 from ..runtime.config import Config
 from ..runtime.role import RuntimeSettings, run_role
@@ -29,13 +29,13 @@ _EPILOG = """
 \b
 Examples:
   tensorpool supervisor --config FILE         run it, with rules
-  tensorpool supervisor status                what it sees, which rules act
+  tensorpool supervisor status                the system, and the active rules
   tensorpool supervisor limit 20000 271828 --hz 5
   tensorpool supervisor release 20000 271828
   tensorpool service watch supervisor         every decision, with its reason
 """
 
-_RUN = """
+_RUN_EPILOG = """
 \b
 Examples:
   tensorpool supervisor run --config supervisor.toml
@@ -46,13 +46,13 @@ Examples:
 
 @click.group(cls=DefaultRunGroup, epilog=_EPILOG)
 def supervisor() -> None:
-    """See a running system, and steer its consumers by rules or by hand.
+    """Monitor a running system, and control its consumers by rules or by hand.
 
     Without a verb it runs. It holds no lease and stores nothing: it may be started and ended at any time.
     """
 
 
-@supervisor.command(epilog=_RUN)
+@supervisor.command(epilog=_RUN_EPILOG)
 @role_options(
     ContextSettings,
     AeronSettings,
@@ -65,9 +65,11 @@ def supervisor() -> None:
 def run(config: Config) -> None:
     """Run the supervisor here until SIGTERM or Ctrl-C.
 
-    Rules are in `[[supervisor.rules]]` of the configuration; SIGHUP reads them again. Every decision is on
-    the services' status stream, with its reason.
+    Rules are in `[[supervisor.rules]]` of the configuration; SIGHUP reloads them. It publishes every decision
+    on the services' status stream, with its reason.
     """
+    from ..metrics.agent import MetricsExporter
+
     with (
         reduced_gc(),
         context.open(mode="standalone", config=config) as ctx,
@@ -81,14 +83,14 @@ def run(config: Config) -> None:
                 token=config[ServiceSettings].token,
                 instance=config[RuntimeSettings].instance,
             )
-            # Here, where there is a log already: it says where they are.
+            # After the log is configured: the exporter logs its address.
             stack.enter_context(MetricsExporter(config[MetricsSettings], lambda: agent.latest))
             return agent
 
         run_role("supervisor", config, make_agent)
 
 
-_instance = click.option("--instance", help="The supervisor's instance, where it has one.")
+_instance = click.option("--instance", help="The instance of the supervisor, if it has one.")
 
 
 @contextmanager
@@ -108,28 +110,28 @@ def _client(to: ConnectOptions, instance: str | None) -> Iterator[ServiceClient]
 @_instance
 @connect_options
 def status(to: ConnectOptions, instance: str | None) -> None:
-    """What it sees, which rules act on whom, and what it decided last."""
+    """Show the system, the active rules and the latest decisions."""
     with _client(to, instance) as client:
-        found: dict[str, Any] = client.call("status")
-        found["decisions"] = client.call("decisions")
-        found["system"] = _all_streams(client)
+        reply: dict[str, Any] = client.call("status")
+        reply["decisions"] = client.call("decisions")
+        reply["system"] = _all_streams(client)
     if to.as_json:
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(reply, indent=2))
         return
     screen = console()
     screen.print(
         key_values(
             [
-                ("supervisor", f"process {found['pid']} of {found['user']}"),
-                ("up for", format_duration(found["uptime_s"])),
-                ("streams", found["streams"]),
-                ("consumers", found["consumers"]),
-                ("recorders, bridges", f"{found['recorders']}, {found['bridges']}"),
-                ("id collisions", found["collisions"]),
-                ("ledger", _ledger(found["ledger"])),
-                ("rules", ", ".join(found["rules"]) or "none"),
-                ("active", ", ".join(_target(one) for one in found["active"]) or "none"),
-                ("by hand", ", ".join(_target(one) for one in found["manual"]) or "none"),
+                ("supervisor", f"process {reply['pid']} of {reply['user']}"),
+                ("up for", format_duration(reply["uptime_s"])),
+                ("streams", reply["streams"]),
+                ("consumers", reply["consumers"]),
+                ("recorders, bridges", f"{reply['recorders']}, {reply['bridges']}"),
+                ("id collisions", reply["collisions"]),
+                ("ledger", _ledger_text(reply["ledger"])),
+                ("rules", ", ".join(reply["rules"]) or "none"),
+                ("active", ", ".join(_target_text(order) for order in reply["active"]) or "none"),
+                ("by hand", ", ".join(_target_text(order) for order in reply["manual"]) or "none"),
             ]
         )
     )
@@ -137,82 +139,86 @@ def status(to: ConnectOptions, instance: str | None) -> None:
     table = columns(
         "stream", "name", "state", "consumer", "mode", "Hz", "lost", "behind", right=("Hz", "lost")
     )
-    for stream in found["system"]:
-        for one in stream["consumers"] or [None]:
-            table.add_row(str(stream["stream_id"]), stream["name"], stream["state"], *_consumer(one))
+    for stream in reply["system"]:
+        for consumer in stream["consumers"] or [None]:
+            cells = _consumer_cells(consumer)
+            table.add_row(str(stream["stream_id"]), stream["name"], stream["state"], *cells)
     screen.print(table)
-    for one in found["decisions"][-10:]:
-        screen.print(f"{one['action']} {_target(one)} by {one['by']}: {one['reason']}")
+    for decision in reply["decisions"][-10:]:
+        target = _target_text(decision)
+        screen.print(f"{decision['action']} {target} by {decision['by']}: {decision['reason']}")
 
 
 def _all_streams(client: ServiceClient) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    while part := client.call("streams", first=rows[-1]["stream_id"] + 1 if rows else 0):
-        rows += part
-    return rows
+    """All streams, asked for in parts: a reply has a maximum size."""
+    streams: list[dict[str, Any]] = []
+    while part := client.call("streams", first=streams[-1]["stream_id"] + 1 if streams else 0):
+        streams += part
+    return streams
 
 
-def _ledger(found: dict[str, Any] | None) -> str:
-    """As a whole: `tensorpool ledger` has its rows."""
-    if found is None:
+def _ledger_text(ledger: dict[str, Any] | None) -> str:
+    """Paths by verdict; `tensorpool ledger` has the rows."""
+    if ledger is None:
         return "not kept"
-    return ", ".join(f"{n} {verdict}" for verdict, n in found["paths"].items() if n) or "nobody tells"
+    return ", ".join(f"{n} {verdict}" for verdict, n in ledger["paths"].items() if n) or "no reports"
 
 
-def _consumer(one: dict[str, Any] | None) -> list[str]:
-    if one is None:
+def _consumer_cells(consumer: dict[str, Any] | None) -> list[str]:
+    if consumer is None:
         return ["", "", "", "", ""]
-    lost = sum(n for reason, n in one["dropped"].items() if reason not in ("rate_limited", "skipped"))
-    rate = "" if one["rate_hz"] is None else f"{one['rate_hz']:,.1f}"
-    behind = "" if one["backlog"] is None else str(one["backlog"])
-    return [str(one["consumer_id"]), one["mode"], rate, str(lost), behind]
+    lost = sum(n for reason, n in consumer["dropped"].items() if reason not in ("rate_limited", "skipped"))
+    rate = "" if consumer["rate_hz"] is None else f"{consumer['rate_hz']:,.1f}"
+    behind = "" if consumer["backlog"] is None else str(consumer["backlog"])
+    return [str(consumer["consumer_id"]), consumer["mode"], rate, str(lost), behind]
 
 
-def _target(one: dict[str, Any]) -> str:
-    rule = f"{one['rule']}: " if "rule" in one else ""
-    return f"{rule}{one['stream_id']}" + ("" if one["consumer_id"] is None else f"/{one['consumer_id']}")
+def _target_text(order: dict[str, Any]) -> str:
+    rule = f"{order['rule']}: " if "rule" in order else ""
+    consumer = "" if order["consumer_id"] is None else f"/{order['consumer_id']}"
+    return f"{rule}{order['stream_id']}{consumer}"
 
 
 @supervisor.command(epilog="\b\nExamples:\n  tensorpool supervisor limit 20000 271828 --hz 5\n")
 @click.argument("stream_id", type=StreamId())
 @click.argument("consumer_id", type=click.IntRange(1))
-@click.option("--hz", required=True, type=click.IntRange(1), help="At most so many frames a second.")
-@click.option("--reason", default="", help="Goes with the decision.")
+@click.option("--hz", required=True, type=click.IntRange(1), help="Frames a second, at most.")
+@click.option("--reason", default="", help="The reason, which the decision records.")
 @_instance
 @connect_options
 def limit(
     to: ConnectOptions, stream_id: int, consumer_id: int, hz: int, reason: str, instance: str | None
 ) -> None:
-    """Give a consumer at most so many frames a second, until it is released or leaves."""
-    _order(to, instance, "limit", stream_id, consumer_id, reason, max_rate_hz=hz)
+    """Limit the rate of a consumer, until it is released or closes."""
+    _send_order(to, instance, "limit", stream_id, consumer_id, reason, max_rate_hz=hz)
 
 
 @supervisor.command(epilog="\b\nExamples:\n  tensorpool supervisor redirect 20000 271828 'bridge://1?…'\n")
 @click.argument("stream_id", type=StreamId())
 @click.argument("consumer_id", type=click.IntRange(1))
 @click.argument("uri")
-@click.option("--reason", default="", help="Goes with the decision.")
+@click.option("--reason", default="", help="The reason, which the decision records.")
 @_instance
 @connect_options
 def redirect(
     to: ConnectOptions, stream_id: int, consumer_id: int, uri: str, reason: str, instance: str | None
 ) -> None:
-    """Send a consumer to another way than shared memory, until it is released or leaves."""
-    _order(to, instance, "redirect", stream_id, consumer_id, reason, uri=uri)
+    """Redirect a consumer to a fallback, until it is released or closes."""
+    _send_order(to, instance, "redirect", stream_id, consumer_id, reason, uri=uri)
 
 
 @supervisor.command(epilog="\b\nExamples:\n  tensorpool supervisor release 20000 271828\n")
 @click.argument("stream_id", type=StreamId())
 @click.argument("consumer_id", type=click.IntRange(1))
-@click.option("--reason", default="", help="Goes with the decision.")
+@click.option("--reason", default="", help="The reason, which the decision records.")
 @_instance
 @connect_options
 def release(to: ConnectOptions, stream_id: int, consumer_id: int, reason: str, instance: str | None) -> None:
-    """Undo what was ordered for a consumer, by hand or by a rule."""
-    _order(to, instance, "release", stream_id, consumer_id, reason)
+    """Withdraw the order for a consumer, by hand or by a rule."""
+    _send_order(to, instance, "release", stream_id, consumer_id, reason)
 
 
-def _order(
+def _send_order(
     to: ConnectOptions,
     instance: str | None,
     action: str,
@@ -222,8 +228,8 @@ def _order(
     **more: Any,
 ) -> None:
     with _client(to, instance) as client:
-        found = client.call(action, stream_id=stream_id, consumer_id=consumer_id, reason=reason, **more)
+        reply = client.call(action, stream_id=stream_id, consumer_id=consumer_id, reason=reason, **more)
     if to.as_json:
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(reply, indent=2))
     else:
         console(err=True).print(f"{action}: stream {stream_id}, consumer {consumer_id}")

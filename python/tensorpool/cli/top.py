@@ -1,4 +1,4 @@
-"""`tensorpool top`: the whole system on one page of a terminal, live."""
+"""`tensorpool top`: the whole system on a page of a terminal, live."""
 
 from __future__ import annotations
 
@@ -41,95 +41,100 @@ _SECONDS = click.FloatRange(0.1, 3600)
 
 
 @click.command(epilog=_EPILOG)
-@click.option("--page", "first", type=click.Choice(_PAGES), default="streams", help="Where to begin.")
-@click.option("--stream", "stream_id", type=StreamId(), help="Begin with its details.")
-@click.option("--sort", metavar="COLUMN", help="By a column of the page, as in --sort fps.")
-@click.option("--filter", "words", default="", help="Only rows that have these words.")
-@click.option("--period", default=1.0, show_default=True, type=_SECONDS, help="Seconds between two looks.")
-@click.option("--no-picture", is_flag=True, help="Begin without the picture of the newest frame.")
-@click.option("--once", is_flag=True, help="Print one look, and end.")
+@click.option("--page", "first_page", type=click.Choice(_PAGES), default="streams", help="The first page.")
+@click.option("--stream", "stream_id", type=StreamId(), help="Begin with the details of this stream.")
+@click.option("--sort", metavar="COLUMN", help="Sort by a column of the page, as in --sort fps.")
+@click.option("--filter", "terms", default="", help="Show only rows that have all these words.")
+@click.option("--period", default=1.0, show_default=True, type=_SECONDS, help="Seconds between two updates.")
+@click.option("--no-preview", is_flag=True, help="Begin without the preview of the newest frame.")
+@click.option("--once", is_flag=True, help="Print the page once, and end.")
 @click.option(
-    "--svg", "picture", type=click.Path(dir_okay=False, path_type=Path), help="Write one look as a picture."
+    "--svg",
+    "svg_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the page as SVG, and end.",
 )
 @connect_options
 def top(
     to: ConnectOptions,
-    first: str,
+    first_page: str,
     stream_id: int | None,
     sort: str | None,
-    words: str,
+    terms: str,
     period: float,
-    no_picture: bool,
+    no_preview: bool,
     once: bool,
-    picture: Path | None,
+    svg_path: Path | None,
 ) -> None:
     """See streams, consumers, leases, bridges and recorders, live: rates, drops by reason, latency.
 
-    It listens by itself, whether a supervisor runs or not. `--once` and what is no terminal get plain text;
-    `--json` prints one object a look.
+    It needs no supervisor. With `--once`, or if the output is not a terminal, it prints plain text; `--json`
+    prints one object per update.
     """
     from ..monitor.listener import reduced_gc
     from ..top.app import MonitorSource
     from ..top.page import PageState
 
-    page = PageState(tab=_PAGES.index(first), detail=stream_id, filter=words, wants_picture=not no_picture)
+    page = PageState(
+        tab=_PAGES.index(first_page), detail=stream_id, filter=terms, is_preview_shown=not no_preview
+    )
     if sort is not None and not page.sort_by(sort):
-        known = ", ".join(one.title for one in page.table.columns if one.title)
-        raise click.UsageError(f"{first} has no column {sort!r}; there are {known}")
+        known = ", ".join(column.title for column in page.table.columns if column.title)
+        raise click.UsageError(f"{first_page} has no column {sort!r}; there are {known}")
     screen = console()
     with reduced_gc(), to.context() as ctx:
-        feed = MonitorSource(ctx)
+        source = MonitorSource(ctx)
         try:
-            if picture is not None:
-                _write(picture, ctx, feed, page, to)
+            if svg_path is not None:
+                _write_svg(svg_path, ctx, source, page, to)
             elif once or to.as_json or not _is_interactive(screen):
-                _print(feed, page, screen, to, period=period, once=once)
+                _print(source, page, screen, to, period=period, once=once)
             else:
-                _live(ctx, feed, page, screen, period)
+                _run_live(ctx, source, page, screen, period)
         except KeyboardInterrupt:
             pass
         finally:
-            feed.close()
+            source.close()
 
 
-def _live(ctx: Context, feed: MonitorSource, page: PageState, screen: Console, period: float) -> None:
+def _run_live(ctx: Context, source: MonitorSource, page: PageState, screen: Console, period: float) -> None:
     from ..top.app import run
     from ..top.preview import FramePreview
 
-    newest = FramePreview(ctx, has_colours=_has_colours(screen), own=feed.own)
+    preview = FramePreview(ctx, has_colours=_has_colours(screen), consumer_ids=source.hidden_ids)
     try:
-        run(screen, feed, newest, page, period=period)
+        run(screen, source, preview, page, period=period)
     finally:
-        newest.close()
+        preview.close()
 
 
 def _is_interactive(screen: Console) -> bool:
     return screen.is_terminal and not screen.is_dumb_terminal and sys.stdin.isatty()
 
 
-def _write(path: Path, ctx: Context, feed: MonitorSource, page: PageState, to: ConnectOptions) -> None:
-    """As large as the terminal, or as `COLUMNS` and `LINES` say."""
-    from ..top.app import frame, settle
+def _write_svg(path: Path, ctx: Context, source: MonitorSource, page: PageState, to: ConnectOptions) -> None:
+    """Writes the page in the size of the terminal, or of `COLUMNS` and `LINES`."""
+    from ..top.app import screen_lines, settle
     from ..top.draw import svg
     from ..top.preview import FramePreview
 
     width, height = shutil.get_terminal_size()
-    newest = FramePreview(ctx, has_colours=True, own=feed.own)
+    preview = FramePreview(ctx, has_colours=True, consumer_ids=source.hidden_ids)
     try:
-        # The first look attaches; the second knows by which id, which is then left out of what is shown.
-        frame(page, newest, width, height)
-        page.show(settle(feed, to.timeout))
-        frame(page, newest, width, height)
-        page.show(feed.snapshot())
-        drawn = frame(page, newest, width, height)
+        # The first call opens the preview's consumer; after the second its id is known and hidden.
+        screen_lines(page, preview, width, height)
+        page.show(settle(source, to.timeout))
+        screen_lines(page, preview, width, height)
+        page.show(source.snapshot())
+        lines = screen_lines(page, preview, width, height)
     finally:
-        newest.close()
-    path.write_text(svg(drawn, width), "utf-8")
+        preview.close()
+    path.write_text(svg(lines, width), "utf-8")
     click.echo(f"written to {path}", err=True)
 
 
 def _has_colours(screen: Console) -> bool:
-    """Whether half blocks make a picture: with sixteen colours, or letters of one byte, they do not."""
+    """Whether half blocks can show an image: that needs 256 colours and an encoding that has them."""
     return (
         not screen.no_color
         and screen.color_system in ("256", "truecolor")
@@ -138,34 +143,34 @@ def _has_colours(screen: Console) -> bool:
 
 
 def _print(
-    feed: MonitorSource, page: PageState, screen: Console, to: ConnectOptions, *, period: float, once: bool
+    source: MonitorSource, page: PageState, screen: Console, to: ConnectOptions, *, period: float, once: bool
 ) -> None:
     from ..top.app import settle
 
-    page.show(settle(feed, to.timeout))
+    page.show(settle(source, to.timeout))
     while True:
         if to.as_json:
-            click.echo(json.dumps(_as_json(page)))
+            click.echo(json.dumps(_to_json(page)))
         elif lines := _lines(page, screen.width):
             screen.print(*lines, sep="\n")
         else:
-            click.echo(page.table.nothing, err=True)
+            click.echo(page.table.empty, err=True)
         if once:
             return
-        until = time.monotonic() + period
-        page.show(settle(feed, period, least=period))
-        time.sleep(max(0.0, until - time.monotonic()))
+        due = time.monotonic() + period
+        page.show(settle(source, period, least=period))
+        time.sleep(max(0.0, due - time.monotonic()))
 
 
-def _as_json(page: PageState) -> Any:
-    """All that was heard, with the time of day."""
+def _to_json(page: PageState) -> dict[str, Any]:
+    """The snapshot with the time of day."""
     from ..monitor.snapshot import to_json
 
     return {"time_ns": str(time.time_ns()), **to_json(page.snapshot)}
 
 
 def _lines(page: PageState, width: int) -> list[Text]:
-    """As much as there is, not as much as fits a screen."""
+    """All lines of the page, not only those that fit a screen."""
     from ..top.draw import detail_lines, plain_list
 
     if page.detail is not None:

@@ -1,36 +1,45 @@
-"""Producers and consumers: frames in, frames out, and the ledger of both."""
+"""Producers and consumers of streams, their options, ledgers and metadata."""
 
 from ..attributes.metadata import Metadata
 from .consumer import Consumer
-from .lease import LeasedProducer, LeaseOptions, wait_attached
+from .lease import LeaseOptions, wait_attached
 from .ledger import ConsumerLedger, Latency, LatencySummary, Outcome, Phase, ProducerLedger
-from .metadata import MetadataOptions, SourceDescription
-from .options import PerConsumerStreams, ReportOptions
-from .owned_regions import StandaloneProducer
-from .producer import Producer
-from .tracing import TracedLeasedProducer, TracedProducer, TracedStandaloneProducer, TraceIds, Tracer
+from .metadata import MetadataOptions, ProducerMetadata, SourceDescription
+from .options import (
+    ConsumerKeywords,
+    ConsumerOptions,
+    PerConsumerStreams,
+    ProducerKeywords,
+    ProducerOptions,
+    ReportOptions,
+)
+from .owned_regions import OwnedRegions
+from .producer import Producer, TracedProducer
+from .tracing import TraceIds, Tracer
 
 __all__ = [
     "Consumer",
+    "ConsumerKeywords",
     "ConsumerLedger",
+    "ConsumerOptions",
     "Latency",
     "LatencySummary",
     "LeaseOptions",
-    "LeasedProducer",
     "Metadata",
     "MetadataOptions",
     "Outcome",
+    "OwnedRegions",
     "PerConsumerStreams",
     "Phase",
     "Producer",
+    "ProducerKeywords",
     "ProducerLedger",
+    "ProducerMetadata",
+    "ProducerOptions",
     "ReportOptions",
     "SourceDescription",
-    "StandaloneProducer",
     "TraceIds",
-    "TracedLeasedProducer",
     "TracedProducer",
-    "TracedStandaloneProducer",
     "Tracer",
     "wait_attached",
 ]

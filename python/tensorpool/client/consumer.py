@@ -1,4 +1,7 @@
-"""A consumer of the tensors of one stream."""
+"""The consumer of one stream: the native consumer with iteration, asyncio, metadata and reports.
+
+Methods run on the thread of the caller. `async for` waits on a thread that the consumer owns.
+"""
 
 from __future__ import annotations
 
@@ -9,65 +12,106 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from .. import _native
 from ..attributes.metadata import BLOBS_KEY
 from ..errors import ForkedError, ReceiveTimeout
+from ..transport import SHARED_CHANNEL, Connection
+from .lease import LeaseOptions
 from .ledger import ConsumerLedger, Latency, Phase
+from .options import FRESH_PERIODS, ConsumerOptions, PerConsumerStreams, descriptor_stream_id
 
-# How long one wait for an async reader lasts: the longest that closing may take.
-_ASYNC_SLICE_S = 0.1
-_LOOK_S = 0.002
-# Held for moments, when a waiter is made or taken away: a close may come from any thread, and from the
-# garbage collector in the middle of such a moment (hence reentrant).
-_waiters = threading.RLock()
+# The longest single wait of the asyncio thread, and so the longest that a close waits for that thread.
+_ASYNC_WAIT_S: Final = 0.1
+_POLL_S: Final = 0.002
+_MAX_META_VERSION: Final = 0xFFFF_FFFF
+# Held only while a consumer's asyncio thread starts or ends. Reentrant: the garbage collector may close
+# another consumer on a thread that holds it.
+_waiter_lock = threading.RLock()
 
 
 class Consumer(_native.Consumer):
-    """Receives the frames of a stream, zero-copy, from the moment its producer is heard.
+    """Receives the frames of a stream, zero-copy, from the producer's first announce on.
 
     for frame in consumer:                    # waits without the GIL; Ctrl-C works
-        with frame:                           # raises FrameOverwritten if it was lost while used
+        with frame:                           # raises FrameOverwritten if it was overwritten meanwhile
             work(frame.array)
 
-    `poll(limit)` takes what is there, `receive(timeout)` waits for one, `latest()` skips to the newest,
-    `async for` does not block the loop. Never waits for a producer and never holds one up: what comes too
-    late is dropped and counted, and `ledger()` adds up.
+    `poll(limit)` returns the frames that have arrived, `receive(timeout)` waits for a frame, `latest()` skips
+    to the newest, `async for` does not block the event loop. A consumer never holds its producer back: frames
+    that it reads too late are dropped and counted, and `ledger()` adds up.
     """
 
-    _timeout: float | None = None
+    # Defaults of the class: `close` may run on a consumer whose construction was interrupted.
+    timeout: float | None = None
+    """Longest wait for a frame in an iteration, in seconds; None: no limit."""
+    reporter: _native.Reporter | None = None
+    """Publishes status reports until the consumer is closed; None if it publishes none."""
+    owner: object = None
+    """The context of this consumer: who keeps only the consumer keeps the context open too."""
     _waiter: ThreadPoolExecutor | None = None
-    _context: object = None
-    _reporter: _native.Reporter | None = None
+
+    @classmethod
+    def open(
+        cls,
+        connection: Connection,
+        stream_id: int,
+        options: ConsumerOptions,
+        *,
+        streams: PerConsumerStreams,
+        lease: LeaseOptions | None = None,
+        metadata: _native.MetadataEar | None = None,
+        fallback_uri: str | None = None,
+    ) -> Self:
+        """A consumer of `stream_id`; without `lease` it maps the regions of standalone producers."""
+        period_ns = connection.announce_period_ns
+        consumer = cls.__new__(
+            cls,
+            connection.conductor,
+            stream_id=stream_id,
+            descriptor_channel=SHARED_CHANNEL,
+            descriptor_stream_id=descriptor_stream_id(options, connection.stream_ids),
+            max_outstanding_seq_gap=options.max_outstanding_seq_gap,
+            freshness_ns=FRESH_PERIODS * period_ns,
+            hello_period_ns=connection.report_period_ns,
+            wanted=streams.request(options),
+            idle=options.idle,
+            latest_only=options.policy == "latest",
+            lease=None if lease is None else lease.native(period_ns, may_create=False),
+            metadata=metadata,
+            fallback_uri=fallback_uri,
+        )
+        consumer.timeout = options.timeout
+        return consumer
 
     def wait_for_producer(self, timeout: float = 10.0) -> bool:
-        """Waits until a producer was heard and its memory is mapped. False if none was in time."""
+        """Waits until the regions of a producer are mapped; False if that takes over `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while self.epoch is None:
             if time.monotonic() >= deadline:
                 return False
-            time.sleep(0.002)
+            time.sleep(_POLL_S)
         return True
 
     def receive(self, timeout: float | None = None) -> _native.Frame:
-        """The next frame. Raises ReceiveTimeout if none came within `timeout` seconds, or when closed."""
+        """The next frame. Raises ReceiveTimeout after `timeout` seconds without a frame, or when closed."""
         frame = self.receive_or_none(timeout)
         if frame is None:
-            raise self._timed_out(timeout)
+            raise self._timeout_error(timeout)
         return frame
 
     def progress(self, timeout: float | None = None) -> Iterator[_native.Progress]:
-        """Frames as they fill, part by part; ends when closed, or after `timeout` seconds of silence.
+        """Partial frames while they are written; ends when closed, or after `timeout` seconds without any.
 
         for part in consumer.progress():      # of ctx.consumer(..., progress=True)
-            with part:                        # raises FrameOverwritten if it was lost while used
+            with part:                        # raises FrameOverwritten if it was overwritten meanwhile
                 work(part.array)              # the rows so far, read-only, zero-copy
 
-        Parts may be lost, and a frame that was begun may never be finished: that it is there, only the
-        consumer's frames say. Take those too, with `poll()`, or they are lost to the next ones.
+        Progress messages may be lost, and a frame may be abandoned: only a frame that the consumer receives
+        is complete. Receive the frames too, with `poll()`, or newer frames overwrite them.
         """
-        self.poll_progress(0)  # raises now what would otherwise come out of the first step
+        self.poll_progress(0)  # raises here instead of in the first step of the iteration
 
         def parts() -> Iterator[_native.Progress]:
             while self.wait_progress(timeout):
@@ -79,135 +123,138 @@ class Consumer(_native.Consumer):
         return self
 
     def __next__(self) -> _native.Frame:
-        frame = self.receive_or_none(self._timeout)
+        frame = self.receive_or_none(self.timeout)
         if frame is not None:
             return frame
         if self.closed:
             raise StopIteration
-        raise self._timed_out(self._timeout)
+        raise self._timeout_error(self.timeout)
 
     def __aiter__(self) -> AsyncIterator[_native.Frame]:
         return self
 
     async def __anext__(self) -> _native.Frame:
         loop = asyncio.get_running_loop()
-        deadline = None if self._timeout is None else loop.time() + self._timeout
+        deadline = None if self.timeout is None else loop.time() + self.timeout
         while not self.closed:
-            # What is there already costs no thread switch.
+            # A frame that has arrived already costs no thread switch.
             if (frame := self.receive_or_none(0.0)) is not None:
                 return frame
             if deadline is not None and loop.time() >= deadline:
-                raise self._timed_out(self._timeout)
-            if (waiting := self._wait_elsewhere(loop)) is not None:
+                raise self._timeout_error(self.timeout)
+            if (waiting := self._wait_on_thread(loop)) is not None:
                 await waiting
         raise StopAsyncIteration
 
-    def _wait_elsewhere(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[bool] | None:
-        """Waits a while on a thread of the consumer's own; None once closed."""
-        with _waiters:
+    def _wait_on_thread(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[bool] | None:
+        """A wait for the next frame on the thread that the consumer owns; None once closed."""
+        with _waiter_lock:
             if self.closed:
                 return None
             if self._waiter is None:
                 self._waiter = ThreadPoolExecutor(1, f"tp-consumer-{self.stream_id}")
             waiter = self._waiter
         try:
-            # Not under the lock: this may start a thread, and wait until it has begun; before it says so, the
-            # garbage collector may run on it, and close a forgotten consumer there.
-            return loop.run_in_executor(waiter, self.wait, _ASYNC_SLICE_S)
+            # Not under the lock: this may start a thread and wait for it, and the garbage collector may close
+            # a consumer on that new thread, which takes the lock.
+            return loop.run_in_executor(waiter, self.wait, _ASYNC_WAIT_S)
         except RuntimeError:
             if self._waiter is waiter:
                 raise
-            # Closed meanwhile: it takes no more work.
+            # Closed meanwhile: the executor accepts no more work.
             return None
 
-    def _timed_out(self, timeout: float | None) -> ReceiveTimeout:
+    def _timeout_error(self, timeout: float | None) -> ReceiveTimeout:
         if self.closed:
             why = "the consumer is closed"
         elif self.epoch is None and (lease := self.lease()) is not None and lease["lease_id"] is None:
-            said = f" (it says {lease['code']}: {lease['message']})" if lease["code"] else ""
-            why = f"the driver has given no lease for stream {self.stream_id} yet{said}"
+            answer = f" ({lease['code']}: {lease['message']})" if lease["code"] else ""
+            why = f"the driver has granted no lease for stream {self.stream_id} yet{answer}"
         elif self.epoch is None:
-            why = f"no producer of stream {self.stream_id} was heard; is one running on this media driver?"
+            why = f"stream {self.stream_id} was not announced; does its producer run on this media driver?"
         else:
-            why = f"stream {self.stream_id} was silent"
+            why = f"no frame of stream {self.stream_id} was published"
         after = "" if timeout is None else f" within {timeout} s"
         return ReceiveTimeout(f"no frame{after}: {why}", stream_id=self.stream_id)
 
     @property
     def metadata(self) -> Mapping[str, Any] | None:
-        """The newest attributes of the source. Those of a frame are `frame.meta`. None: nothing heard yet."""
+        """The newest attributes of the source; those of a frame are `frame.meta`. None: none received yet."""
         return self.newest_metadata()
 
     @property
     def source_name(self) -> str | None:
-        """What the source calls itself; None while it was not heard, or has no name."""
+        """The name of the source; None if it has none, or no metadata was received yet."""
         source = self.source()
-        return None if source is None else source[0] or None
+        if source is None:
+            return None
+        name, _summary = source
+        return name or None
 
     def wait_for_metadata(self, timeout: float = 10.0, *, key: str | None = None) -> Mapping[str, Any] | None:
-        """Waits until something was heard of the source; with `key`, until it has that attribute.
+        """Waits for metadata of the source; with `key`, until it has that attribute.
 
-        A source may say a part first, its name for example. None if nothing was heard in time.
+        The first metadata may be incomplete: a driver publishes the configured name of a stream before its
+        producer publishes attributes. None after `timeout` seconds.
         """
         deadline = time.monotonic() + timeout
-        while (found := self.newest_metadata()) is None or not (key is None or key in found):
+        while (metadata := self.newest_metadata()) is None or not (key is None or key in metadata):
             if time.monotonic() >= deadline:
                 return None
-            time.sleep(_LOOK_S)
-        return found
+            time.sleep(_POLL_S)
+        return metadata
 
     def blob(
         self, blob_type: int, frame: _native.Frame | None = None, *, timeout: float = 0.0
     ) -> bytes | None:
-        """The newest blob of that type, or the one that goes with `frame`.
+        """The newest blob of that type, or the blob that belongs to `frame`.
 
-        Waits for it up to `timeout` seconds. None if there is none, or it has not come whole yet: blobs are
-        sent again every ten announce periods.
+        Waits up to `timeout` seconds. None if there is none, or not all chunks were received yet: producers
+        repeat blobs every ten announce periods.
         """
         deadline = time.monotonic() + timeout
-        while (found := self._blob_now(blob_type, frame)) is None and time.monotonic() < deadline:
-            time.sleep(_LOOK_S)
-        return found
+        while (blob := self._received_blob(blob_type, frame)) is None and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        return blob
 
-    def _blob_now(self, blob_type: int, frame: _native.Frame | None) -> bytes | None:
+    def _received_blob(self, blob_type: int, frame: _native.Frame | None) -> bytes | None:
         if frame is None:
             return self.find_blob(blob_type)
-        told = None if frame.meta is None else frame.meta.get(BLOBS_KEY)
-        if not isinstance(told, dict):
-            # A source that does not say: the newest that was there by then.
+        versions = None if frame.meta is None else frame.meta.get(BLOBS_KEY)
+        if not isinstance(versions, dict):
+            # The metadata lists no blob versions: use the newest blob up to the frame's own version.
             return self.find_blob(blob_type, (frame.epoch, frame.meta_version))
-        version = told.get(str(blob_type))
-        if not isinstance(version, int) or not 0 <= version < 1 << 32:
+        version = versions.get(str(blob_type))
+        if not isinstance(version, int) or not 0 <= version <= _MAX_META_VERSION:
             return None
         return self.find_blob(blob_type, (frame.epoch, version), exact=True)
 
     def ledger(self) -> ConsumerLedger:
-        """Every sequence of the span: received, or dropped and why."""
-        return ConsumerLedger.of(self.counters())
+        """Counts of all sequences of the span: received, or dropped and why."""
+        return ConsumerLedger.from_counters(self.counters())
 
     def latency(self) -> Latency:
-        """How long frames took from their publication until this consumer had them: over the last whole
-        interval, and over its life."""
-        return Latency.of(self.latency_figures())
+        """Time from publication to receipt of frames: of the last whole interval, and in total."""
+        return Latency.from_figures(self.latency_figures())
 
     @property
     def phase(self) -> Phase:
-        """Where frames come from at the moment: nowhere yet, shared memory, or `fallback_uri`."""
+        """The source of frames at the moment: none yet, shared memory, or the bridge of `fallback_uri`."""
         return Phase(self.standing()["phase"])
 
     @property
     def fallback_uri(self) -> str | None:
-        """The other way by which frames are to come, while the phase is FALLBACK."""
+        """The bridge that frames are read from while the phase is FALLBACK; None otherwise."""
         uri: str | None = self.standing()["fallback_uri"]
         return uri
 
     def close(self) -> None:
-        """Ends iterations and lets go of the stream. Frames and their arrays stay readable."""
+        """Ends iterations and detaches from the stream. Frames and their arrays stay readable."""
         super().close()
-        reporter, self._reporter = self._reporter, None
+        reporter, self.reporter = self.reporter, None
         if reporter is not None:
             reporter.close()
-        with _waiters:
+        with _waiter_lock:
             waiter, self._waiter = self._waiter, None
         if waiter is not None:
             waiter.shutdown()
@@ -221,11 +268,11 @@ class Consumer(_native.Consumer):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # In a forked child the block belongs to the parent: there is nothing to close.
+        # In a forked child the consumer belongs to the parent process: there is nothing to close.
         with suppress(ForkedError):
             self.close()
 
     def __del__(self) -> None:
-        # Forgotten without a close: the conductor would keep it, and its memory, as long as the context.
+        # Without a close the conductor would keep the consumer and its memory as long as the context.
         with suppress(ForkedError):
             self.close()

@@ -1,43 +1,44 @@
-"""Every frame accounted for: the counters of producers and consumers, and that they add up.
+"""Ledgers and latency of producers and consumers, outcomes of an offer, phases of a consumer. Pure.
 
-How long frames take from their publication to the consumer that has them.
-
-Where a consumer's frames come from (wire §15.12).
+A ledger accounts for every frame: its counts add up (wire §15.4). Phases are those of wire §15.12.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from .. import _native
 
-_IN_SPAN = frozenset(name for name, _, in_span in _native.drop_reasons() if in_span)
+_UNPUBLISHED: Final = ("back_pressured", "not_connected", "closed")
+_WITHOUT_SEQUENCE: Final = ("no_pool", "slot_claimed", "detached", "abandoned", "after_close")
+_IN_SPAN: Final = frozenset(name for name, _, in_span in _native.drop_reasons() if in_span)
 
-DROP_REASONS: dict[str, str] = {name: meaning for name, meaning, _ in _native.drop_reasons()}
-"""Why a consumer drops: the name of each counter and what it counts."""
+DROP_REASONS: Final[dict[str, str]] = {name: meaning for name, meaning, _ in _native.drop_reasons()}
+"""Drop reasons of a consumer: the name of each counter, and what it counts."""
 
 
 class Outcome(StrEnum):
-    """What became of an offered frame."""
+    """The result of an offered or committed frame."""
 
     PUBLISHED = "published"
-    """In the ring, and its descriptor is on the way to whoever subscribes."""
+    """In the ring, and its descriptor is published."""
     DEFERRED = "deferred"
-    """In the ring; its descriptor follows when the older claim before it is settled."""
+    """In the ring; its descriptor follows when the older claim before it is committed or abandoned."""
     BACK_PRESSURED = "back_pressured"
-    """In the ring, but the descriptor stream is full. Passes as soon as readers catch up or are rested."""
+    """In the ring, but the descriptor stream is full until consumers catch up or are rested."""
     NOT_CONNECTED = "not_connected"
-    """In the ring, but nobody subscribes at the moment. Subscribers come and go."""
+    """In the ring, but no consumer subscribes at the moment."""
     CLOSED = "closed"
-    """The media driver is gone (it is being reconnected), or the producer was closed."""
+    """The media driver is not connected (the conductor reconnects), or the producer is closed."""
     NO_POOL = "no_pool"
     """Dropped: no pool of the stream is large enough."""
     SLOT_CLAIMED = "slot_claimed"
     """Dropped: the next slot is still claimed. Commit or abandon the claim."""
     DETACHED = "detached"
-    """Dropped: there is no lease at the moment (the driver went away, or took it back); one is asked for."""
+    """Dropped: the producer has no lease at the moment; the conductor requests a new one."""
 
 
 def _by_reason(counts: dict[str, int]) -> str:
@@ -46,30 +47,29 @@ def _by_reason(counts: dict[str, int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ProducerLedger:
-    """`committed` = `published` + what was not published, by reason + `deferred`."""
+    """`committed` = `published` + `unpublished` by reason + `deferred`."""
 
     committed: int
     published: int
     unpublished: dict[str, int]
     deferred: int
     dropped: dict[str, int]
-    """Never got a sequence: no_pool, slot_claimed, detached, abandoned, after_close."""
+    """Frames without a sequence, by reason: no_pool, slot_claimed, detached, abandoned, after_close."""
     holes: int
-    """Sequences lost because an older claim was abandoned after newer frames had been taken."""
+    """Sequences without a frame: their claim was abandoned after newer frames were committed."""
     bytes: int
 
     @classmethod
-    def of(cls, counters: dict[str, int]) -> ProducerLedger:
-        unpublished = {name: counters[name] for name in ("back_pressured", "not_connected", "closed")}
+    def from_counters(cls, counters: Mapping[str, int]) -> ProducerLedger:
+        """The ledger from the counters of a native producer."""
+        unpublished = {name: counters[name] for name in _UNPUBLISHED}
         deferred = counters["committed"] - counters["published"] - sum(unpublished.values())
-        never = ("no_pool", "slot_claimed", "detached", "abandoned", "after_close")
-        dropped = {name: counters[name] for name in never}
         return cls(
             committed=counters["committed"],
             published=counters["published"],
             unpublished=unpublished,
             deferred=deferred,
-            dropped=dropped,
+            dropped={name: counters[name] for name in _WITHOUT_SEQUENCE},
             holes=counters["holes"],
             bytes=counters["bytes"],
         )
@@ -85,7 +85,7 @@ class ProducerLedger:
 
     @property
     def balanced(self) -> bool:
-        """With no claim open, every committed frame is published or not, and nothing is left over."""
+        """Whether no frame is deferred, as is the case when no claim is open."""
         return self.deferred == 0
 
 
@@ -96,12 +96,13 @@ class ConsumerLedger:
     span: int
     received: int
     dropped: dict[str, int]
-    """Sequences of the span that were not handed out, by reason; see DROP_REASONS."""
+    """Sequences of the span that were not delivered, by reason; see DROP_REASONS."""
     outside: dict[str, int]
-    """Descriptors that belong to no mapped epoch, by reason: not part of any span."""
+    """Descriptors of no mapped epoch, by reason: they are in no span."""
 
     @classmethod
-    def of(cls, counters: dict[str, Any]) -> ConsumerLedger:
+    def from_counters(cls, counters: Mapping[str, Any]) -> ConsumerLedger:
+        """The ledger from the counters of a native consumer."""
         drops: dict[str, int] = counters["drops"]
         return cls(
             span=counters["span"],
@@ -118,12 +119,13 @@ class ConsumerLedger:
 
     @property
     def balanced(self) -> bool:
+        """Whether every sequence of the span was received or dropped."""
         return self.span == self.received + sum(self.dropped.values())
 
 
 @dataclass(frozen=True, slots=True)
 class LatencySummary:
-    """Nanoseconds of so many frames, each figure true to one part in 64. All 0 without frames."""
+    """Latency of `count` frames in nanoseconds, exact to one part in 64. All 0 without frames."""
 
     count: int
     p50_ns: int
@@ -133,53 +135,55 @@ class LatencySummary:
     def __str__(self) -> str:
         if not self.count:
             return "no frames"
-        figures = (f"{name} {ns / 1e3:,.1f} µs" for name, ns in self._named())
-        return f"{', '.join(figures)} of {self.count}"
+        percentiles = (("p50", self.p50_ns), ("p99", self.p99_ns), ("max", self.max_ns))
+        text = ", ".join(f"{name} {ns / 1e3:,.1f} µs" for name, ns in percentiles)
+        return f"{text} of {self.count}"
 
-    def _named(self) -> list[tuple[str, int]]:
-        return [("p50", self.p50_ns), ("p99", self.p99_ns), ("max", self.max_ns)]
-
-    def as_json(self) -> dict[str, int]:
+    def to_json(self) -> dict[str, int]:
+        """The figures by name."""
         return {"count": self.count, "p50_ns": self.p50_ns, "p99_ns": self.p99_ns, "max_ns": self.max_ns}
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """From publication until the consumer had the frame in its hands."""
+    """Time from the publication of a frame until the consumer received it."""
 
     since: Literal["publish", "capture", "mixed"] | None
-    """From the descriptors' publish times, or from the frames' own where there are none; None so far."""
+    """Measured from the descriptors' publish timestamps, or where these are missing from the frames' own
+    timestamps; None before the first frame."""
     last: LatencySummary
-    """The last whole interval (`[context] hello_period`, 1 s)."""
-    life: LatencySummary
-    """Since the consumer was made."""
-    left_out: int
-    """Frames whose times are not of this machine's clock: in the future, or more than a minute old."""
+    """Of the last whole interval (`[context] hello_period`, 1 s)."""
+    total: LatencySummary
+    """Since the consumer was opened."""
+    excluded: int
+    """Frames whose timestamps are not of this host's clock: in the future, or more than a minute old."""
 
     @classmethod
-    def of(cls, figures: dict[str, Any]) -> Latency:
+    def from_figures(cls, figures: Mapping[str, Any]) -> Latency:
+        """The latency from the figures of a native consumer."""
         return cls(
             since=figures["since"],
             last=LatencySummary(*figures["last"]),
-            life=LatencySummary(*figures["life"]),
-            left_out=figures["left_out"],
+            total=LatencySummary(*figures["life"]),
+            excluded=figures["left_out"],
         )
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
+        """The figures with the keys of the status stream."""
         return {
             "since": self.since,
-            "last": self.last.as_json(),
-            "life": self.life.as_json(),
-            "left_out": self.left_out,
+            "last": self.last.to_json(),
+            "life": self.total.to_json(),
+            "left_out": self.excluded,
         }
 
 
 class Phase(StrEnum):
-    """Where a consumer's frames come from at the moment."""
+    """The source of a consumer's frames at the moment (wire §15.12)."""
 
     UNMAPPED = "unmapped"
-    """From nowhere yet: no producer was heard, or its regions are gone or were refused."""
+    """None: no announce was received, or the regions are gone or were rejected."""
     MAPPED = "mapped"
-    """From shared memory, whose epoch is the announced one."""
+    """Shared memory of the announced epoch."""
     FALLBACK = "fallback"
-    """Another way was named (`consumer.fallback_uri`), by order or because shared memory cannot be used."""
+    """The bridge of `consumer.fallback_uri`, by order or because shared memory cannot be used."""

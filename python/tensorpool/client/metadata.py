@@ -1,11 +1,7 @@
-"""What a producer says of itself: attributes, name, tags, element type, and the version that counts them.
+"""Metadata that a producer publishes: attributes, name, tags, element type and blobs (wire §10.3).
 
-Pure: changes in, messages out. `describing.py` has the producer that sends them.
-
-The part of a producer that tells of itself: attributes, element types, blobs.
-
-What is said is sent at once and then again and again by the conductor's thread, so that whoever comes later
-knows it within a period.
+`SourceDescription` is pure: changes in, messages out. `ProducerMetadata` publishes these messages: at once,
+and then by the conductor thread once a period, so that consumers that subscribe later receive them too.
 """
 
 from __future__ import annotations
@@ -13,31 +9,46 @@ from __future__ import annotations
 import copy
 import threading
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import Buffer
 
 from .. import _native
-from ..attributes.dtypes import CARRIED, DTYPE_KEY, Extension, extension, name_of
+from ..attributes.dtypes import CARRIERS, DTYPE_KEY, Extension, extension, name_of
 from ..attributes.metadata import BLOBS_KEY, TAGS_KEY, attribute
 from ..errors import ClosedError, UnsupportedDtype
 from ..sbe import Attribute, DataSourceAnnounce, DataSourceMeta
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
 _MAX_ATTRIBUTES: Final = 0xFFFE
 _MAX_NAME_BYTES: Final = 1024
-_OURS: Final = {
+# 0 means no metadata, and all ones is null on the wire.
+_MAX_VERSION: Final = 0xFFFF_FFFE
+MAX_BLOB_BYTES: Final = 128 << 20
+_MAX_BLOB_TYPE: Final = 0xFFFF_FFFF
+# Blobs are repeated once in so many metadata periods.
+_BLOB_PERIODS: Final = 10
+_READY_TIMEOUT_S: Final = 5.0
+_POLL_S: Final = 0.001
+# Fits through every channel whose media driver has Aeron's smallest sensible terms.
+_SAFE_MESSAGE_BYTES: Final = 128 << 10
+_RESERVED_KEYS: Final = {
     TAGS_KEY: "ctx.producer(..., tags=)",
     DTYPE_KEY: "ctx.producer(..., dtype=)",
     BLOBS_KEY: "set_blob",
 }
+# Held only while metadata changes; publishing a frame takes no lock here.
+_change_lock = threading.RLock()
 
 
 class SourceDescription:
-    """The words of one source. `version` is 0 until something was said."""
+    """The metadata of one source. `version` is 0 until there is any."""
 
     def __init__(
         self,
@@ -49,45 +60,46 @@ class SourceDescription:
         dtype: npt.DTypeLike | None = None,
     ) -> None:
         self.version = 0
-        self.given: dict[str, Any] = {}
-        self.name, self.summary = _name(name or ""), _summary(summary or "")
+        self.attributes: dict[str, Any] = {}
+        self.name, self.summary = _check_name(name or ""), _check_summary(summary or "")
         self.fixed_dtype: str | None = None
         self.extension: Extension | None = None
         self._tags = [attribute(TAGS_KEY, list(tags))] if tags else []
-        self._user: list[Attribute] = []
+        self._attributes: list[Attribute] = []
         self._dtype: list[Attribute] = []
         self._blobs: dict[str, int] | None = None
         self._timestamp_ns = 0
-        self._set_user(metadata or {})
+        self._set_attributes(metadata or {})
         if dtype is not None:
             self.fixed_dtype = name_of(dtype)
             self._set_dtype(self.fixed_dtype)
 
-    def _set_user(self, metadata: Mapping[str, Any]) -> bool:
+    def _set_attributes(self, metadata: Mapping[str, Any]) -> bool:
         for key in metadata:
-            if key in _OURS:
-                raise ValueError(f"metadata key {key!r} is written by {_OURS[key]}")
+            if key in _RESERVED_KEYS:
+                raise ValueError(f"metadata key {key!r} is written by {_RESERVED_KEYS[key]}")
         if len(metadata) > _MAX_ATTRIBUTES:
             raise ValueError(f"{len(metadata)} attributes; a message has room for {_MAX_ATTRIBUTES}")
-        made = [attribute(key, value) for key, value in metadata.items()]
-        changed = made != self._user
-        self._user, self.given = made, dict(metadata)
+        encoded = [attribute(key, value) for key, value in metadata.items()]
+        changed = encoded != self._attributes
+        self._attributes, self.attributes = encoded, dict(metadata)
         return changed
 
     def _set_dtype(self, name: str) -> None:
         found = extension(name)
         if found is None:
-            why = "needs the package ml_dtypes" if name in CARRIED else "has no place in the registry"
+            why = "needs the package ml_dtypes" if name in CARRIERS else "is not in the registry"
             raise UnsupportedDtype(
-                f"element type {name} {why}; carried by metadata are {', '.join(CARRIED)}", dtype=name
+                f"element type {name} {why}; metadata can carry {', '.join(CARRIERS)}", dtype=name
             )
         self.extension, self._dtype = found, [attribute(DTYPE_KEY, name)]
 
     def declares(self, name: str) -> bool:
-        """Whether frames may be of that type; what was fixed at the start stays."""
+        """Whether frames may have this element type; a type that the producer was opened with stays."""
         return extension(name) is not None and self.fixed_dtype in (None, name)
 
     def declare(self, name: str, now_ns: int) -> None:
+        """Sets the element type of the frames that follow."""
         if self.extension is None or self.extension[1].name != name:
             self._set_dtype(name)
             self.bump(now_ns)
@@ -95,37 +107,37 @@ class SourceDescription:
     def change(
         self, metadata: Mapping[str, Any], *, name: str | None, summary: str | None, now_ns: int
     ) -> bool:
-        """Another set of attributes; what is the same needs no version of its own."""
-        named = (
-            self.name if name is None else _name(name),
-            self.summary if summary is None else _summary(summary),
+        """Replaces the attributes; False, and no new version, if nothing differs."""
+        labels = (
+            self.name if name is None else _check_name(name),
+            self.summary if summary is None else _check_summary(summary),
         )
-        changed = self._set_user(metadata) or named != (self.name, self.summary)
-        self.name, self.summary = named
+        changed = self._set_attributes(metadata) or labels != (self.name, self.summary)
+        self.name, self.summary = labels
         changed = changed or self.version == 0
         if changed:
             self.bump(now_ns)
         return changed
 
-    def change_blob(self, blob_type: int, is_there: bool, now_ns: int) -> None:
-        """Frames of the next version go with another blob, or with none of that type."""
+    def change_blob(self, blob_type: int, has_data: bool, now_ns: int) -> None:
+        """Begins a version whose frames have another blob of this type, or none."""
         self.bump(now_ns)
-        rest = {key: at for key, at in (self._blobs or {}).items() if key != str(blob_type)}
-        self._blobs = {**rest, str(blob_type): self.version} if is_there else rest
+        others = {key: version for key, version in (self._blobs or {}).items() if key != str(blob_type)}
+        self._blobs = {**others, str(blob_type): self.version} if has_data else others
 
     def bump(self, now_ns: int) -> None:
-        # 0 is none, and all ones is null on the wire.
-        self.version = 1 if self.version >= 0xFFFF_FFFE else self.version + 1
+        """Begins a new version."""
+        self.version = 1 if self.version >= _MAX_VERSION else self.version + 1
         self._timestamp_ns = now_ns
 
     def messages(self, stream_id: int) -> tuple[bytes, bytes]:
-        """The announce, whose producer and epoch are filled in when it is sent, and the attributes."""
+        """DataSourceAnnounce, whose producer id and epoch are filled in later, and DataSourceMeta."""
         announce = DataSourceAnnounce(
             stream_id=stream_id,
             producer_id=0,
             epoch=0,
             meta_version=self.version,
-            # Carried byte for byte, so that a name may have any letters.
+            # The wire field is ASCII; UTF-8 passes byte for byte.
             name=self.name.encode().decode("ascii", "surrogateescape"),
             summary=self.summary,
         )
@@ -134,172 +146,158 @@ class SourceDescription:
             stream_id=stream_id,
             meta_version=self.version,
             timestamp_ns=self._timestamp_ns,
-            attributes=(*self._tags, *self._dtype, *blobs, *self._user),
+            attributes=(*self._tags, *self._dtype, *blobs, *self._attributes),
         )
         return announce.encode(), meta.encode()
 
 
-def _name(name: str) -> str:
+def _check_name(name: str) -> str:
     if len(name.encode()) > _MAX_NAME_BYTES:
-        raise ValueError(f"a name of {len(name)} letters is too long; use {_MAX_NAME_BYTES} bytes at most")
+        raise ValueError(f"a name of {len(name)} characters is too long; use {_MAX_NAME_BYTES} bytes at most")
     return name
 
 
-def _summary(summary: str) -> str:
+def _check_summary(summary: str) -> str:
     if not summary.isascii() or len(summary) > _MAX_NAME_BYTES:
-        raise ValueError(f"summary {summary!r}: use plain ASCII text of at most {_MAX_NAME_BYTES} letters")
+        raise ValueError(f"summary {summary!r}: use ASCII text of at most {_MAX_NAME_BYTES} characters")
     return summary
-
-
-MAX_BLOB_BYTES: Final = 128 << 20
-_READY_S: Final = 5.0
-_BLOBS_EVERY: Final = 10
-# What fits through every channel whose media driver has Aeron's smallest sensible terms.
-_SAFE_MESSAGE_BYTES: Final = 128 << 10
-# Held for moments, at a change: frames never take it.
-_changes = threading.RLock()
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataOptions:
-    """Where and how often a source tells of itself."""
+    """The stream and the period of a producer's metadata."""
 
     channel: str
     stream_id: int
     period_ns: int
 
-    def bulletin(self, producer: _native.Producer) -> _native.Bulletin:
+    def open_publisher(self, producer: _native.Producer) -> _native.Bulletin:
+        """Starts to publish for `producer`; nothing is sent before there is metadata."""
         return _native.Bulletin(
             producer,
             self.channel,
             self.stream_id,
             period_ns=self.period_ns,
-            blob_period_ns=_BLOBS_EVERY * self.period_ns,
+            blob_period_ns=_BLOB_PERIODS * self.period_ns,
         )
 
 
-class DescribedProducer(_native.Producer):
-    """A producer that can say what its frames are."""
+class ProducerMetadata:
+    """The metadata of one producer, and its publisher, which opens with the first message."""
 
-    _metadata_terms: MetadataOptions | None = None
-    _description: SourceDescription | None = None
-    _bulletin: _native.Bulletin | None = None
-    _reporter: _native.Reporter | None = None
-    _repeated_blobs: Mapping[int, tuple[int, bytes]] = {}
-
-    def set_metadata(
-        self, attributes: Mapping[str, Any], *, name: str | None = None, summary: str | None = None
-    ) -> int:
-        """Says what frames from here on are: these attributes in place of those before.
-
-        Text, numbers, lists and dicts, numpy arrays and bytes go as what they are, `(format, bytes)` in any
-        other format. Consumers see them as `frame.meta`, each frame those of its own version. Returns the
-        version; the same attributes again keep it. Large tables go by `set_blob`.
-        """
-        with _changes:
-            said = self._draft()
-            if said.change(attributes, name=name, summary=summary, now_ns=time.monotonic_ns()):
-                self._say(said)
-            return said.version
-
-    def set_blob(self, blob_type: int, data: Buffer | npt.NDArray[Any] | None) -> int:
-        """Says that frames from here on go with `data`: a flat field, a mask, a large table.
-
-        `blob_type` is a number that both sides agree on. Sent in chunks, checked, and repeated for those who
-        come later; `consumer.blob(blob_type, frame)` gives it. None takes it back. Returns the version.
-        """
-        if not 0 <= blob_type < 1 << 32:
-            raise ValueError(f"blob type {blob_type}: use 0 to 4294967295")
-        content = None if data is None else _bytes_of(data)
-        with _changes:
-            said = self._draft()
-            said.change_blob(blob_type, content is not None, time.monotonic_ns())
-            bulletin = self._board()
-            if content is None:
-                bulletin.remove_blob(blob_type)
-            else:
-                bulletin.put_blob(blob_type, said.version, content)
-            self._say(said)
-            return said.version
-
-    def repeat_words(
-        self, version: int, announce: bytes, meta: bytes, blobs: Mapping[int, tuple[int, bytes]]
-    ) -> None:
-        """Says what another source said, word for word: for whoever passes frames on, as a replay does.
-
-        `announce` and `meta` are messages of this stream; the announce's producer and epoch are filled in.
-        `blobs` are by type, with the version at which each was set.
-        """
-        with _changes:
-            bulletin = self._board()
-            for blob_type in self._repeated_blobs.keys() - blobs.keys():
-                bulletin.remove_blob(blob_type)
-            for blob_type, (at, content) in blobs.items():
-                if self._repeated_blobs.get(blob_type) != (at, content):
-                    bulletin.put_blob(blob_type, at, content)
-            self._repeated_blobs = dict(blobs)
-            bulletin.put(announce, meta)
-            self.describe(version)
+    def __init__(self, producer: _native.Producer, options: MetadataOptions) -> None:
+        # Weak: the producer has this object, and a producer without references must be closed at once.
+        self._producer_ref = weakref.ref(producer)
+        self._options = options
+        self._description: SourceDescription | None = None
+        self._publisher: _native.Bulletin | None = None
+        self._republished_blobs: Mapping[int, tuple[int, bytes]] = {}
+        self._closed = False
 
     @property
-    def metadata(self) -> Mapping[str, Any]:
+    def attributes(self) -> Mapping[str, Any]:
         """The attributes that were set."""
-        return {} if self._description is None else dict(self._description.given)
+        return {} if self._description is None else dict(self._description.attributes)
 
-    def _start_describing(self, terms: MetadataOptions, first: SourceDescription | None) -> None:
-        """Called once, when the producer is ready; `first` is what it was opened with."""
-        self._metadata_terms = terms
-        if first is not None:
-            with _changes:
-                first.bump(time.monotonic_ns())
-                self._say(first)
+    def start(self, description: SourceDescription) -> None:
+        """Publishes the metadata that the producer was opened with."""
+        with _change_lock:
+            description.bump(time.monotonic_ns())
+            self._publish(description)
 
-    def _declare_dtype(self, name: str) -> bool:
-        """An array of a type without a number is about to be sent. False if metadata does not tell of it."""
-        with _changes:
+    def set_attributes(self, attributes: Mapping[str, Any], *, name: str | None, summary: str | None) -> int:
+        """Replaces the attributes; returns the metadata version."""
+        with _change_lock:
+            draft = self._draft()
+            if draft.change(attributes, name=name, summary=summary, now_ns=time.monotonic_ns()):
+                self._publish(draft)
+            return draft.version
+
+    def set_blob(self, blob_type: int, data: Buffer | npt.NDArray[Any] | None) -> int:
+        """Replaces the blob of a type; None removes it. Returns the metadata version."""
+        if not 0 <= blob_type <= _MAX_BLOB_TYPE:
+            raise ValueError(f"blob type {blob_type}: use 0 to {_MAX_BLOB_TYPE}")
+        content = None if data is None else _to_bytes(data)
+        with _change_lock:
+            draft = self._draft()
+            draft.change_blob(blob_type, content is not None, time.monotonic_ns())
+            publisher = self._open_publisher()
+            if content is None:
+                publisher.remove_blob(blob_type)
+            else:
+                publisher.put_blob(blob_type, draft.version, content)
+            self._publish(draft)
+            return draft.version
+
+    def republish(
+        self, version: int, announce: bytes, meta: bytes, blobs: Mapping[int, tuple[int, bytes]]
+    ) -> None:
+        """Publishes messages and blobs of another source unchanged."""
+        with _change_lock:
+            publisher = self._open_publisher()
+            for blob_type in self._republished_blobs.keys() - blobs.keys():
+                publisher.remove_blob(blob_type)
+            for blob_type, (blob_version, content) in blobs.items():
+                if self._republished_blobs.get(blob_type) != (blob_version, content):
+                    publisher.put_blob(blob_type, blob_version, content)
+            self._republished_blobs = dict(blobs)
+            publisher.put(announce, meta)
+            self._producer().describe(version)
+
+    def declare_dtype(self, name: str) -> bool:
+        """Publishes an element type that has no number on the wire; False if the metadata excludes it."""
+        with _change_lock:
             if self._description is None or not self._description.declares(str(name)):
                 return False
-            said = self._draft()
-            said.declare(str(name), time.monotonic_ns())
-            self._say(said)
+            draft = self._draft()
+            draft.declare(str(name), time.monotonic_ns())
+            self._publish(draft)
             return True
 
     def _draft(self) -> SourceDescription:
-        """What is said now, to be changed; it takes its place once it is said."""
+        """A copy to change, which replaces the description once it is published."""
         return SourceDescription() if self._description is None else copy.copy(self._description)
 
-    def _say(self, said: SourceDescription) -> None:
-        announce, meta = said.messages(self.stream_id)
-        bulletin = self._board()
-        room = bulletin.max_message_length or _SAFE_MESSAGE_BYTES
-        if len(meta) > room:
-            raise ValueError(f"{len(meta)} bytes of metadata; a message has room for {room}: use set_blob")
-        bulletin.put(announce, meta)
-        # After the words, so that no frame comes before them.
-        self.describe(said.version, said.extension)
-        self._description = said
+    def _publish(self, description: SourceDescription) -> None:
+        producer = self._producer()
+        announce, meta = description.messages(producer.stream_id)
+        publisher = self._open_publisher()
+        max_bytes = publisher.max_message_length or _SAFE_MESSAGE_BYTES
+        if len(meta) > max_bytes:
+            raise ValueError(
+                f"{len(meta)} bytes of metadata; a message has room for {max_bytes}: use set_blob"
+            )
+        publisher.put(announce, meta)
+        # After the messages, so that no frame of this version precedes them.
+        producer.describe(description.version, description.extension)
+        self._description = description
 
-    def _board(self) -> _native.Bulletin:
-        if self._bulletin is None:
-            if self._metadata_terms is None:
-                raise ClosedError("this producer has no metadata stream; get one from ctx.producer(...)")
-            self._bulletin = self._metadata_terms.bulletin(self)
-            deadline = time.monotonic() + _READY_S
-            while not self._bulletin.is_ready and time.monotonic() < deadline:
-                time.sleep(0.001)
-        return self._bulletin
+    def _producer(self) -> _native.Producer:
+        producer = self._producer_ref()
+        if producer is None:
+            raise ClosedError("the producer of this metadata is closed")
+        return producer
+
+    def _open_publisher(self) -> _native.Bulletin:
+        if self._closed:
+            raise ClosedError("this producer is closed and publishes no metadata")
+        if self._publisher is None:
+            publisher = self._publisher = self._options.open_publisher(self._producer())
+            deadline = time.monotonic() + _READY_TIMEOUT_S
+            # Not an error: the messages are sent as soon as the media driver registers the publication.
+            while not publisher.is_ready and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+        return self._publisher
 
     def close(self) -> None:
-        """Stops; nothing is said any more."""
-        super().close()
-        bulletin, self._bulletin, self._metadata_terms = self._bulletin, None, None
-        reporter, self._reporter = self._reporter, None
-        for said in (bulletin, reporter):
-            if said is not None:
-                said.close()
+        """Stops publishing."""
+        self._closed = True
+        publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            publisher.close()
 
 
-def _bytes_of(data: Buffer | npt.NDArray[Any]) -> bytes | memoryview:
+def _to_bytes(data: Buffer | npt.NDArray[Any]) -> bytes | memoryview:
     plain: Any = np.ascontiguousarray(data) if isinstance(data, np.ndarray) else data
     view = memoryview(plain)
     if view.nbytes > MAX_BLOB_BYTES:

@@ -1,103 +1,269 @@
-"""What attachments tell those who watch, apart from what the wire has messages for.
+"""Options of producers and consumers, what they request and grant, and what they report.
 
-What consumers may wish for, and what producers grant them: streams of their own, a rate, progress.
+`ctx.producer(**options)` and `ctx.consumer(**options)` are typed by `ProducerKeywords` and
+`ConsumerKeywords`; the options then travel as one `ProducerOptions` or `ConsumerOptions`. Pure, except for
+`ReportOptions.start_reporter`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Literal, TypeAlias, TypedDict, get_args
+
+import numpy.typing as npt
 
 from .. import _native
 from ..errors import ConfigError
+from ..runtime.config import IdRange
+from ..transport import SHARED_CHANNEL, Connection, StreamIds
+
+Policy: TypeAlias = Literal["stream", "latest"]
+Idle: TypeAlias = Literal["backoff", "busy-spin", "yield", "sleep"]
+PoolSizes: TypeAlias = Sequence[str | int] | str | int
+
+_MAX_NSLOTS: Final = 1 << 20
+_MAX_AERON_STREAM_ID: Final = (1 << 31) - 1
+_MAX_STREAM_ID: Final = 0xFFFF_FFFE
+# All ones is null on the wire.
+_MAX_RATE_HZ: Final = 0xFFFF_FFFE
+_MAX_HINT: Final = 0xFFFF_FFFE
+FRESH_PERIODS: Final = 3
+"""A region whose activity timestamp is older than so many announce periods is stale (wire §15.14)."""
+# A consumer that sends nothing for so many report periods is stale (wire §5).
+_STALE_PERIODS: Final = 5
 
 
-@dataclass(frozen=True, slots=True)
-class ReportOptions:
-    """What is told: latency and account on the status stream, a few counters in the media driver."""
+class ProducerKeywords(TypedDict, total=False):
+    """Keywords of `ctx.producer()`, which explains them; `traces` apart, which decides the class."""
 
-    latency: bool
-    counters: bool
-    accounts: bool = True
-
-    def begin(
-        self, endpoint: _native.Producer | _native.Consumer, status: tuple[str, int], period_ns: int
-    ) -> _native.Reporter | None:
-        """Tells of `endpoint` until it is closed; None if there is nothing to tell."""
-        tells_latency = self.latency and isinstance(endpoint, _native.Consumer)
-        if not (tells_latency or self.counters or self.accounts):
-            return None
-        return _native.Reporter(
-            endpoint,
-            status=status if tells_latency or self.accounts else None,
-            latency=tells_latency,
-            account=self.accounts,
-            counters=self.counters,
-            period_ns=period_ns,
-        )
+    pools: PoolSizes | None
+    nslots: int | None
+    name: str | None
+    tags: Sequence[str]
+    metadata: Mapping[str, Any] | None
+    dtype: npt.DTypeLike | None
+    descriptor_stream_id: int | None
+    metadata_stream_id: int | None
+    publish_timestamps: bool
+    prefault: bool
+    require_hugepages: bool
+    per_consumer_streams: bool
 
 
-_MAX_RATE_HZ = 0xFFFF_FFFE
-_MAX_HINT = 0xFFFF_FFFE
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerOptions:
+    """All options of one producer. None: the configured value, or the driver's."""
+
+    pools: PoolSizes | None = None
+    nslots: int | None = None
+    name: str | None = None
+    tags: Sequence[str] = ()
+    metadata: Mapping[str, Any] | None = None
+    dtype: npt.DTypeLike | None = None
+    descriptor_stream_id: int | None = None
+    metadata_stream_id: int | None = None
+    publish_timestamps: bool = False
+    prefault: bool = True
+    require_hugepages: bool = False
+    per_consumer_streams: bool = True
+    traces: bool = False
+
+    def __post_init__(self) -> None:
+        if self.nslots is not None:
+            _check_nslots(self.nslots)
+
+    @property
+    def needs_provision(self) -> bool:
+        """Whether the driver must learn the layout or the names of the stream before the attach."""
+        return not (self.pools is None and self.nslots is None and self.name is None and not self.tags)
+
+    @property
+    def describes_source(self) -> bool:
+        """Whether there is metadata to publish when the producer opens."""
+        return not (self.name is None and not self.tags and self.metadata is None and self.dtype is None)
+
+
+class ConsumerKeywords(TypedDict, total=False):
+    """Keywords of `ctx.consumer()` that do not choose the stream; `ctx.consumer()` explains them."""
+
+    policy: Policy
+    idle: Idle
+    timeout: float | None
+    max_rate_hz: int | None
+    per_consumer_stream: bool
+    progress: bool
+    progress_interval_us: int | None
+    progress_bytes: int | None
+    progress_rows: int | None
+    per_consumer_control: bool
+    max_outstanding_seq_gap: int
+    descriptor_stream_id: int | None
+    metadata_stream_id: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerOptions:
+    """All options of one consumer. None: the configured value, or no limit."""
+
+    policy: Policy = "stream"
+    idle: Idle = "backoff"
+    timeout: float | None = None
+    max_rate_hz: int | None = None
+    per_consumer_stream: bool = False
+    progress: bool = False
+    progress_interval_us: int | None = None
+    progress_bytes: int | None = None
+    progress_rows: int | None = None
+    per_consumer_control: bool = True
+    max_outstanding_seq_gap: int = 256
+    descriptor_stream_id: int | None = None
+    metadata_stream_id: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_outstanding_seq_gap < 0:
+            raise ConfigError(f"max_outstanding_seq_gap {self.max_outstanding_seq_gap}: use 0 or more frames")
+        if self.policy not in get_args(Policy):
+            raise ConfigError(f"policy {self.policy!r}: use 'stream' or 'latest'")
+        if self.max_rate_hz is not None and not 0 < self.max_rate_hz <= _MAX_RATE_HZ:
+            raise ConfigError(
+                f"max_rate_hz {self.max_rate_hz}: use a whole number of frames a second, as in 25"
+            )
+        for name in ("progress_interval_us", "progress_bytes", "progress_rows"):
+            hint: int | None = getattr(self, name)
+            if hint is not None and not self.progress:
+                raise ConfigError(f"{name} {hint}: only with progress=True")
+            if hint is not None and not 0 <= hint <= _MAX_HINT:
+                raise ConfigError(f"{name} {hint}: use a whole number from 0 to {_MAX_HINT}")
+
+
+def check_stream_id(stream_id: object) -> int:
+    """`stream_id` if it can identify a stream. Raises ConfigError."""
+    if not isinstance(stream_id, int):
+        raise ConfigError(f"stream id {stream_id!r}: use a whole number, as in 10000")
+    if not 0 < stream_id <= _MAX_STREAM_ID:
+        raise ConfigError(f"stream id {stream_id}: use 1 to {_MAX_STREAM_ID}, as in 10000")
+    return stream_id
+
+
+def _check_nslots(nslots: object) -> None:
+    if not isinstance(nslots, int) or not 0 < nslots <= _MAX_NSLOTS or nslots & (nslots - 1):
+        raise ConfigError(f"nslots {nslots!r}: use a power of two from 1 to {_MAX_NSLOTS}, as in 8")
+
+
+def descriptor_stream_id(options: ProducerOptions | ConsumerOptions, ids: StreamIds) -> int:
+    """The descriptor stream that an endpoint with these options uses. Raises ConfigError."""
+    given = options.descriptor_stream_id
+    return _check_aeron_stream_id("descriptor", ids.descriptor if given is None else given, 1100)
+
+
+def metadata_stream_id(options: ProducerOptions | ConsumerOptions, ids: StreamIds) -> int:
+    """The metadata stream that an endpoint with these options uses. Raises ConfigError."""
+    given = options.metadata_stream_id
+    return _check_aeron_stream_id("metadata", ids.metadata if given is None else given, 1300)
+
+
+def _check_aeron_stream_id(kind: str, stream_id: int, example: int) -> int:
+    if not 0 < stream_id <= _MAX_AERON_STREAM_ID:
+        raise ConfigError(f"{kind} stream id {stream_id}: use 1 to {_MAX_AERON_STREAM_ID}, as in {example}")
+    return stream_id
+
+
+class GrantPolicy(TypedDict):
+    """What a producer grants to consumers, as the native producer reads it."""
+
+    channels: list[str]
+    descriptor_ids: tuple[int, int]
+    control_ids: tuple[int, int]
+    stale_ns: int
+    progress_interval_us: int
+    progress_bytes: int
+
+
+class ConsumerRequest(TypedDict):
+    """What a consumer asks for in its ConsumerHello, as the native consumer reads it."""
+
+    rate_limited: bool
+    max_rate_hz: int
+    supports_progress: bool
+    progress_interval_us: int | None
+    progress_bytes_delta: int | None
+    progress_major_delta_units: int | None
+    descriptor: tuple[str, int, int] | None
+    control: tuple[str, int, int] | None
 
 
 @dataclass(frozen=True, slots=True)
 class PerConsumerStreams:
-    """Where streams for single consumers are: on these channels, with ids of these ranges."""
+    """Channels and id ranges of per-consumer streams, and the limits of progress (wire §5)."""
 
     channels: tuple[str, ...]
-    descriptor_ids: tuple[int, int]
-    control_ids: tuple[int, int]
-    period_ns: int
-    """How often consumers say hello and report; five times that is silence."""
+    """A producer grants per-consumer streams on these channels; empty: it declines every request."""
+    descriptor_ids: IdRange
+    control_ids: IdRange
     progress_interval_ns: int
+    """Shortest time between two FrameProgress messages of a frame, whatever consumers request."""
     progress_bytes: int
-    """The progress of a frame is told no more often, and for no less, whoever asks."""
+    """Fewest bytes between two FrameProgress messages of a frame, whatever consumers request."""
 
-    @property
-    def grants(self) -> dict[str, Any]:
-        """What a producer allows."""
+    def grants(self, report_period_ns: int) -> GrantPolicy:
+        """What a producer grants. `report_period_ns` is the period of ConsumerHello."""
         return {
             "channels": list(self.channels),
-            "descriptor_ids": self.descriptor_ids,
-            "control_ids": self.control_ids,
-            "stale_ns": 5 * self.period_ns,
+            "descriptor_ids": (self.descriptor_ids.first, self.descriptor_ids.last),
+            "control_ids": (self.control_ids.first, self.control_ids.last),
+            "stale_ns": _STALE_PERIODS * report_period_ns,
             "progress_interval_us": -(-self.progress_interval_ns // 1000),
             "progress_bytes": self.progress_bytes,
         }
 
-    def wishes(
-        self,
-        *,
-        max_rate_hz: int | None = None,
-        own_stream: bool = False,
-        progress: bool = False,
-        progress_interval_us: int | None = None,
-        progress_bytes: int | None = None,
-        progress_rows: int | None = None,
-    ) -> dict[str, Any]:
-        """What a consumer asks for."""
-        if max_rate_hz is not None and not 0 < max_rate_hz <= _MAX_RATE_HZ:
-            raise ConfigError(f"max_rate_hz {max_rate_hz}: use a whole number of frames a second, as in 25")
-        hints = {
-            "progress_interval_us": progress_interval_us,
-            "progress_bytes": progress_bytes,
-            "progress_rows": progress_rows,
-        }
-        for name, hint in hints.items():
-            if hint is not None and not progress:
-                raise ConfigError(f"{name} {hint}: only with progress=True")
-            if hint is not None and not 0 <= hint <= _MAX_HINT:
-                raise ConfigError(f"{name} {hint}: use a whole number from 0 to {_MAX_HINT}")
-        wants_descriptors = own_stream or max_rate_hz is not None
-        channel = self.channels[0] if self.channels else "aeron:ipc"
+    def request(self, options: ConsumerOptions) -> ConsumerRequest:
+        """What a consumer with these options requests."""
+        wants_stream = options.per_consumer_stream or options.max_rate_hz is not None
+        wants_control = options.progress and options.per_consumer_control
         return {
-            "rate_limited": max_rate_hz is not None,
-            "max_rate_hz": max_rate_hz or 0,
-            "supports_progress": progress,
-            "progress_interval_us": progress_interval_us,
-            "progress_bytes_delta": progress_bytes,
-            "progress_major_delta_units": progress_rows,
-            "descriptor": (channel, *self.descriptor_ids) if wants_descriptors else None,
-            "control": (channel, *self.control_ids) if progress else None,
+            "rate_limited": options.max_rate_hz is not None,
+            "max_rate_hz": options.max_rate_hz or 0,
+            "supports_progress": options.progress,
+            "progress_interval_us": options.progress_interval_us,
+            "progress_bytes_delta": options.progress_bytes,
+            "progress_major_delta_units": options.progress_rows,
+            "descriptor": self._proposal(self.descriptor_ids) if wants_stream else None,
+            "control": self._proposal(self.control_ids) if wants_control else None,
         }
+
+    def _proposal(self, ids: IdRange) -> tuple[str, int, int]:
+        channel = self.channels[0] if self.channels else SHARED_CHANNEL
+        return channel, ids.first, ids.last
+
+
+@dataclass(frozen=True, slots=True)
+class ReportOptions:
+    """What producers and consumers report: latency and ledger on the status stream, and Aeron counters."""
+
+    latency: bool
+    counters: bool
+    ledgers: bool = True
+
+    @classmethod
+    def none(cls) -> ReportOptions:
+        """No reports: for programs that only observe, and must not be observed themselves."""
+        return cls(latency=False, counters=False, ledgers=False)
+
+    def start_reporter(
+        self, endpoint: _native.Producer | _native.Consumer, connection: Connection
+    ) -> _native.Reporter | None:
+        """Reports on `endpoint` once a period until the reporter is closed; None if nothing is reported."""
+        # The latency is a part of the status report of a consumer.
+        reports_latency = self.latency and self.ledgers and isinstance(endpoint, _native.Consumer)
+        if not (self.counters or self.ledgers):
+            return None
+        services = connection.services
+        return _native.Reporter(
+            endpoint,
+            status=(services.channel, services.status) if self.ledgers else None,
+            latency=reports_latency,
+            account=self.ledgers,
+            counters=self.counters,
+            period_ns=connection.report_period_ns,
+        )

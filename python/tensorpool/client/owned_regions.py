@@ -1,81 +1,83 @@
-"""A producer that owns its regions: no SHM driver, one process makes, announces and removes them."""
+"""Regions that a producer without an SHM driver creates, locks and removes itself (wire §15.21a)."""
 
 from __future__ import annotations
 
 import secrets
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import TypedDict
 
 from .. import _native
 from ..shm import EpochFiles, create_epoch, remove_leftovers
-from ..shm.epoch_files import stream_dir
-from ..shm.ownership import epoch_mark, lock_stream, stream_state
-from .options import PerConsumerStreams
-from .producer import Producer
+from ..shm.epoch_files import PoolFile, stream_dir
+from ..shm.ownership import PoolSpec, epoch_mark, lock_stream, stream_state
+
+_MAX_PRODUCER_ID = 0xFFFF_FFFE
 
 
-class StandaloneProducer(Producer):
-    """The owner of a stream's memory: takes the stream's lock, makes the regions, announces them."""
+class NativeRegions(TypedDict):
+    """Owned regions as the native producer reads them."""
 
-    _files: EpochFiles
-    _lock: _native.FileLock
+    producer_id: int
+    epoch: int
+    nslots: int
+    header_uri: str
+    pools: list[PoolFile]
+    base_dirs: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedRegions:
+    """The regions of one new epoch, and the lock that makes this process the owner of the stream."""
+
+    base_dir: Path
+    files: EpochFiles
+    lock: _native.FileLock
 
     @classmethod
     def create(
         cls,
-        conductor: _native.Conductor,
         stream_id: int,
         *,
-        base: Path,
+        base_dir: Path,
         namespace: str,
         nslots: int,
-        pools: list[tuple[int, int]],
-        descriptor_channel: str,
-        descriptor_stream_id: int,
-        announce_period_ns: int,
-        streams: PerConsumerStreams,
-        publish_timestamps: bool,
-        prefault: bool,
-    ) -> Self:
-        state = stream_state(base, namespace)
+        pools: list[PoolSpec],
+        stale_after_ns: int,
+    ) -> OwnedRegions:
+        """Locks the stream, removes what dead owners left, and allocates the regions of the next epoch.
+
+        Raises StreamBusy if another process owns the stream.
+        """
+        state = stream_state(base_dir, namespace)
         lock = lock_stream(state, namespace, stream_id)
-        files = None
         try:
-            remove_leftovers(stream_dir(base, namespace, stream_id), stale_after_ns=3 * announce_period_ns)
-            epoch = epoch_mark(state, stream_id).next()
+            remove_leftovers(stream_dir(base_dir, namespace, stream_id), stale_after_ns=stale_after_ns)
             files = create_epoch(
-                base=base, namespace=namespace, stream_id=stream_id, epoch=epoch, nslots=nslots, pools=pools
-            )
-            self = cls.__new__(
-                cls,
-                conductor,
+                base=base_dir,
+                namespace=namespace,
                 stream_id=stream_id,
-                descriptor_channel=descriptor_channel,
-                descriptor_stream_id=descriptor_stream_id,
-                publish_timestamps=publish_timestamps,
-                prefault=prefault,
-                announce_period_ns=announce_period_ns,
-                qos_period_ns=streams.period_ns,
-                grants=streams.grants,
-                own={
-                    "producer_id": secrets.randbelow(0xFFFF_FFFE) + 1,
-                    "epoch": epoch,
-                    "nslots": nslots,
-                    "header_uri": files.header_uri,
-                    "pools": files.pools,
-                    "base_dirs": [str(base)],
-                },
+                epoch=epoch_mark(state, stream_id).next(),
+                nslots=nslots,
+                pools=pools,
             )
         except BaseException:
-            if files is not None:
-                files.remove()
             lock.release()
             raise
-        self._files, self._lock = files, lock
-        return self
+        return cls(base_dir, files, lock)
 
-    def close(self) -> None:
-        """Stops announcing and removes the regions; views that consumers hold stay readable."""
-        super().close()
-        self._files.remove()
-        self._lock.release()
+    def native(self) -> NativeRegions:
+        """These regions, with a new producer id."""
+        return {
+            "producer_id": secrets.randbelow(_MAX_PRODUCER_ID) + 1,
+            "epoch": self.files.epoch,
+            "nslots": self.files.nslots,
+            "header_uri": self.files.header_uri,
+            "pools": self.files.pools,
+            "base_dirs": [str(self.base_dir)],
+        }
+
+    def remove(self) -> None:
+        """Removes the regions and unlocks the stream. Consumers can still read what they have mapped."""
+        self.files.remove()
+        self.lock.release()

@@ -1,44 +1,177 @@
-"""A producer of tensors on one stream."""
+"""The producer of one stream: the native producer with its regions, metadata, traces and reports.
+
+`offer` and `claim` are native methods and pass through no Python code, unless the producer has traces.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
-from ..errors import ForkedError
+import numpy.typing as npt
+
+from .. import _native
+from ..errors import ClosedError, ForkedError
+from ..transport import Connection
+from .lease import LeaseOptions
 from .ledger import ProducerLedger
-from .metadata import DescribedProducer
+from .metadata import MetadataOptions, ProducerMetadata, SourceDescription
+from .options import PerConsumerStreams, ProducerOptions, descriptor_stream_id
+from .owned_regions import OwnedRegions
+from .tracing import Tracer
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_POLL_S = 0.002
 
 
-class Producer(DescribedProducer):
-    """Writes tensors into the ring of a stream and tells consumers of each.
+class Producer(_native.Producer):
+    """Writes tensors into the ring of a stream and publishes a descriptor of each.
 
-    `offer` copies; `claim` gives a slot to write into. Neither ever waits for a consumer: the value that
-    comes back says what became of the frame. `set_metadata` and `set_blob` say what frames are. Safe to use
-    from several threads.
+    `offer` copies an array; `claim` returns a slot to write into. Neither waits for a consumer: the returned
+    outcome says whether the frame was published. `set_metadata` and `set_blob` describe the frames. Safe to
+    use from several threads.
     """
 
-    _context: object = None
+    # Defaults of the class: `close` may run on a producer whose construction was interrupted.
+    owned_regions: OwnedRegions | None = None
+    """The regions of this producer; None while a driver owns them."""
+    tracer: Tracer | None = None
+    """Chooses trace ids; None without `traces=True`."""
+    reporter: _native.Reporter | None = None
+    """Publishes status reports until the producer is closed; None if it publishes none."""
+    owner: object = None
+    """The context of this producer: who keeps only the producer keeps the context open too."""
+    _metadata: ProducerMetadata | None = None
+
+    @classmethod
+    def open(
+        cls,
+        connection: Connection,
+        stream_id: int,
+        options: ProducerOptions,
+        *,
+        descriptor_channel: str,
+        streams: PerConsumerStreams,
+        metadata: MetadataOptions | None = None,
+        lease: LeaseOptions | None = None,
+        owned_regions: OwnedRegions | None = None,
+    ) -> Self:
+        """A producer in memory of a driver (`lease`), or in its own (`owned_regions`, then its to remove)."""
+        period_ns = connection.announce_period_ns
+        try:
+            producer = cls.__new__(
+                cls,
+                connection.conductor,
+                stream_id=stream_id,
+                descriptor_channel=descriptor_channel,
+                descriptor_stream_id=descriptor_stream_id(options, connection.stream_ids),
+                publish_timestamps=options.publish_timestamps,
+                prefault=options.prefault,
+                announce_period_ns=period_ns,
+                qos_period_ns=connection.report_period_ns,
+                grants=streams.grants(connection.report_period_ns),
+                own=None if owned_regions is None else owned_regions.native(),
+                lease=None
+                if lease is None
+                else lease.native(period_ns, may_create=True, require_hugepages=options.require_hugepages),
+            )
+        except BaseException:
+            if owned_regions is not None:
+                owned_regions.remove()
+            raise
+        producer.owned_regions = owned_regions
+        if metadata is not None:
+            producer._metadata = ProducerMetadata(producer, metadata)
+        return producer
+
+    def publish_description(self, description: SourceDescription) -> None:
+        """Publishes the metadata that the producer was opened with; called once its handle is registered."""
+        self._open_metadata().start(description)
 
     def ledger(self) -> ProducerLedger:
-        """Every committed frame: published, or not and why."""
-        return ProducerLedger.of(self.counters())
+        """Counts of all committed frames: published, or not and why."""
+        return ProducerLedger.from_counters(self.counters())
 
     @property
     def attached(self) -> bool:
-        """Whether there is memory to write into. On a driver it may be away for a while, and comes back."""
+        """Whether there is memory to write into. A producer that lost its lease requests it again."""
         return self.epoch is not None
 
     def wait_for_consumer(self, timeout: float = 10.0) -> bool:
-        """Waits until somebody subscribes. False if nobody did in time."""
+        """Waits until a consumer subscribes; False if none did within `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while not self.is_connected:
             if time.monotonic() >= deadline:
                 return False
-            time.sleep(0.002)
+            time.sleep(_POLL_S)
         return True
+
+    def set_metadata(
+        self, attributes: Mapping[str, Any], *, name: str | None = None, summary: str | None = None
+    ) -> int:
+        """Replaces the attributes of the frames that follow.
+
+        Text, numbers, lists and dicts, numpy arrays and bytes keep their type; `(format, bytes)` is for any
+        other format. Consumers read them as `frame.meta`, for each frame those of its own version. Returns
+        the version, which stays if nothing changes. Use `set_blob` for large tables.
+        """
+        return self._open_metadata().set_attributes(attributes, name=name, summary=summary)
+
+    def set_blob(self, blob_type: int, data: Buffer | npt.NDArray[Any] | None) -> int:
+        """Attaches `data` to the frames that follow: a flat field, a mask, a large table.
+
+        `blob_type` is a number that producer and consumers agree on. Blobs are sent in chunks with a
+        checksum, and repeated for consumers that subscribe later; `consumer.blob(blob_type, frame)` returns
+        them. None removes the blob. Returns the metadata version.
+        """
+        return self._open_metadata().set_blob(blob_type, data)
+
+    def republish_metadata(
+        self, version: int, announce: bytes, meta: bytes, blobs: Mapping[int, tuple[int, bytes]]
+    ) -> None:
+        """Publishes the metadata messages of another source unchanged, as a replay or a bridge does.
+
+        `announce` and `meta` are messages of this stream; producer id and epoch of the announce are filled
+        in. `blobs` are by type, with the version at which each was set.
+        """
+        self._open_metadata().republish(version, announce, meta, blobs)
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The attributes that were set."""
+        return {} if self._metadata is None else self._metadata.attributes
+
+    def _open_metadata(self) -> ProducerMetadata:
+        if self._metadata is None:
+            raise ClosedError("this producer has no metadata stream; get one from ctx.producer(...)")
+        return self._metadata
+
+    def _declare_dtype(self, name: str) -> bool:
+        """Called by the native `offer` before an array whose element type has no number on the wire.
+
+        False if the metadata does not declare this type.
+        """
+        return self._metadata is not None and self._metadata.declare_dtype(name)
+
+    def close(self) -> None:
+        """Stops publishing, gives up the lease, and removes regions that this producer owns.
+
+        Consumers can still read what they have mapped.
+        """
+        super().close()
+        reporter, self.reporter = self.reporter, None
+        for part in (self._metadata, reporter):
+            if part is not None:
+                part.close()
+        if self.owned_regions is not None:
+            self.owned_regions.remove()
+        if self.tracer is not None:
+            self.tracer.close()
 
     def __enter__(self) -> Self:
         return self
@@ -49,11 +182,65 @@ class Producer(DescribedProducer):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # In a forked child the block belongs to the parent: there is nothing to close.
+        # In a forked child the producer belongs to the parent process: there is nothing to close.
         with suppress(ForkedError):
             self.close()
 
     def __del__(self) -> None:
-        # Forgotten without a close: the conductor would keep it, and its memory, as long as the context.
+        # Without a close the conductor would keep the producer and its memory as long as the context.
         with suppress(ForkedError):
             self.close()
+
+
+class TracedProducer(Producer):
+    """A producer whose frames carry trace ids: `offer(array, parents=[frame, …])`.
+
+    A class of its own, because `parents` are handled in Python: producers without traces must not pay for it.
+    """
+
+    tracer: Tracer
+    _source_stream_ids: frozenset[int] = frozenset()
+
+    def offer(
+        self, array: Any, *, parents: Iterable[_native.Frame | int] = (), trace_id: int = 0, **options: Any
+    ) -> _native.Offered:
+        """`Producer.offer` with `parents`: frames or trace ids. A given `trace_id` is used unchanged."""
+        trace_id, linked = (trace_id, []) if trace_id else self._trace_id_from(parents)
+        result = super().offer(array, trace_id=trace_id, **options)
+        if linked and result.seq is not None:
+            self._publish_links(result.seq, trace_id, linked)
+        return result
+
+    def claim(
+        self,
+        shape: Any,
+        dtype: Any,
+        *,
+        parents: Iterable[_native.Frame | int] = (),
+        trace_id: int = 0,
+        **options: Any,
+    ) -> _native.Slot:
+        """`Producer.claim` with `parents`; their trace ids are published when the slot is claimed."""
+        trace_id, linked = (trace_id, []) if trace_id else self._trace_id_from(parents)
+        slot = super().claim(shape, dtype, trace_id=trace_id, **options)
+        if linked:
+            self._publish_links(slot.seq, trace_id, linked)
+        return slot
+
+    def _trace_id_from(self, parents: Iterable[_native.Frame | int]) -> tuple[int, list[int]]:
+        parents = tuple(parents)
+        for parent in parents:
+            if not isinstance(parent, int) and parent.stream_id not in self._source_stream_ids:
+                self._report_source(parent.stream_id)
+        return self.tracer.trace_id_from(parents)
+
+    def _report_source(self, stream_id: int) -> None:
+        """Adds `stream_id` to the streams that, by this producer's status report, it is made from."""
+        if self.reporter is not None:
+            self.reporter.note_source(stream_id)
+            self._source_stream_ids |= {stream_id}
+
+    def _publish_links(self, seq: int, trace_id: int, parents: list[int]) -> None:
+        epoch = self.epoch
+        if epoch is not None:
+            self.tracer.publish_links(self.stream_id, epoch, seq, trace_id, parents)

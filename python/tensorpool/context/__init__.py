@@ -1,6 +1,6 @@
-"""`tensorpool.open()`: one connection of a process, with everything that can be had through it."""
+"""`tensorpool.open()` and the context that it returns, with its settings."""
 
-from .context import Context, Event
+from .context import Context, ContextOptions, Event
 from .startup import discover, discover_async, load_config, open
 
-__all__ = ["Context", "Event", "discover", "discover_async", "load_config", "open"]
+__all__ = ["Context", "ContextOptions", "Event", "discover", "discover_async", "load_config", "open"]

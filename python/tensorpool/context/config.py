@@ -1,59 +1,73 @@
-"""What a connection can be told by file and environment: `[aeron]` and `[shm]`."""
+"""Settings of a connection and a context: `[aeron]`, `[context]` and `[shm]`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
-from ..runtime.config import DurationNs, FileMode, SizeBytes, parse_duration, setting, settings
-from ..transport.channels import DEFAULT_DESCRIPTOR_TERM_BYTES, term_fault
+from ..runtime.config import (
+    DurationNs,
+    FileMode,
+    IdRange,
+    SizeBytes,
+    parse_duration,
+    setting,
+    settings,
+)
+from ..transport.channels import DEFAULT_DESCRIPTOR_TERM_BYTES, SHARED_CHANNEL, term_fault
 
-_MAX_STREAM_ID = (1 << 31) - 1
+_MAX_STREAM_ID: Final = (1 << 31) - 1
 
 
-def _stream(doc: str, default: int) -> int:
-    number: int = setting(doc, default=default, minimum=1, maximum=_MAX_STREAM_ID)
-    return number
+def _stream_id(doc: str, default: int) -> int:
+    stream_id: int = setting(doc, default=default, minimum=1, maximum=_MAX_STREAM_ID)
+    return stream_id
+
+
+def _stream_ids_fault(ids: IdRange) -> str | None:
+    """Why Aeron has no streams with these ids; None if it has."""
+    return None if ids.first >= 1 and ids.last <= _MAX_STREAM_ID else f"use ids from 1 to {_MAX_STREAM_ID}"
 
 
 @settings("aeron")
 class AeronSettings:
-    """The media driver, and the streams that words about tensors travel on."""
+    """The media driver, and the ids of the shared streams."""
 
     dir: Path | None = setting(
-        "The media driver's directory. Without one: `$AERON_DIR`, else Aeron's default.",
+        "The media driver's directory. Not set: `$AERON_DIR`, or Aeron's default.",
         default=None,
         flag="--aeron-dir",
     )
     media_driver: Literal["auto", "external"] = setting(
-        "`auto` embeds a media driver if none runs there, `external` only ever attaches.", default="auto"
+        "`auto` embeds a media driver if none runs in that directory; `external` only connects.",
+        default="auto",
     )
     dir_mode: FileMode = setting(
-        "Permission bits of its directory, where it is embedded. For a group: 0770, with a umask of 007, "
-        "since Aeron makes its files by the umask.",
+        "Permission bits of the directory of an embedded media driver. For a group: 0770, with a umask of "
+        "007, because Aeron creates its files by the umask.",
         default=0o700,
     )
     connect_timeout_ns: DurationNs = setting(
-        "How long to wait for it at the start.", default=parse_duration("10s"), minimum=1
+        "How long `open` waits for a media driver.", default=parse_duration("10s"), minimum=1
     )
     driver_timeout_ns: DurationNs = setting(
-        "How long it may be silent before it counts as dead.",
+        "A media driver without activity for so long is taken to be dead.",
         default=parse_duration("5s"),
         minimum=parse_duration("100ms"),
     )
     announce_period_ns: DurationNs = setting(
-        "How often regions are announced; three times that is the freshness window.",
+        "Period of announces. A region without activity for three periods is stale.",
         default=parse_duration("1s"),
         minimum=parse_duration("10ms"),
     )
-    control_stream_id: int = _stream("Requests to a driver, and its answers.", 1000)
-    announce_stream_id: int = _stream("Announces of regions.", 1001)
-    descriptor_stream_id: int = _stream("Descriptors of frames.", 1100)
-    qos_stream_id: int = _stream("Quality of service.", 1200)
-    metadata_stream_id: int = _stream("Metadata of sources.", 1300)
+    control_stream_id: int = _stream_id("Id of the control stream.", 1000)
+    announce_stream_id: int = _stream_id("Id of the announce stream.", 1001)
+    descriptor_stream_id: int = _stream_id("Id of the descriptor stream.", 1100)
+    qos_stream_id: int = _stream_id("Id of the QoS stream.", 1200)
+    metadata_stream_id: int = _stream_id("Id of the metadata stream.", 1300)
     descriptor_term_bytes: SizeBytes = setting(
-        "Term length of a producer's descriptors; each has three terms of shared memory. "
-        "`tensorpool doctor sizing` says what a stream needs.",
+        "Term length of a producer's descriptor publication, which takes three terms of shared memory. "
+        "`tensorpool doctor sizing` computes what a stream needs.",
         default=DEFAULT_DESCRIPTOR_TERM_BYTES,
         check=term_fault,
     )
@@ -61,84 +75,88 @@ class AeronSettings:
 
 @settings("context")
 class ContextSettings:
-    """How a program comes to its memory."""
+    """The driver of a program, its leases, reports, and per-consumer streams."""
 
     mode: Literal["auto", "driver", "embedded", "standalone"] = setting(
-        "`auto` attaches to a running driver, else embeds one; `driver` only attaches; `embedded` has its "
-        "own; `standalone` does without: each producer owns its memory.",
+        "`auto` attaches to a running driver, or embeds one; `driver` only attaches; `embedded` always "
+        "embeds one; `standalone` uses none: each producer creates its own regions.",
         default="auto",
     )
     keepalive_ns: DurationNs = setting(
-        "How often a lease is kept alive. A driver that gives shorter leases is told as often as it needs.",
+        "Period of the keepalives of a lease. A driver with shorter leases gets them as often as it needs.",
         default=parse_duration("1s"),
         minimum=parse_duration("10ms"),
     )
     attach_timeout_ns: DurationNs = setting(
-        "How long to wait for a driver's answer.",
+        "How long an attach waits for the response of the driver.",
         default=parse_duration("5s"),
         minimum=parse_duration("10ms"),
     )
     attach_retry_ns: DurationNs = setting(
-        "The usual pause between two attempts; each differs from it by up to half.",
+        "Mean pause between two attach requests; each pause differs from it by up to half.",
         default=parse_duration("1s"),
         minimum=parse_duration("10ms"),
     )
     attach_revision: int = setting(
-        "Which form of the attach messages the driver speaks: 1, or 2 for the later one.",
+        "Revision of the attach messages that the driver uses: 1 or 2.",
         default=1,
         minimum=1,
         maximum=2,
     )
     hello_period_ns: DurationNs = setting(
-        "How often a consumer says hello, and both sides report on the QoS stream. A consumer that is silent "
-        "for five times that has left.",
+        "Period of ConsumerHello, QoS reports and status reports. A consumer that sends none for five "
+        "periods is stale: its per-consumer streams are closed.",
         default=parse_duration("1s"),
         minimum=parse_duration("10ms"),
     )
-    tell_latency: bool = setting(
-        "Consumers tell their latency on the services' status stream, once a hello period in which frames "
-        "came: key `latency` of `service:consumer:<stream>`.",
+    report_latency: bool = setting(
+        "The status reports of consumers include their latency: of the last hello period, and in total.",
         default=True,
     )
-    tell_accounts: bool = setting(
-        "Producers and consumers tell their accounts on the services' status stream, once a hello period: "
-        "key `account` of `service:producer:<stream>` and `service:consumer:<stream>`. Supervisor and ledger "
-        "read them.",
+    report_status: bool = setting(
+        "Producers and consumers publish a status report on the services' status stream, once a hello period "
+        "and when they close: key `status` of `service:producer:<stream>` and `service:consumer:<stream>`. "
+        "Supervisor, `tensorpool top` and ledger read them.",
         default=True,
     )
     aeron_counters: bool = setting(
-        "A few numbers of producers and consumers stand among the media driver's counters: of up to 64 in a "
-        "program.",
+        "Producers and consumers publish some of their counts as Aeron counters: up to 64 in a program.",
         default=True,
     )
     progress_interval_ns: DurationNs = setting(
-        "A producer tells of a frame that is still filling no more often than this, whatever its consumers "
-        "ask for. If they ask for nothing, it is every 250us.",
+        "Shortest time between two FrameProgress messages of a frame, whatever consumers request. If they "
+        "request nothing, it is 250us.",
         default=parse_duration("100us"),
         maximum=parse_duration("1h"),
     )
     progress_step_bytes: SizeBytes = setting(
-        "And for no fewer bytes than this. If they ask for nothing, it is every 64KiB.",
+        "Fewest bytes between two FrameProgress messages of a frame, whatever consumers request. If they "
+        "request nothing, it is 64KiB.",
         default=4096,
         maximum=_MAX_STREAM_ID,
     )
-    own_channels: tuple[str, ...] = setting(
-        "Channels on which a producer grants consumers streams of their own.", default=("aeron:ipc",)
+    per_consumer_channels: tuple[str, ...] = setting(
+        "Channels on which a producer grants per-consumer streams. Empty: it declines all requests.",
+        default=(SHARED_CHANNEL,),
     )
-    own_descriptor_first: int = _stream("The first stream id for a consumer's own descriptors.", 31_000)
-    own_descriptor_last: int = _stream("The last one.", 31_999)
-    own_control_first: int = _stream("The first stream id for a consumer's own progress.", 32_000)
-    own_control_last: int = _stream("The last one.", 32_999)
+    per_consumer_descriptor_ids: IdRange = setting(
+        "Ids of per-consumer descriptor streams.", default=IdRange(31_000, 31_999), check=_stream_ids_fault
+    )
+    per_consumer_control_ids: IdRange = setting(
+        "Ids of per-consumer control streams, which carry progress.",
+        default=IdRange(32_000, 32_999),
+        check=_stream_ids_fault,
+    )
 
 
 @settings("shm")
 class ShmSettings:
-    """Where regions lie, and where a consumer may map them from."""
+    """The directory of regions, and the directories from which a consumer maps them."""
 
     base_dir: Path = setting(
-        "The directory below which regions are made.", default=Path("/dev/shm"), flag="--shm-base-dir"
+        "The directory below which regions are created.", default=Path("/dev/shm"), flag="--shm-base-dir"
     )
-    namespace: str = setting("Keeps deployments on one machine apart.", default="default", flag="--namespace")
+    namespace: str = setting("Separates deployments on one host.", default="default", flag="--namespace")
     allowed_base_dirs: tuple[Path, ...] = setting(
-        "Regions elsewhere are refused. Empty: the base directory.", default=()
+        "Announced regions outside these directories are rejected. Empty: the base directory.", default=()
     )

@@ -1,7 +1,8 @@
-"""Sees to it that a context has a driver: one that runs, or one embedded here.
+"""The SHM driver of a context: an embedded one with its takeover, and requests to a running one.
 
-An embedded driver ends with its process. Contexts that came to it by `mode="auto"` stand by: the first of
-them to get its lock embeds the next one. A driver that runs as a service is never replaced by a program's.
+An embedded driver ends with its process. Contexts of other processes that attached to it by `mode="auto"`
+stand by: the first of them that gets the driver's lock embeds the next driver. No program replaces a driver
+that runs as a service.
 """
 
 from __future__ import annotations
@@ -12,20 +13,25 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Final, Literal, TypeAlias
 
+from ..client import ProducerOptions
 from ..driver import EmbeddedDriver, Holder
-from ..errors import DriverAlreadyRunning
+from ..errors import DriverAlreadyRunning, ServiceError
+from ..service import ServiceClient
+from ..shm import parse_pools
 
 _LOG = logging.getLogger(__name__)
-_NAMELESS_S, _LOOK_S = 10.0, 0.02
-_STANDBY_S = 0.25
+# A driver that has just taken its lock has not yet written its identity there.
+_IDENTITY_TIMEOUT_S: Final = 10.0
+_IDENTITY_POLL_S: Final = 0.02
+_STANDBY_POLL_S: Final = 0.25
 
-Mode = Literal["auto", "driver", "embedded", "standalone"]
+Mode: TypeAlias = Literal["auto", "driver", "embedded", "standalone"]
 
 
 class DriverHost:
-    """The driver's place in a context."""
+    """Embeds a driver in this process where the mode allows it, now or when the running one ends."""
 
     def __init__(
         self,
@@ -33,14 +39,16 @@ class DriverHost:
         *,
         embed: Callable[[], EmbeddedDriver],
         is_connected: Callable[[], bool],
-        place: str,
+        qualified_namespace: str,
         aeron_dir: str,
         control_stream_id: int,
     ) -> None:
         self._mode = mode
         self._embed = embed
         self._is_connected = is_connected
-        self._place = (place, str(Path(aeron_dir).absolute()), control_stream_id)
+        self._qualified_namespace = qualified_namespace
+        self._aeron_dir = _absolute(aeron_dir)
+        self._control_stream_id = control_stream_id
         self._driver: EmbeddedDriver | None = None
         self._standby: threading.Thread | None = None
         self._lock = threading.Lock()
@@ -48,45 +56,49 @@ class DriverHost:
         self._pid = os.getpid()
 
     @property
-    def is_here(self) -> bool:
+    def is_embedded(self) -> bool:
         """Whether the driver runs inside this process."""
         return self._driver is not None
 
     def start(self) -> None:
-        """Embeds a driver where the mode says so. Raises DriverHeld for one that is in the way."""
+        """Embeds a driver if the mode says so. Raises DriverAlreadyRunning if another one prevents that."""
         if self._mode in ("driver", "standalone"):
             return
         try:
-            self._driver = self._embed_or_name()
+            self._driver = self._embed_or_identify()
         except DriverAlreadyRunning as error:
             holder = Holder.parse(error.holder)
-            if self._mode == "embedded" or holder is None or not self._is_ours(holder):
+            if self._mode == "embedded" or holder is None or not self._serves_this_context(holder):
                 raise
             if holder.embedded:
                 self._standby = threading.Thread(target=self._stand_by, name="tp-driver-standby", daemon=True)
                 self._standby.start()
 
-    def _embed_or_name(self) -> EmbeddedDriver:
-        """Embeds one, or raises DriverHeld once its holder, who may just have come, has said who it is."""
-        nameless_since: float | None = None
+    def _embed_or_identify(self) -> EmbeddedDriver:
+        """An embedded driver; or DriverAlreadyRunning, as soon as the lock names its holder."""
+        unidentified_since: float | None = None
         while True:
             try:
                 return self._embed()
             except DriverAlreadyRunning as error:
-                # Counted from the first refusal: on a busy machine the attempt alone may take seconds.
+                # Counted from the first refusal: on a busy host one attempt alone may take seconds.
                 now = time.monotonic()
-                nameless_since = now if nameless_since is None else nameless_since
-                if Holder.parse(error.holder) is not None or now - nameless_since > _NAMELESS_S:
+                unidentified_since = now if unidentified_since is None else unidentified_since
+                if Holder.parse(error.holder) is not None or now - unidentified_since > _IDENTITY_TIMEOUT_S:
                     raise
-            time.sleep(_LOOK_S)
+            time.sleep(_IDENTITY_POLL_S)
 
-    def _is_ours(self, holder: Holder) -> bool:
-        there = (holder.namespace, str(Path(holder.aeron_dir).absolute()), holder.control_stream_id)
-        return there == self._place
+    def _serves_this_context(self, holder: Holder) -> bool:
+        return (
+            holder.namespace == self._qualified_namespace
+            and _absolute(holder.aeron_dir) == self._aeron_dir
+            and holder.control_stream_id == self._control_stream_id
+        )
 
     def _stand_by(self) -> None:
-        while not self._closing.wait(_STANDBY_S):
-            # Often both went with one process. Who has no media driver could only stand in another's way.
+        while not self._closing.wait(_STANDBY_POLL_S):
+            # The media driver often ended with the same process. Without a media driver an embedded driver
+            # would only keep other contexts from embedding theirs.
             if not self._is_connected():
                 continue
             try:
@@ -97,19 +109,19 @@ class DriverHost:
                     return
                 continue
             except Exception:
-                # The media driver may be on its way back, or the context on its way out.
+                # The media driver may be restarting, or the context closing.
                 _LOG.debug("the driver cannot be embedded at the moment", exc_info=True)
                 continue
             with self._lock:
                 if not self._closing.is_set():
                     self._driver = driver
-                    _LOG.info("the driver that this process was attached to is gone: embedding one here")
+                    _LOG.info("the driver that this process was attached to has ended: embedding one here")
                     return
             driver.close()
             return
 
     def close(self) -> None:
-        """Ends the embedded driver: those attached to it are told."""
+        """Ends the embedded driver, which notifies its clients."""
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -118,3 +130,36 @@ class DriverHost:
             self._standby.join()
         if self._driver is not None:
             self._driver.close()
+
+
+def _absolute(aeron_dir: str) -> str:
+    return str(Path(aeron_dir).absolute())
+
+
+def query_announce_period(driver: ServiceClient) -> int | None:
+    """The announce period of a running driver in nanoseconds; 0 if it reports none that can be used.
+
+    None if the driver does not answer, or does not know the request: a later one may.
+    """
+    try:
+        period_ns: int = round(driver.call("status")["announce_period_s"] * 1e9)
+    except (ServiceError, KeyError, TypeError, ValueError, OverflowError):
+        return None
+    return max(period_ns, 0)
+
+
+def provision_stream(driver: ServiceClient, stream_id: int, options: ProducerOptions) -> None:
+    """Tells the driver the layout and the names of a stream that a producer is about to attach to.
+
+    Raises ServiceError.
+    """
+    request: dict[str, Any] = {"stream_id": stream_id}
+    if options.pools is not None:
+        request["pools"] = [stride for _, stride in parse_pools(options.pools)]
+    if options.nslots is not None:
+        request["nslots"] = options.nslots
+    if options.name is not None:
+        request["name"] = options.name
+    if options.tags:
+        request["tags"] = list(options.tags)
+    driver.call("provision", request)

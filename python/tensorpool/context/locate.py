@@ -1,33 +1,34 @@
-"""Streams whose driver is on another machine (discovery §9): read off the bridge that a tag names.
+"""Streams by name or tags: discovery, and the consumer of a discovered stream (discovery §7, §9).
 
-What a bridge has brought into this machine's memory is a stream of the driver here, and no concern of this
-module. The tag comes from outside, so of its channels only what a subscriber needs is taken.
+A discovered stream is a hint; the stream's own driver decides. The order is: query, attach at the driver that
+the response names, compare the epoch, follow the announces. An outdated response leads to another query, not
+to an error.
 
-What a context has to do with discovery: looking for streams, and the way from a name to its frames.
-
-What is found is a hint. The stream's own driver has the last word, and only then is memory mapped
-(discovery §7): ask → attach at the driver that is named → compare the epoch → follow announces. An answer
-that is no longer true leads to another question, not to an error.
+A stream whose driver is on another host is read from the bridge that its `reach:bridge://…` tag names. A copy
+that a bridge has written into shared memory here is an ordinary stream of the driver here. The tag comes from
+another host: only those parameters of its channels are accepted that a subscription needs.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
 from .. import _native
+from ..attributes.tags import from_wire
 from ..client import Consumer, LeaseOptions
-from ..client.lease import attach_error
-from ..discovery import DiscoveredStream, DiscoveryClient, DiscoverySettings, Filter, make_filter, routes
+from ..client.lease import attach_error, lease_state
+from ..client.options import FRESH_PERIODS
+from ..discovery import DiscoveredStream, DiscoveryClient, DiscoverySettings, Filter, routes
 from ..discovery.channels import Channel, is_ipc
 from ..driver import namespace_on
 from ..errors import (
     AmbiguousStream,
     AttachError,
+    ClosedError,
     CodecError,
     ConfigError,
     DiscoveryError,
@@ -36,288 +37,308 @@ from ..errors import (
     StreamNotLocal,
 )
 from ..sbe import ShmPoolAnnounce
-from ..transport import StreamIds
-from .driver_host import Mode
-from .part import ContextPart
+from ..transport import Connection
 
-if TYPE_CHECKING:
-    from .context import Context
-
+LAYOUT_VERSION: Final = 1
+_QUERY_PAUSE_S: Final = 0.05
+_POLL_S: Final = 0.002
 _BRIDGE_POLL_S: Final = 0.005
-# Whatever else a channel can say concerns sockets, files and limits of this machine: not a stranger's affair.
-_TAKEN: Final = frozenset({"endpoint", "control", "control-mode", "interface", "reliable", "alias"})
+_MIN_QUERY_S: Final = 0.25
+_MAX_QUERY_S: Final = 1.0
+_POLL_LIMIT: Final = 256
+# All other channel parameters concern sockets, files and limits of this host.
+_CHANNEL_PARAMETERS: Final = ("endpoint", "control", "control-mode", "interface", "reliable", "alias")
 
 
-def uri_fault(uri: str) -> str | None:
-    """Why a fallback URI that was found is not followed."""
+class StreamLocator:
+    """Queries of one context: at the configured providers, and at the driver of the context."""
+
+    def __init__(self, connection: Connection, settings: DiscoverySettings, *, has_driver: bool) -> None:
+        self.connection = connection
+        self.settings = settings
+        self._has_driver = has_driver
+        self._client: DiscoveryClient | None = None
+        self._driver_client: DiscoveryClient | None = None
+        self._closed = False
+
+    def timeout_s(self, given: float | None) -> float:
+        """`given`, or the configured timeout of a query."""
+        return self.settings.timeout_ns / 1e9 if given is None else given
+
+    def find(self, query: Filter, timeout: float) -> list[DiscoveredStream]:
+        """Matching streams, from the driver or the registries that `[discovery]` names. Raises NoProvider."""
+        self._check_open()
+        if self._client is None:
+            self._client = self._open_client(self.settings)
+        return self._client.find(query, timeout=timeout)
+
+    def find_at_driver(self, query: Filter, timeout: float) -> list[DiscoveredStream]:
+        """Matching streams of the driver of this context, where `find` asks registries instead.
+
+        A bridge gives its copy of a stream the same name, and registries need not know the copy.
+        """
+        if self.settings.channel is None or not self._has_driver:
+            return []
+        if self._driver_client is None:
+            self._driver_client = self._open_client(
+                replace(self.settings, channel=None, replicas=(), response_channel=None)
+            )
+        try:
+            return self._driver_client.find(query, timeout=timeout)
+        except DiscoveryError:
+            return []
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("this context is closed; open a new one")
+
+    def _open_client(self, settings: DiscoverySettings) -> DiscoveryClient:
+        providers = routes(settings, self.connection.stream_ids.control)
+        return DiscoveryClient(self.connection.conductor, providers, client_id=settings.client_id)
+
+    def is_local(self, stream: DiscoveredStream) -> bool | None:
+        """Whether the driver of `stream` is on this media driver; None if that is unknown."""
+        if not is_ipc(stream.control_channel):
+            return False
+        if self.settings.channel is None:
+            # The driver answered itself, on its own control stream.
+            return True
+        namespace = namespace_on(self.connection.aeron_dir, stream.control_stream_id)
+        if namespace is None:
+            # No driver is registered on that control stream. A stream with a bridge is probably remote.
+            return False if stream.needs_bridge else None
+        instance_id = stream.driver_instance_id
+        return namespace == instance_id or namespace.endswith(f".{instance_id}")
+
+    def is_announced(self, stream: DiscoveredStream) -> bool:
+        """Whether `stream` is announced on this media driver in its epoch; waits some announce periods.
+
+        For drivers that do not register their namespace with the media driver.
+        """
+        announces = self.connection.subscription(self.connection.stream_ids.announce)
+        deadline = time.monotonic() + self.freshness_s
+        try:
+            while time.monotonic() < deadline:
+                if any(_is_announce_of(stream, message) for message in announces.poll(_POLL_LIMIT)):
+                    return True
+                time.sleep(_POLL_S)
+            return False
+        finally:
+            announces.close()
+
+    @property
+    def freshness_s(self) -> float:
+        """Announces are repeated within this time."""
+        return FRESH_PERIODS * self.connection.announce_period_ns / 1e9
+
+    def close(self) -> None:
+        """Closes the discovery clients; later queries raise ClosedError."""
+        self._closed = True
+        for client in (self._client, self._driver_client):
+            if client is not None:
+                client.close()
+
+
+def _is_announce_of(stream: DiscoveredStream, message: bytes) -> bool:
     try:
-        words = parse_qs(urlsplit(uri).query, strict_parsing=True)
-    except ValueError as error:
-        return str(error)
-    for key in ("payload", "control"):
-        channel = Channel.parse(words.get(key, [""])[0])
-        if channel is None or channel.media != "udp" or not channel.parameters.keys() <= _TAKEN:
-            return f"its {key} channel is none to be followed"
-    return None
+        announce = ShmPoolAnnounce.decode(message)
+    except CodecError:
+        return False
+    return (announce.stream_id, announce.epoch) == (stream.stream_id, stream.epoch)
+
+
+def find_consumer(
+    locator: StreamLocator,
+    query: Filter,
+    timeout: float,
+    *,
+    lease: LeaseOptions,
+    open_stream: Callable[[DiscoveredStream], Consumer],
+    open_bridge: Callable[[str], Consumer],
+) -> Consumer:
+    """A consumer of the only stream that matches `query`; repeats the query for `timeout` seconds.
+
+    `open_stream` opens a consumer at the stream's own driver, `open_bridge` a consumer of a fallback URI.
+    Raises StreamNotFound, AmbiguousStream, StreamNotLocal, NoProvider or AttachError.
+    """
+    search = _ConsumerSearch(
+        locator, query, time.monotonic() + timeout, lease, open_stream=open_stream, open_bridge=open_bridge
+    )
+    return search.run()
+
+
+@dataclass(frozen=True, slots=True)
+class _ConsumerSearch:
+    """One call of `find_consumer`. Attempts return the error of a failure that a later attempt may cure."""
+
+    locator: StreamLocator
+    query: Filter
+    deadline: float
+    lease: LeaseOptions
+    open_stream: Callable[[DiscoveredStream], Consumer]
+    open_bridge: Callable[[str], Consumer]
+
+    def run(self) -> Consumer:
+        failure: DiscoveryError | AttachError | None = None
+        while True:
+            outcome = self._attempt()
+            if isinstance(outcome, Consumer):
+                return outcome
+            # A last query without an answer says less than the failure of an earlier attempt.
+            if failure is None or not isinstance(outcome, NoProvider):
+                failure = outcome
+            if time.monotonic() >= self.deadline:
+                raise failure
+            time.sleep(_QUERY_PAUSE_S)
+
+    def _attempt(self) -> Consumer | DiscoveryError | AttachError:
+        try:
+            found = self.locator.find(self.query, self._query_timeout_s())
+        except NoProvider as error:
+            return error
+        if not found:
+            return StreamNotFound(
+                f"no stream {_describe(self.query)} was found in time; `tensorpool discover` lists streams"
+            )
+        local = [stream for stream in found if self.locator.is_local(stream) is not False]
+        local = local or self._bridged_copies()
+        if not local:
+            return self._consume_remote(_choose(found, self.query))
+        stream = _choose(local, self.query)
+        if self.locator.is_local(stream) is None and not self.locator.is_announced(stream):
+            return self._consume_remote(stream)
+        return self._attach(stream)
+
+    def _query_timeout_s(self) -> float:
+        return min(max(self.deadline - time.monotonic(), _MIN_QUERY_S), _MAX_QUERY_S)
+
+    def _bridged_copies(self) -> list[DiscoveredStream]:
+        return self.locator.find_at_driver(self.query, self._query_timeout_s())
+
+    def _attach(self, stream: DiscoveredStream) -> Consumer | DiscoveryError | AttachError:
+        if stream.layout_version != LAYOUT_VERSION:
+            raise DiscoveryError(
+                f"{stream} has layout version {stream.layout_version}; this version reads {LAYOUT_VERSION}"
+            )
+        consumer = self.open_stream(stream)
+        lease = lease_state(consumer)
+        deadline = time.monotonic() + self.locator.freshness_s
+        while lease["granted"] and consumer.epoch is None and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        epoch = consumer.epoch
+        if epoch == stream.epoch:
+            return consumer
+        consumer.close()
+        if not lease["granted"]:
+            code, message = lease["code"] or "NO_ANSWER", lease["message"] or ""
+            return attach_error(stream.stream_id, code, message, self.lease)
+        return StreamNotFound(
+            f"{stream} was found in epoch {stream.epoch}, and its driver has {epoch or 'none'}; ask again"
+        )
+
+    def _consume_remote(self, stream: DiscoveredStream) -> Consumer | StreamNotLocal:
+        uri = stream.fallback_uri
+        if uri is None:
+            return not_local_error(stream)
+        return consume_from_bridge(
+            stream, uri, self.open_bridge, deadline=self.deadline, freshness_s=self.locator.freshness_s
+        )
 
 
 def consume_from_bridge(
-    ctx: Context, stream: DiscoveredStream, uri: str, deadline: float, attach: Callable[..., Consumer]
+    stream: DiscoveredStream,
+    uri: str,
+    open_bridge: Callable[[str], Consumer],
+    *,
+    deadline: float,
+    freshness_s: float,
 ) -> Consumer | StreamNotLocal:
-    """A consumer of what the bridge sends; or why not. It is there once the bridge has announced the epoch
-    that was found: a way that nobody sends on is none."""
+    """A consumer of the bridge's frames once the bridge announces the epoch of `stream`; or why not."""
     if (fault := uri_fault(uri)) is not None:
-        return not_local_error(stream, f"the bridge that it names cannot be used ({fault})")
+        return not_local_error(stream, f"the bridge of its tag cannot be used ({fault})")
     try:
-        consumer = attach(ctx, fallback_uri=uri)
+        consumer = open_bridge(uri)
     except ConfigError as error:
-        return not_local_error(stream, f"the bridge that it names cannot be used ({error})")
-    # A bridge says again what its source announces. Meanwhile another answer may have become the true one.
-    deadline = min(deadline, time.monotonic() + 3 * ctx._announce_period_ns / 1e9)
+        return not_local_error(stream, f"the bridge of its tag cannot be used ({error})")
+    # The bridge repeats the announces of its source within this time. After it, a new query may find a stream
+    # that is current.
+    deadline = min(deadline, time.monotonic() + freshness_s)
     try:
         while consumer.epoch != stream.epoch and time.monotonic() < deadline:
             time.sleep(_BRIDGE_POLL_S)
     except BaseException:
         consumer.close()
         raise
-    if (heard := consumer.epoch) == stream.epoch:
+    epoch = consumer.epoch
+    if epoch == stream.epoch:
         return consumer
     consumer.close()
-    said = "says nothing" if heard is None else f"has epoch {heard}, and not {stream.epoch}"
-    return not_local_error(stream, f"the bridge that it names {said}")
+    failure = "announces nothing" if epoch is None else f"has epoch {epoch}, and not {stream.epoch}"
+    return not_local_error(stream, f"the bridge of its tag {failure}")
 
 
-def not_local_error(stream: DiscoveredStream, but: str = "no bridge has brought it here") -> StreamNotLocal:
+def uri_fault(uri: str) -> str | None:
+    """Why a discovered fallback URI is not used; None if it can be."""
+    try:
+        values = parse_qs(urlsplit(uri).query, strict_parsing=True)
+    except ValueError as error:
+        return str(error)
+    for key in ("payload", "control"):
+        channel = Channel.parse(values.get(key, [""])[0])
+        if (
+            channel is None
+            or channel.media != "udp"
+            or not set(channel.parameters) <= set(_CHANNEL_PARAMETERS)
+        ):
+            return (
+                f"its {key} channel is not a plain UDP channel; allowed parameters are "
+                f"{', '.join(_CHANNEL_PARAMETERS)}"
+            )
+    return None
+
+
+def not_local_error(
+    stream: DiscoveredStream, reason: str = "no bridge has a copy of it here"
+) -> StreamNotLocal:
+    """The error for a stream of another host that cannot be read here."""
     return StreamNotLocal(
-        f"{stream} is not on this media driver, so that its memory cannot be mapped here, and {but}; run "
-        f"tensorpool bridge on both machines with a mapping of source_stream_id {stream.stream_id}, and ask "
+        f"{stream} is not on this media driver, so that its memory cannot be mapped here, and {reason}; run "
+        f"tensorpool bridge on both hosts with a mapping of source_stream_id {stream.stream_id}, and ask "
         "by the same name",
         stream_id=stream.stream_id,
         driver_instance_id=stream.driver_instance_id,
     )
 
 
-_ANNOUNCES: Final = "aeron:ipc?tether=false"
-_AGAIN_S: Final = 0.05
-_LOOK_S: Final = 0.002
-_SHORTEST_S, _ONE_QUESTION_S = 0.25, 1.0
-LAYOUT_VERSION: Final = 1
-
-
-class WithDiscovery(ContextPart):
-    """The part of a context that looks for streams."""
-
-    _discovery: DiscoverySettings
-    _finder: DiscoveryClient | None
-    _own_finder: DiscoveryClient | None
-    _siblings: dict[int, Context]
-    _sibling: Callable[..., Context]
-    _terms: LeaseOptions
-    _announce_period_ns: int
-    aeron_dir: str
-    mode: Mode
-    stream_ids: StreamIds
-
-    def discover(
-        self,
-        *,
-        name: str | None = None,
-        tags: Sequence[str] = (),
-        stream_id: int | None = None,
-        producer_id: int | None = None,
-        data_source_id: int | None = None,
-        timeout: float | None = None,
-    ) -> list[DiscoveredStream]:
-        """The streams that fit all that is given; all streams, if nothing is.
-
-        Asks the driver, or the registries that `[discovery]` names. Names and tags are compared byte for
-        byte. A stream that is found is there as far as anybody knows: that says nothing of who may attach to
-        it. Raises NoProvider if nobody answers within `timeout` seconds.
-        """
-        wanted = make_filter(
-            name=name, tags=tags, stream_id=stream_id, producer_id=producer_id, data_source_id=data_source_id
-        )
-        return self._client().find(wanted, timeout=self._patience(timeout))
-
-    def discover_async(self, **wanted: Any) -> Coroutine[Any, Any, list[DiscoveredStream]]:
-        """`discover` for asyncio: the waiting is done on a thread, the loop stays free."""
-        self._conductor.status()  # raises in a forked child, and not only when it is awaited
-        return asyncio.to_thread(self.discover, **wanted)
-
-    def _patience(self, timeout: float | None) -> float:
-        return self._discovery.timeout_ns / 1e9 if timeout is None else timeout
-
-    def _client(self) -> DiscoveryClient:
-        self._check_open()
-        if self._finder is None:
-            to = routes(self._discovery, self.stream_ids.control)
-            self._finder = DiscoveryClient(self._conductor, to, client_id=self._discovery.client_id)
-        return self._finder
-
-    # --- the way from a name to a consumer
-
-    def _consumer_by_name(
-        self,
-        name: str | None,
-        tags: Sequence[str],
-        timeout: float | None,
-        attach: Callable[..., Consumer],
-    ) -> Consumer:
-        wanted = make_filter(name=name, tags=tags)
-        deadline = time.monotonic() + self._patience(timeout)
-        why: DiscoveryError | AttachError | None = None
-        while True:
-            outcome = self._try(wanted, deadline, attach)
-            if isinstance(outcome, Consumer):
-                return outcome
-            # That the last question of several was not answered in time says less than what was said before.
-            why = outcome if why is None or not isinstance(outcome, NoProvider) else why
-            if time.monotonic() >= deadline:
-                raise why
-            time.sleep(_AGAIN_S)
-
-    def _try(
-        self, wanted: Filter, deadline: float, attach: Callable[..., Consumer]
-    ) -> Consumer | DiscoveryError | AttachError:
-        """A consumer, or why there is none as yet. Raises what will not change."""
-        remaining = deadline - time.monotonic()
-        try:
-            found = self._client().find(wanted, timeout=min(max(remaining, _SHORTEST_S), _ONE_QUESTION_S))
-        except NoProvider as error:
-            return error
-        if not found:
-            return StreamNotFound(f"no stream {_described(wanted)} was there in time; {_LOOK_FOR_IT}")
-        here = [one for one in found if self._is_here(one) is not False]
-        # What a bridge has brought here has the same name, and registries need not know of it.
-        here = here or self._brought_here(wanted, deadline)
-        if not here:
-            return self._from_elsewhere(_only(found, wanted), deadline, attach)
-        stream = _only(here, wanted)
-        if self._is_here(stream) is None and not self._is_announced(stream):
-            return self._from_elsewhere(stream, deadline, attach)
-        return self._attached(stream, attach)
-
-    def _brought_here(self, wanted: Filter, deadline: float) -> list[DiscoveredStream]:
-        """What the driver here has of that name, where others were asked first."""
-        if self._discovery.channel is None or self.mode == "standalone":
-            return []
-        if self._own_finder is None:
-            own = replace(self._discovery, channel=None, replicas=(), response_channel=None)
-            to = routes(own, self.stream_ids.control)
-            self._own_finder = DiscoveryClient(self._conductor, to, client_id=own.client_id)
-        remaining = deadline - time.monotonic()
-        try:
-            return self._own_finder.find(wanted, timeout=min(max(remaining, _SHORTEST_S), _ONE_QUESTION_S))
-        except DiscoveryError:
-            return []
-
-    def _from_elsewhere(
-        self, stream: DiscoveredStream, deadline: float, attach: Callable[..., Consumer]
-    ) -> Consumer | StreamNotLocal:
-        uri = stream.fallback_uri
-        if uri is None:
-            return not_local_error(stream)
-        return consume_from_bridge(self, stream, uri, deadline, attach)  # type: ignore[arg-type]
-
-    def _attached(
-        self, stream: DiscoveredStream, attach: Callable[..., Consumer]
-    ) -> Consumer | DiscoveryError | AttachError:
-        if stream.layout_version != LAYOUT_VERSION:
-            raise DiscoveryError(
-                f"{stream} has layout version {stream.layout_version}; {LAYOUT_VERSION} is known here"
-            )
-        consumer = attach(self._home_of(stream), stream.stream_id)
-        lease = consumer.lease() or {}
-        deadline = time.monotonic() + 3 * self._announce_period_ns / 1e9
-        while lease.get("granted") and consumer.epoch is None and time.monotonic() < deadline:
-            time.sleep(_LOOK_S)
-        if consumer.epoch == stream.epoch:
-            return consumer
-        mapped = consumer.epoch
-        consumer.close()
-        if not lease.get("granted"):
-            code, why = lease.get("code") or "NO_ANSWER", lease.get("message") or ""
-            return attach_error(stream.stream_id, code, why, self._terms)
-        return StreamNotFound(
-            f"{stream} was found in epoch {stream.epoch}, and its driver has {mapped or 'none'}; ask again"
-        )
-
-    def _home_of(self, stream: DiscoveredStream) -> Context:
-        """The connection to the stream's own driver: this one, or another on the same media driver."""
-        control = stream.control_stream_id
-        if self.mode != "standalone" and control == self.stream_ids.control:
-            return self  # type: ignore[return-value]
-        sibling = self._siblings.get(control)
-        if sibling is None:
-            sibling = self._siblings[control] = self._sibling(
-                stream_ids=replace(self.stream_ids, control=control),
-                terms=replace(self._terms, control_stream_id=control),
-            )
-        return sibling
-
-    def _is_here(self, stream: DiscoveredStream) -> bool | None:
-        """Whether its driver is on this media driver; None if that cannot be said."""
-        if not is_ipc(stream.control_channel):
-            return False
-        if self._discovery.channel is None:
-            # The driver itself has said so, on its own control stream.
-            return True
-        place = namespace_on(self.aeron_dir, stream.control_stream_id)
-        if place is None:
-            # Who it is decides, if that can be told: on its own machine such a stream needs no bridge.
-            return False if stream.needs_bridge else None
-        wanted = stream.driver_instance_id
-        return place == wanted or place.endswith(f".{wanted}")
-
-    def _is_announced(self, stream: DiscoveredStream) -> bool:
-        """Whether it is announced here, in that epoch. For drivers that do not say who they are."""
-        ear = _native.Subscription(self._conductor, _ANNOUNCES, self.stream_ids.announce)
-        deadline = time.monotonic() + 3 * self._announce_period_ns / 1e9
-        try:
-            while time.monotonic() < deadline:
-                for message in ear.poll(256):
-                    try:
-                        said = ShmPoolAnnounce.decode(message)
-                    except CodecError:
-                        continue
-                    if (said.stream_id, said.epoch) == (stream.stream_id, stream.epoch):
-                        return True
-                time.sleep(_LOOK_S)
-            return False
-        finally:
-            ear.close()
-
-    def _close_finder(self) -> None:
-        for finder in (self._finder, self._own_finder):
-            if finder is not None:
-                finder.close()
-
-
-_LOOK_FOR_IT = "see what there is with tensorpool discover"
-
-
-def check_by_name(stream_id: int | None, name: str | None, tags: Sequence[str]) -> None:
-    """A consumer has a stream id, or a name or tags. Raises ConfigError."""
+def check_stream_reference(stream_id: int | None, name: str | None, tags: Sequence[str]) -> None:
+    """Raises ConfigError unless there is either a stream id, or a name or tags."""
     if (stream_id is None) == (name is None and not tags):
         raise ConfigError(
             "give a stream id, or a name or tags to find it by, as in consumer(name='camera-1')"
         )
 
 
-def _described(wanted: Filter) -> str:
-    from ..attributes.tags import from_wire
+def fallback_stream_id(uri: str) -> int:
+    """The stream id of a fallback URI. Raises ConfigError."""
+    try:
+        _instance_id, _payload, _control, stream_id = _native.parse_fallback(uri)
+    except ValueError as error:
+        raise ConfigError(f"fallback_uri {uri!r}: {error}") from None
+    return stream_id
 
-    words = [f"named {from_wire(wanted.name)!r}"] if wanted.name else []
-    words += [f"tagged {', '.join(sorted(map(from_wire, wanted.tags)))}"] if wanted.tags else []
-    return " and ".join(words)
+
+def _describe(query: Filter) -> str:
+    parts = [f"named {from_wire(query.name)!r}"] if query.name else []
+    parts += [f"tagged {', '.join(sorted(map(from_wire, query.tags)))}"] if query.tags else []
+    return " and ".join(parts)
 
 
-def _only(found: list[DiscoveredStream], wanted: Filter) -> DiscoveredStream:
-    """The one that is meant: the one with a producer, if only one has. Raises AmbiguousStream."""
-    chosen = [one for one in found if one.has_producer] or found
-    if len(chosen) > 1:
+def _choose(streams: list[DiscoveredStream], query: Filter) -> DiscoveredStream:
+    """The only stream; of several, the only one with a producer. Raises AmbiguousStream."""
+    candidates = [stream for stream in streams if stream.has_producer] or streams
+    if len(candidates) > 1:
         raise AmbiguousStream(
-            f"{len(chosen)} streams are {_described(wanted)}: {', '.join(map(str, chosen))}; add tags, "
+            f"{len(candidates)} streams are {_describe(query)}: {', '.join(map(str, candidates))}; add tags, "
             "or attach by stream id"
         )
-    return chosen[0]
+    return candidates[0]

@@ -1,6 +1,7 @@
-"""`tensorpool.open()`: from configuration and arguments to a context.
+"""`tensorpool.open()`: configuration and arguments into a context.
 
-`tensorpool.service("recorder")` and `tensorpool.discover()` without a context: for scripts and prompts.
+Also `tensorpool.service("recorder")` and `tensorpool.discover()`, which use a shared context: for scripts and
+interactive sessions.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Final, Literal, TypeVar, get_args
 
 from .. import service as service_module
 from ..client import LeaseOptions, PerConsumerStreams, ReportOptions
@@ -24,15 +25,15 @@ from ..runtime.config.sources import FILE_VARIABLE
 from ..service import ServiceClient
 from ..service.client import DEFAULT_TIMEOUT_S
 from ..service.config import ServiceSettings
-from ..transport import StreamIds, default_aeron_dir
-from ..transport.channels import ServiceStreams
+from ..transport import ConnectionOptions, ServiceStreams, StreamIds, default_aeron_dir
 from .config import AeronSettings, ContextSettings, ShmSettings
-from .context import Context
+from .context import Context, ContextOptions
 from .driver_host import Mode
 
 _T = TypeVar("_T")
-_SHORTEST_S, _LONGEST_S = 0.01, 86_400.0
-_NAMESPACE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
+_MIN_TIMEOUT_S: Final = 0.01
+_MAX_TIMEOUT_S: Final = 86_400.0
+_NAMESPACE: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 
 
 def open(
@@ -50,18 +51,18 @@ def open(
     driver_timeout: float | None = None,
     announce_period: float | None = None,
 ) -> Context:
-    """Connects this process; with nothing running, everything needed is embedded.
+    """Connects this process to a media driver and an SHM driver; without running drivers it embeds both.
 
-    `mode="auto"` attaches to the driver that runs for this namespace, else embeds one here, and takes over
-    from another program's embedded one when that ends. "driver" only ever attaches, to a media driver
-    too; "embedded" has its own or fails; "standalone" does without: each producer owns and announces its
-    memory, and nobody needs a lease.
+    `mode="auto"` attaches to the driver that runs for this namespace, or embeds one in this process; when an
+    embedded driver of another program ends, this process embeds the next. "driver" only attaches, to a media
+    driver too. "embedded" embeds a driver or fails. "standalone" uses no driver: each producer creates and
+    announces its own regions, and there are no leases.
 
     `media_driver="auto"` embeds Aeron's media driver if none runs in `aeron_dir` (Aeron's default for this
-    user), and does so again if it dies; "external" only ever attaches. Regions are mapped below
-    `allowed_base_dirs` (the base dir, if not given) and nowhere else. What is not given comes from the TOML
-    file `config`, its tables `[context]`, `[aeron]`, `[shm]`, `[driver]`, `[discovery]` and `[service]`, and
-    from the environment (`TENSORPOOL_AERON__DIR`).
+    user), and again if that one dies; "external" only connects. Regions are mapped only below
+    `allowed_base_dirs` (default: the base directory). All other values come from the TOML file `config`, its
+    tables `[context]`, `[aeron]`, `[shm]`, `[driver]`, `[discovery]` and `[service]`, and from the
+    environment (`TENSORPOOL_AERON__DIR`).
     """
     if mode not in (*get_args(Mode), None):
         raise ConfigError(f"mode {mode!r}: use 'auto', 'driver', 'embedded' or 'standalone'")
@@ -69,68 +70,74 @@ def open(
         raise ConfigError(f"media_driver {media_driver!r}: use 'auto' or 'external'")
     loaded = config if isinstance(config, Config) else load_config(config)
     aeron, shm, service = loaded[AeronSettings], loaded[ShmSettings], loaded[ServiceSettings]
-    chosen: ContextSettings = loaded[ContextSettings]
+    context: ContextSettings = loaded[ContextSettings]
     base = Path(shm_base_dir or shm.base_dir)
     allowed = shm.allowed_base_dirs if allowed_base_dirs is None else allowed_base_dirs
     if not base.is_dir():
-        raise ConfigError(f"shm_base_dir {str(base)!r}: no such directory; make it, or use /dev/shm")
+        raise ConfigError(f"shm_base_dir {str(base)!r}: no such directory; create it, or use /dev/shm")
     ids = stream_ids or _stream_ids(aeron)
-    period = _seconds("announce_period", announce_period, aeron.announce_period_ns)
-    return Context(
-        mode=mode or chosen.mode,
-        aeron_dir=str(aeron_dir or aeron.dir or default_aeron_dir()),
-        embed=_embeds_media_driver(mode or chosen.mode, media_driver, aeron.media_driver),
-        aeron_dir_mode=aeron.dir_mode,
-        namespace=_checked_namespace(namespace or shm.namespace),
+    options = ContextOptions(
+        mode=mode or context.mode,
+        namespace=_check_namespace(namespace or shm.namespace),
         shm_base_dir=base,
-        allowed_base_dirs=[Path(path) for path in allowed] or [base],
-        stream_ids=ids,
-        service_streams=service_streams or service.streams(),
+        connection=ConnectionOptions(
+            aeron_dir=str(aeron_dir or aeron.dir or default_aeron_dir()),
+            embed_media_driver=_embeds_media_driver(mode or context.mode, media_driver, aeron.media_driver),
+            aeron_dir_mode=aeron.dir_mode,
+            allowed_base_dirs=tuple(Path(path) for path in allowed) or (base,),
+            stream_ids=ids,
+            services=service_streams or service.streams(),
+            connect_timeout_s=_seconds("connect_timeout", connect_timeout, aeron.connect_timeout_ns),
+            driver_timeout_s=_seconds("driver_timeout", driver_timeout, aeron.driver_timeout_ns),
+            announce_period_ns=int(
+                _seconds("announce_period", announce_period, aeron.announce_period_ns) * 1e9
+            ),
+            report_period_ns=context.hello_period_ns,
+        ),
         service_token=service.token,
-        driver_settings=loaded[DriverSettings],
+        driver=loaded[DriverSettings],
         discovery=_or_defaults(loaded, DiscoverySettings),
-        terms=LeaseOptions(
-            keepalive_ns=chosen.keepalive_ns,
-            announce_period_ns=int(period * 1e9),
-            attach_timeout_ns=chosen.attach_timeout_ns,
-            retry_ns=chosen.attach_retry_ns,
-            revision=chosen.attach_revision,
+        lease=LeaseOptions(
+            keepalive_ns=context.keepalive_ns,
+            attach_timeout_ns=context.attach_timeout_ns,
+            retry_ns=context.attach_retry_ns,
+            revision=context.attach_revision,
             control_stream_id=ids.control,
         ),
         descriptor_term_bytes=aeron.descriptor_term_bytes,
-        streams=PerConsumerStreams(
-            channels=chosen.own_channels,
-            descriptor_ids=(chosen.own_descriptor_first, chosen.own_descriptor_last),
-            control_ids=(chosen.own_control_first, chosen.own_control_last),
-            period_ns=chosen.hello_period_ns,
-            progress_interval_ns=chosen.progress_interval_ns,
-            progress_bytes=chosen.progress_step_bytes,
+        per_consumer_streams=PerConsumerStreams(
+            channels=context.per_consumer_channels,
+            descriptor_ids=context.per_consumer_descriptor_ids,
+            control_ids=context.per_consumer_control_ids,
+            progress_interval_ns=context.progress_interval_ns,
+            progress_bytes=context.progress_step_bytes,
         ),
         reports=ReportOptions(
-            latency=chosen.tell_latency, counters=chosen.aeron_counters, accounts=chosen.tell_accounts
+            latency=context.report_latency, counters=context.aeron_counters, ledgers=context.report_status
         ),
-        connect_timeout=_seconds("connect_timeout", connect_timeout, aeron.connect_timeout_ns),
-        driver_timeout=_seconds("driver_timeout", driver_timeout, aeron.driver_timeout_ns),
-        announce_period=period,
     )
+    return Context(options)
 
 
 def _embeds_media_driver(mode: Mode, given: str | None, configured: str) -> bool:
-    """Who only ever attaches to a driver has no use for a media driver without one, and a service must not
-    come to depend on some program's."""
+    """Whether to embed a media driver; by default not in mode "driver".
+
+    Without a running SHM driver such a context could not use the media driver, and services must not depend
+    on the media driver of some program.
+    """
     return given == "auto" or (given is None and configured == "auto" and mode != "driver")
 
 
 def load_config(file: str | Path | None) -> Config:
-    """The tables that a connection reads: from the file, or `$TENSORPOOL_CONFIG`, and the environment."""
-    named = file or os.environ.get(FILE_VARIABLE)
-    path = Path(named) if named else None
+    """The tables that `open` reads, from the file (or `$TENSORPOOL_CONFIG`) and the environment."""
+    name = file or os.environ.get(FILE_VARIABLE)
+    path = Path(name) if name else None
     tables = (ContextSettings, AeronSettings, ShmSettings, ServiceSettings, DriverSettings, DiscoverySettings)
     return Config.load(*tables, file=path)
 
 
 def _or_defaults(config: Config, table: type[_T]) -> _T:
-    """A table that a program which loads its own configuration may have left out."""
+    """A table, or its defaults: a program that loads its own configuration may not have loaded it."""
     try:
         return config[table]
     except KeyError:
@@ -140,12 +147,12 @@ def _or_defaults(config: Config, table: type[_T]) -> _T:
 def _seconds(name: str, given: float | None, configured_ns: int) -> float:
     if given is None:
         return configured_ns / 1e9
-    if not _SHORTEST_S <= given <= _LONGEST_S:
-        raise ConfigError(f"{name} {given!r}: use {_SHORTEST_S} to {_LONGEST_S:.0f} seconds")
+    if not _MIN_TIMEOUT_S <= given <= _MAX_TIMEOUT_S:
+        raise ConfigError(f"{name} {given!r}: use {_MIN_TIMEOUT_S} to {_MAX_TIMEOUT_S:.0f} seconds")
     return given
 
 
-def _checked_namespace(name: str) -> str:
+def _check_namespace(name: str) -> str:
     if not _NAMESPACE.fullmatch(name):
         raise ConfigError(f"namespace {name!r}: use 1 to 64 of letters, digits, - _ . and no leading dot")
     return name
@@ -161,7 +168,8 @@ def _stream_ids(aeron: AeronSettings) -> StreamIds:
     )
 
 
-_shared: dict[str | None, Context] = {}
+# Contexts of `service` and `discover` by media driver directory; closed at exit.
+_shared_contexts: dict[str | None, Context] = {}
 
 
 def service(
@@ -172,15 +180,16 @@ def service(
     timeout: float = DEFAULT_TIMEOUT_S,
     aeron_dir: str | None = None,
 ) -> ServiceClient:
-    """A client of a running service, on a context that is shared by all such calls and closed at the end."""
-    return _context(aeron_dir).service(name, instance=instance, token=token, timeout=timeout)
+    """A client of a running service, on a context that all such calls share; it is closed at exit."""
+    return _shared_context(aeron_dir).service(name, instance=instance, token=token, timeout=timeout)
 
 
-def _context(aeron_dir: str | None) -> Context:
-    context = _shared.get(aeron_dir)
+def _shared_context(aeron_dir: str | None) -> Context:
+    context = _shared_contexts.get(aeron_dir)
     if context is None or context.closed:
-        # Never embeds a driver of either kind: what is asked for runs already, or is not there.
-        context = _shared[aeron_dir] = open("standalone", aeron_dir=aeron_dir, media_driver="external")
+        # Embeds no driver of either kind: services and streams of other programs need running drivers.
+        context = open("standalone", aeron_dir=aeron_dir, media_driver="external")
+        _shared_contexts[aeron_dir] = context
     return context
 
 
@@ -194,11 +203,11 @@ def discover(
     timeout: float | None = None,
     aeron_dir: str | None = None,
 ) -> list[DiscoveredStream]:
-    """The streams that fit all that is given, on a context that is shared by all such calls.
+    """The streams that match all arguments, found with a context that all such calls share.
 
-    See `Context.discover`; `ctx.consumer(name=…)` goes all the way to the frames.
+    See `Context.discover`; `ctx.consumer(name=…)` also opens a consumer.
     """
-    return _context(aeron_dir).discover(
+    return _shared_context(aeron_dir).discover(
         name=name,
         tags=tags,
         stream_id=stream_id,
@@ -208,14 +217,14 @@ def discover(
     )
 
 
-async def discover_async(**wanted: Any) -> list[DiscoveredStream]:
-    """`discover` for asyncio: the waiting is done on a thread, the loop stays free."""
-    return await asyncio.to_thread(discover, **wanted)
+async def discover_async(**query: Any) -> list[DiscoveredStream]:
+    """`discover` for asyncio: waits on a thread, and the event loop stays free."""
+    return await asyncio.to_thread(discover, **query)
 
 
 class _CallableModule(ModuleType):
     __call__ = staticmethod(service)
 
 
-# `tensorpool.service` is the package of the control plane and, called, the way to a client.
+# `tensorpool.service` is the package of services, and can be called for a client of one.
 sys.modules[service_module.__name__].__class__ = _CallableModule

@@ -1,4 +1,4 @@
-"""The demonstration: real processes, real shared memory, and a ledger that adds up."""
+"""`tensorpool demo`: real processes, real shared memory, and a ledger that adds up."""
 
 from .run import run
 

@@ -1,4 +1,4 @@
-"""The camera's process: writes frames into their slots at a steady pace, then gives its ledger."""
+"""The camera process: writes frames into their slots at a steady rate, then reports its ledger."""
 
 from __future__ import annotations
 
@@ -7,41 +7,57 @@ import sys
 import time
 
 from ..client import Producer
-from .processes import DTYPE, NAME, NSLOTS, POOL, SHAPE, Reports, Role, fill_pattern, role_arguments, was_told
+from .processes import (
+    DTYPE,
+    NAME,
+    NSLOTS,
+    POOL,
+    SHAPE,
+    DemoOptions,
+    Reports,
+    fill_pattern,
+    has_command,
+    parse_options,
+)
 
 
-def run_camera(role: Role, reports: Reports) -> None:
-    # The driver is there when the director says so.
+def run_camera(options: DemoOptions, reports: Reports) -> None:
+    """Publishes frames for the time in the options, or until the parent stops it."""
+    # The parent sends the first line when the driver runs.
     sys.stdin.readline()
-    with role.attach() as ctx, ctx.producer(role.stream_id, pools=[POOL], nslots=NSLOTS, name=NAME) as camera:
-        reports.say("ready", pid=os.getpid(), **_standing(camera))
-        # The others have mapped the stream at the next word; one more ends it early.
+    with (
+        options.attach() as ctx,
+        ctx.producer(options.stream_id, pools=[POOL], nslots=NSLOTS, name=NAME) as camera,
+    ):
+        reports.send("ready", pid=os.getpid(), **_lease_and_epoch(camera))
+        # The parent sends the second line when all consumers have mapped the epoch; a third stops the camera.
         sys.stdin.readline()
-        start, frames = time.monotonic(), max(1, round(role.seconds * role.fps))
+        start, frames = time.monotonic(), max(1, round(options.seconds * options.fps))
         for number in range(frames):
-            if (ahead := start + number / role.fps - time.monotonic()) > 0:
+            if (ahead := start + number / options.fps - time.monotonic()) > 0:
                 time.sleep(ahead)
             with camera.claim(SHAPE, DTYPE) as slot:
                 fill_pattern(slot.array, number)
-            if reports.due():
-                if was_told():
+            if reports.is_due():
+                if has_command():
                     sys.stdin.readline()
                     break
-                reports.say("sample", frames=number + 1, bytes=camera.ledger().bytes, **_standing(camera))
+                sent = camera.ledger().bytes
+                reports.send("sample", frames=number + 1, bytes=sent, **_lease_and_epoch(camera))
         ledger = camera.ledger()
-        reports.say(
+        reports.send(
             "ledger",
             committed=ledger.committed,
             published=ledger.published,
             unpublished={reason: n for reason, n in ledger.unpublished.items() if n},
             balanced=ledger.balanced,
         )
-        # The memory stays until the consumers have drained the stream.
+        # The regions have to exist until the consumers have drained the stream.
         sys.stdin.readline()
 
 
-def _standing(camera: Producer) -> dict[str, str | None]:
-    """Its lease and the epoch that it writes. 64-bit numbers are text in JSON."""
+def _lease_and_epoch(camera: Producer) -> dict[str, str | None]:
+    """Both as text: JSON numbers are not exact beyond 53 bits."""
     lease = camera.lease() or {}
     return {"lease": _text(lease.get("lease_id")), "epoch": _text(camera.epoch)}
 
@@ -51,4 +67,4 @@ def _text(number: int | None) -> str | None:
 
 
 if __name__ == "__main__":
-    run_camera(role_arguments(), Reports())
+    run_camera(parse_options(), Reports())

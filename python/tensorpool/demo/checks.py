@@ -1,15 +1,7 @@
-"""The joined ledger: every frame that a camera committed, and what became of it at each viewer. Pure.
+"""The checks of the demo: the joined ledger, the kill of the camera, recording, replay, Spark, whole system.
 
-The camera's death on purpose: what it had committed, who noticed when, and how all went on.
-
-The recording played back by another process, and each frame held against its checksum on disk.
-
-The recording as Spark sees it: counted and checked by a streaming query, and taken to tables by a
-pipeline.
-
-What is in the recording at the end: looked at file by file, and held against what was filmed.
-
-The ledger of the whole system, at the end of a demo: what everybody told, joined by a mere listener.
+Every frame that a camera committed has to be accounted for at each viewer, in the recording, in the replay
+and in the tables of the pipeline. Each check returns its faults as text; without faults the demo succeeds.
 """
 
 from __future__ import annotations
@@ -30,8 +22,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from rich.table import Table
-
 from .. import _native, recording
 from ..client import ReportOptions
 from ..context import Context
@@ -42,13 +32,27 @@ from ..shm.epoch_files import HEADER_RING
 from ..shm.slots import read_ring
 from .processes import NSLOTS, TIMEOUT_S, ChildProcess, DemoEnvironment, DemoFailed, matches_pattern
 
-# A camera writes one frame at a time: between its commit and its descriptor there is one at most.
-_MOST_IN_FLIGHT = 1
+REPLAY_SPEED: Final = 4.0
+REPLAY_NSLOTS: Final = 32
+"""Deep enough that a consumer which is delayed for a moment misses no frame."""
+REPLAY_STREAM_ID: Final = 10_001
+
+_MAX_IN_FLIGHT: Final = 1
+"""A camera writes one frame at a time: at most one is committed and has no descriptor yet."""
+_MAX_CHECKED_FRAMES: Final = 5_000
+"""Of a long recording only the first frames are compared pixel by pixel, which takes time."""
+_LAST_FRAME_S: Final = 1.0
+"""How long after the camera's end a viewer may still receive its first frame."""
+_SPARK_TIMEOUT_S: Final = 300.0
+_POLL_S: Final = 0.02
+_SETTLE_S: Final = 20.0
+
+# --- the joined ledger (pure)
 
 
 @dataclass(frozen=True, slots=True)
 class ViewerLedger:
-    """One epoch at one viewer."""
+    """The ledger of one viewer for one epoch."""
 
     received: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
@@ -56,42 +60,44 @@ class ViewerLedger:
     balanced: bool = True
 
     @property
-    def heard(self) -> int:
-        """Frames that the viewer knows of."""
+    def accounted(self) -> int:
+        """Frames that the viewer received or dropped."""
         return self.received + sum(self.dropped.values())
 
 
 @dataclass(frozen=True, slots=True)
 class CameraEpoch:
-    """One life of the camera. Killed, it told nothing: `committed` is what its ring says."""
+    """One epoch of the camera and its viewers. Of a killed camera, `committed` is counted in its ring."""
 
     epoch: str
     committed: int
-    pages: dict[str, ViewerLedger]
+    viewers: dict[str, ViewerLedger]
     was_killed: bool = False
     half_written: int = 0
     published: int | None = None
     unpublished: dict[str, int] = field(default_factory=dict)
 
-    def in_flight(self, page: ViewerLedger) -> int:
-        """Committed, and the descriptor had not left when the camera died."""
-        return self.committed - page.heard
+    def in_flight(self, viewer: ViewerLedger) -> int:
+        """Frames that were committed, and whose descriptor was not published when the camera died."""
+        return self.committed - viewer.accounted
 
     def faults(self) -> list[str]:
-        found = []
+        """Why the epoch does not add up."""
+        faults = []
         if self.published is not None and self.committed != self.published + sum(self.unpublished.values()):
-            found.append("the camera's frames do not add up")
-        most = _MOST_IN_FLIGHT if self.was_killed else 0
-        for name, page in self.pages.items():
-            if page.torn:
-                found.append(f"the {name} saw {page.torn} torn frames")
-            if not page.balanced:
-                found.append(f"the {name}'s frames do not add up")
-            if not 0 <= self.in_flight(page) <= most:
-                found.append(f"the {name} accounts for {page.heard} of {self.committed} frames")
-        return [f"epoch {self.epoch}: {fault}" for fault in found]
+            faults.append("the camera's frames do not add up")
+        limit = _MAX_IN_FLIGHT if self.was_killed else 0
+        for name, viewer in self.viewers.items():
+            if viewer.torn:
+                faults.append(f"the {name} received {viewer.torn} torn frames")
+            if not viewer.balanced:
+                faults.append(f"the {name}'s frames do not add up")
+            if not 0 <= self.in_flight(viewer) <= limit:
+                faults.append(f"the {name} accounts for {viewer.accounted} of {self.committed} frames")
+        return [f"epoch {self.epoch}: {fault}" for fault in faults]
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
+        """The entry of the demo's JSON output."""
         return {
             "epoch": self.epoch,
             "committed": self.committed,
@@ -101,303 +107,185 @@ class CameraEpoch:
             "unpublished": self.unpublished,
             "viewers": {
                 name: {
-                    "received": page.received,
-                    "dropped": page.dropped,
-                    "in_flight": self.in_flight(page),
-                    "torn": page.torn,
+                    "received": viewer.received,
+                    "dropped": viewer.dropped,
+                    "in_flight": self.in_flight(viewer),
+                    "torn": viewer.torn,
                 }
-                for name, page in self.pages.items()
+                for name, viewer in self.viewers.items()
             },
         }
 
 
-def pages_of(epoch: str, ledgers: dict[str, dict[str, Any]]) -> dict[str, ViewerLedger]:
-    """What each viewer wrote about one epoch; nothing heard is a page too."""
-    found = {}
-    for name, ledger in ledgers.items():
-        one = next((page for page in ledger["pages"] if page["epoch"] == epoch), None)
-        found[name] = (
+def viewer_ledgers(epoch: str, reports: dict[str, dict[str, Any]]) -> dict[str, ViewerLedger]:
+    """The ledger of each viewer for one epoch, from its report; empty for an epoch that it never received."""
+    ledgers = {}
+    for name, report in reports.items():
+        entry = next((entry for entry in report["epochs"] if entry["epoch"] == epoch), None)
+        ledgers[name] = (
             ViewerLedger()
-            if one is None
-            else ViewerLedger(one["received"], one["dropped"], one["torn"], one["balanced"])
+            if entry is None
+            else ViewerLedger(entry["received"], entry["dropped"], entry["torn"], entry["balanced"])
         )
-    return found
+    return ledgers
 
 
-def all_faults(books: Sequence[CameraEpoch], ledgers: dict[str, dict[str, Any]]) -> list[str]:
-    """Everything that does not add up, over all epochs."""
-    found = [fault for book in books for fault in book.faults()]
-    for before, after in pairwise(books):
+def find_faults(epochs: Sequence[CameraEpoch], reports: dict[str, dict[str, Any]]) -> list[str]:
+    """Why the ledgers of all epochs do not add up."""
+    faults = [fault for epoch in epochs for fault in epoch.faults()]
+    for before, after in pairwise(epochs):
         if int(after.epoch) <= int(before.epoch):
-            found.append(f"epoch {after.epoch} is not above {before.epoch}")
-    known = {book.epoch for book in books}
-    for name, ledger in ledgers.items():
-        strange = [page["epoch"] for page in ledger["pages"] if page["epoch"] not in known]
-        if strange:
-            found.append(f"the {name} heard of epochs that nobody filmed: {', '.join(strange)}")
-    return found
+            faults.append(f"epoch {after.epoch} is not above {before.epoch}")
+    known = {epoch.epoch for epoch in epochs}
+    for name, report in reports.items():
+        unknown = [entry["epoch"] for entry in report["epochs"] if entry["epoch"] not in known]
+        if unknown:
+            faults.append(f"the {name} has epochs that no camera published: {', '.join(unknown)}")
+    return faults
 
 
-# How long after the last frame a viewer may still get its first.
-_LAST_CALL_S = 1.0
+# --- the kill of the camera
 
 
 @dataclass(frozen=True, slots=True)
 class RingCount:
-    """The truth about a dead writer, from the ring that it left."""
+    """The frames of a dead camera, counted in its header ring."""
 
     committed: int
     half_written: int
-    """Begun and never committed: no reader ever saw it."""
+    """Frames that were begun and never committed: no consumer can read them."""
 
 
 def count_ring(descriptor: int) -> RingCount:
-    """Sequences start at 0 and leave none out, so that the newest says how many there were."""
+    """Counts the frames of a header ring. Sequences start at 0 without gaps: the newest gives the count."""
     ring = read_ring(descriptor, NSLOTS, None)
     if problems := [problem for slot in ring.slots for problem in slot.problems]:
-        raise DemoFailed(f"the ring of the killed camera is broken: {'; '.join(problems)}")
+        raise DemoFailed(f"the ring of the killed camera is damaged: {'; '.join(problems)}")
     newest = ring.newest_seq
     return RingCount(0 if newest is None else newest + 1, ring.count("in_progress"))
 
 
 @dataclass(slots=True)
 class KillReport:
-    """One kill and what followed it. Times are from the kill on."""
+    """The kill of the camera and the recovery. Times in milliseconds count from the kill."""
 
     pid: int
     lease: str
     epoch: str
     lease_s: float
-    """How long the lease would have lived on, had nobody noticed: its grace."""
+    """How long the lease would have lasted by its keepalives alone."""
     killed_ns: int
     ring: RingCount
-    noticed_ms: float
+    revoked_ms: float
     reason: str
     viewer_leases: dict[str, str | None]
     next_pid: int | None = None
     next_lease: str | None = None
     next_epoch: str | None = None
-    back_ms: float | None = None
-    told_ms: dict[str, float] = field(default_factory=dict)
-    frames_again_ms: dict[str, float] = field(default_factory=dict)
+    restarted_ms: float | None = None
+    unmapped_ms: dict[str, float] = field(default_factory=dict)
+    resumed_ms: dict[str, float] = field(default_factory=dict)
     leases_kept: bool = False
 
-    def after_ms(self, at_ns: int) -> float:
-        return (at_ns - self.killed_ns) / 1e6
+    def after_ms(self, time_ns: int) -> float:
+        """A time as milliseconds after the kill."""
+        return (time_ns - self.killed_ns) / 1e6
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
+        """The entry of the demo's JSON output."""
         return {
             "killed_process": self.pid,
             "lease_grace_s": self.lease_s,
-            "noticed_by_driver_ms": self.noticed_ms,
+            "noticed_by_driver_ms": self.revoked_ms,
             "driver_says": self.reason,
-            "viewers_told_ms": self.told_ms,
-            "camera_back_ms": self.back_ms,
-            "viewers_have_frames_again_ms": self.frames_again_ms,
+            "viewers_told_ms": self.unmapped_ms,
+            "camera_back_ms": self.restarted_ms,
+            "viewers_have_frames_again_ms": self.resumed_ms,
             "viewers_kept_their_leases": self.leases_kept,
             "camera_lease": [self.lease, self.next_lease],
             "epoch": [self.epoch, self.next_epoch],
         }
 
 
-def kill_camera(stage: DemoEnvironment) -> KillReport:
-    """Kills the camera and waits until the driver has noticed."""
-    camera = stage.camera
+def kill_camera(demo: DemoEnvironment) -> KillReport:
+    """Kills the camera and waits until the driver has revoked its lease."""
+    camera = demo.camera
     ready = camera.wait_for("ready", TIMEOUT_S)
-    # Opened before: the driver keeps a superseded directory for the grace, and this machine may stall.
-    descriptor = os.open(_directory(stage.driver, ready["epoch"]) / HEADER_RING, os.O_RDONLY | os.O_CLOEXEC)
+    # Opened before the kill: the driver keeps the directory of a past epoch only for the grace.
+    descriptor = os.open(_directory(demo.driver, ready["epoch"]) / HEADER_RING, os.O_RDONLY | os.O_CLOEXEC)
     try:
         killed_ns = time.monotonic_ns()
         camera.kill()
         ring = count_ring(descriptor)
     finally:
         os.close(descriptor)
-    ended = stage.driver.wait_for(f"ended-{ready['lease']}", TIMEOUT_S)
+    revoked = demo.driver.wait_for(f"revoked-{ready['lease']}", TIMEOUT_S)
     return KillReport(
         pid=camera.pid,
         lease=ready["lease"],
         epoch=ready["epoch"],
-        lease_s=stage.driver.wait_for("ready", TIMEOUT_S)["lease_s"],
+        lease_s=demo.driver.wait_for("ready", TIMEOUT_S)["lease_s"],
         killed_ns=killed_ns,
         ring=ring,
-        noticed_ms=(ended["noticed_ns"] - killed_ns) / 1e6,
-        reason=ended["words"] or ended["reason"],
-        viewer_leases=_leases(stage),
+        revoked_ms=(revoked["revoked_ns"] - killed_ns) / 1e6,
+        reason=revoked["message"] or revoked["reason"],
+        viewer_leases=_viewer_leases(demo),
     )
 
 
 def _directory(driver: ChildProcess, epoch: str) -> Path:
+    """The directory of an epoch, from the driver's samples."""
     deadline = time.monotonic() + TIMEOUT_S
-    while (said := driver.sample()).get("epoch") != epoch:
+    while (sample := driver.sample()).get("epoch") != epoch:
         if time.monotonic() > deadline:
-            raise DemoFailed(f"the driver says nothing of epoch {epoch}")
+            raise DemoFailed(f"the driver does not report epoch {epoch}")
         time.sleep(0.01)
-    return Path(said["directory"])
+    return Path(sample["directory"])
 
 
-def note_viewers_told(death: KillReport, stage: DemoEnvironment) -> None:
-    for viewer in stage.viewers:
-        told = viewer.wait_for(f"unmapped-{death.epoch}", TIMEOUT_S)
-        death.told_ms[viewer.name] = death.after_ms(told["happened_ns"])
+def wait_unmapped(kill: KillReport, demo: DemoEnvironment) -> None:
+    """Waits until every viewer has unmapped the epoch of the killed camera."""
+    for viewer in demo.viewers:
+        report = viewer.wait_for(f"unmapped-{kill.epoch}", TIMEOUT_S)
+        kill.unmapped_ms[viewer.name] = kill.after_ms(report["unmapped_ns"])
 
 
-def note_camera_back(death: KillReport, stage: DemoEnvironment) -> None:
-    ready = stage.camera.wait_for("ready", TIMEOUT_S)
-    death.next_pid, death.next_lease = ready["pid"], ready["lease"]
-    death.next_epoch, death.back_ms = ready["epoch"], death.after_ms(ready["at_ns"])
+def wait_restarted(kill: KillReport, demo: DemoEnvironment) -> None:
+    """Waits until the restarted camera is ready."""
+    ready = demo.camera.wait_for("ready", TIMEOUT_S)
+    kill.next_pid, kill.next_lease = ready["pid"], ready["lease"]
+    kill.next_epoch, kill.restarted_ms = ready["epoch"], kill.after_ms(ready["at_ns"])
 
 
-def note_frames_again(death: KillReport, stage: DemoEnvironment) -> None:
-    for viewer in stage.viewers:
-        if (first := _first_frame(viewer, stage.camera, death.next_epoch)) is not None:
-            death.frames_again_ms[viewer.name] = death.after_ms(first["at_ns"])
-    death.leases_kept = death.viewer_leases == _leases(stage)
+def wait_resumed(kill: KillReport, demo: DemoEnvironment) -> None:
+    """Waits until every viewer has received a frame of the new epoch."""
+    for viewer in demo.viewers:
+        if (first := _first_frame(viewer, demo.camera, kill.next_epoch)) is not None:
+            kill.resumed_ms[viewer.name] = kill.after_ms(first["at_ns"])
+    kill.leases_kept = kill.viewer_leases == _viewer_leases(demo)
 
 
 def _first_frame(viewer: ChildProcess, camera: ChildProcess, epoch: str | None) -> dict[str, Any] | None:
-    """Its first word of the new epoch; none if the camera has filmed all that it had to, and lost it."""
+    """The report of the first frame of an epoch; None if the camera has ended and the viewer got none."""
     deadline = time.monotonic() + TIMEOUT_S
-    while (first := viewer.heard(f"first-{epoch}")) is None and time.monotonic() < deadline:
+    while (first := viewer.report(f"first-{epoch}")) is None and time.monotonic() < deadline:
         viewer.check_alive()
-        if camera.heard("ledger") is not None:
-            deadline = min(deadline, time.monotonic() + _LAST_CALL_S)
+        if camera.report("ledger") is not None:
+            deadline = min(deadline, time.monotonic() + _LAST_FRAME_S)
         time.sleep(0.005)
     return first
 
 
-def _leases(stage: DemoEnvironment) -> dict[str, str | None]:
-    """Who holds which lease, as the viewers say."""
-    return {viewer.name: viewer.sample().get("lease") for viewer in stage.viewers}
+def _viewer_leases(demo: DemoEnvironment) -> dict[str, str | None]:
+    return {viewer.name: viewer.sample().get("lease") for viewer in demo.viewers}
 
 
-REPLAY_SPEED: Final = 4.0
-REPLAY_NSLOTS: Final = 32
-"""Deep enough that a viewer which is held up for a moment misses nothing."""
-REPLAY_STREAM_ID: Final = 10_001
-
-
-@dataclass(slots=True)
-class ReplayCheck:
-    """What came out of the replay."""
-
-    played: int = 0
-    equal: int = 0
-    wrong: int = 0
-    missed: int = 0
-    """Overwritten before they were looked at."""
-
-    def faults(self) -> list[str]:
-        found = []
-        if self.wrong:
-            found.append(f"the replay has {self.wrong} frames that are not what was recorded")
-        if self.equal + self.wrong + self.missed != self.played:
-            seen = self.equal + self.wrong + self.missed
-            found.append(f"the replay's viewer accounts for {seen} of {self.played} frames")
-        return found
-
-    def as_json(self) -> dict[str, Any]:
-        return {"played": self.played, "equal": self.equal, "wrong": self.wrong, "missed": self.missed}
-
-
-def play(stage: DemoEnvironment) -> ReplayCheck:
-    """Replays the recording into another stream, and compares."""
-    found = ReplayCheck()
-    with recording.open(stage.recording) as opened:
-        if stage.stream_id not in opened.streams:
-            return found
-        sums = [frame.crc32c for frame in opened.frames(stage.stream_id)]
-    if not sums:
-        return found
-    role = replace(stage.role, stream_id=REPLAY_STREAM_ID)
-    with role.attach() as ctx, ctx.consumer(REPLAY_STREAM_ID) as viewer:
-        player = stage.start_player()
-        player.tell()
-        while (frame := viewer.receive_or_none(0.05)) is not None or player.heard("ledger") is None:
-            player.check_alive()
-            if frame is None:
-                continue
-            # A replay numbers its frames from 0, in the order of the recording.
-            is_equal = _native.crc32c(frame.array.reshape(-1).view("uint8")) == sums[frame.seq]
-            if frame.valid():
-                found.equal += is_equal
-                found.wrong += not is_equal
-        ledger = viewer.ledger()
-        found.played = player.wait_for("ledger", TIMEOUT_S)["frames"]
-        found.missed = ledger.span - found.equal - found.wrong
-        player.tell()
-    return found
-
-
-_TIMEOUT_S = 300.0
-
-
-@dataclass(frozen=True, slots=True)
-class SparkCheck:
-    frames: int
-    equal: int
-    tables: dict[str, Any]
-    """What the pipeline's gold table counts: `frames`, `drops` by reason, `rejected`; rows of `silver`."""
-
-    def __str__(self) -> str:
-        return f"a streaming query of Spark: {self.frames:,} frames, {self.equal:,} checksums equal"
-
-    def tables_words(self) -> str:
-        drops = ", ".join(f"{reason} {count:,}" for reason, count in sorted(self.tables["drops"].items()))
-        missing = f"missing: {drops or 'none'}; as in the ledger"
-        return f"a pipeline to gold tables and a report page: {self.tables['frames']:,} frames, {missing}"
-
-    def faults(self, rows: int, gaps: Mapping[str, int]) -> list[str]:
-        if self.frames != rows:
-            return [f"Spark counts {self.frames} frames of {rows} that were recorded"]
-        if self.equal != rows:
-            return [f"Spark finds {rows - self.equal} frames with another checksum than was recorded"]
-        found = self.tables
-        if (found["frames"], found["silver"], found["rejected"]) != (rows, rows, 0):
-            return [f"the gold table has {found['frames']} frames and {found['rejected']} rejects, of {rows}"]
-        missing = {reason: count for reason, count in gaps.items() if count}
-        if found["drops"] != missing:
-            return [f"the gold table counts drops {found['drops']}, and the ledger {missing}"]
-        page = found["report"]
-        if (page["frames"], page["drops"]) != (rows, missing):
-            return [f"the report has {page['frames']} frames and drops {page['drops']}, of {rows}, {missing}"]
-        return [f"the report: {fault}" for fault in page["faults"]]
-
-    def as_json(self) -> dict[str, Any]:
-        return {"frames": self.frames, "equal": self.equal, "tables": self.tables}
-
-
-def missing() -> str | None:
-    """What Spark lacks here."""
-    if importlib.util.find_spec("pyspark") is None:
-        return "pyspark is not installed: pip install 'aeron-tensorpool[spark]'"
-    if shutil.which("java") is None:
-        return "Java (17 or newer) is not installed"
-    return None
-
-
-def query(root: Path, environment: Mapping[str, str], page: Path) -> SparkCheck:
-    done = subprocess.run(
-        [sys.executable, "-m", "tensorpool.demo.spark_job", str(root), str(page)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=_TIMEOUT_S,
-        check=False,
-        # A Ctrl-C is the director's to handle.
-        start_new_session=True,
-    )
-    if done.returncode != 0:
-        raise DemoFailed(f"the Spark query failed:\n{done.stderr[-2000:]}")
-    return SparkCheck(**json.loads(done.stdout.splitlines()[-1]))
-
-
-# Looking at every pixel takes its time; of a long demo the beginning has to do.
-_MOST_LOOKED_AT = 5_000
+# --- the recording
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedEpoch:
-    """One epoch: span = rows + gaps."""
+    """The ledger of one epoch in the recording: span = rows + gaps."""
 
     epoch: str
     first_seq: int
@@ -409,44 +297,50 @@ class RecordedEpoch:
 
 @dataclass(slots=True)
 class RecordingCheck:
-    """The recording as a reader finds it."""
+    """The contents of the recording, compared with the frames that the camera committed."""
 
-    pages: list[RecordedEpoch] = field(default_factory=list)
+    epochs: list[RecordedEpoch] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     torn: int = 0
     size_bytes: int = 0
     segments: int = 0
     recovered: list[str] = field(default_factory=list)
-    """What the killed recorder had left open, as the next one found it."""
+    """Segments that the killed recorder had left open and the next one recovered."""
 
-    def faults(self, books: Sequence[CameraEpoch]) -> Iterator[str]:
-        """Nothing if all is well: every frame that was filmed is a row or in a gap, and every row whole."""
+    def faults(self, cameras: Sequence[CameraEpoch]) -> Iterator[str]:
+        """Why not every committed frame is an intact row or in a gap."""
         yield from (f"the recording: {problem}" for problem in self.problems)
         if self.torn:
             yield f"the recording has {self.torn} torn frames"
-        filmed = {book.epoch: book for book in books}
-        for page in self.pages:
-            if not page.balanced or "unexplained" in page.gaps:
-                yield f"the recording of epoch {page.epoch} does not add up"
-            book = filmed.get(page.epoch)
-            if book is None:
-                yield f"the recording has an epoch that nobody filmed: {page.epoch}"
-            # A killed camera may have committed a frame that it never told anyone of.
-            elif not 0 <= book.committed - (page.first_seq + page.span) <= int(book.was_killed):
-                yield f"epoch {page.epoch}: {book.committed} frames, and the recording ends elsewhere"
+        by_epoch = {camera.epoch: camera for camera in cameras}
+        for recorded in self.epochs:
+            if not recorded.balanced or "unexplained" in recorded.gaps:
+                yield f"the recording of epoch {recorded.epoch} does not add up"
+            camera = by_epoch.get(recorded.epoch)
+            if camera is None:
+                yield f"the recording has an epoch that no camera published: {recorded.epoch}"
+            # A killed camera may have committed a frame whose descriptor it never published.
+            elif not 0 <= camera.committed - (recorded.first_seq + recorded.span) <= int(camera.was_killed):
+                yield f"epoch {recorded.epoch}: {camera.committed} frames, and the recording ends elsewhere"
 
     def totals(self) -> tuple[int, dict[str, int]]:
-        """Rows, and what is missing by reason, of all epochs."""
+        """Rows, and missing frames by reason, of all epochs."""
         gaps: Counter[str] = Counter()
-        for page in self.pages:
-            gaps.update(page.gaps)
-        return sum(page.rows for page in self.pages), dict(gaps)
+        for recorded in self.epochs:
+            gaps.update(recorded.gaps)
+        return sum(recorded.rows for recorded in self.epochs), dict(gaps)
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
+        """The entry of the demo's JSON output."""
         return {
             "epochs": [
-                {"epoch": one.epoch, "span": one.span, "rows": one.rows, "gaps": one.gaps}
-                for one in self.pages
+                {
+                    "epoch": recorded.epoch,
+                    "span": recorded.span,
+                    "rows": recorded.rows,
+                    "gaps": recorded.gaps,
+                }
+                for recorded in self.epochs
             ],
             "segments": self.segments,
             "bytes": self.size_bytes,
@@ -456,92 +350,206 @@ class RecordingCheck:
         }
 
 
-def look_at(root: Path, stream_id: int, recovered: list[str]) -> RecordingCheck:
-    """Checks every file, every checksum and every pixel."""
-    from .. import recording
-
-    found = RecordingCheck(recovered=recovered)
-    checked = recording.verify(root)
-    found.problems = [str(one) for one in checked.problems]
-    found.size_bytes, found.segments = checked.size_bytes, checked.segments
+def check_recording(root: Path, stream_id: int, recovered: list[str]) -> RecordingCheck:
+    """Checks every file and checksum of the recording, and the pixels of its frames."""
+    check = RecordingCheck(recovered=recovered)
+    verified = recording.verify(root)
+    check.problems = [str(problem) for problem in verified.problems]
+    check.size_bytes, check.segments = verified.size_bytes, verified.segments
     with recording.open(root) as opened:
         if stream_id not in opened.streams:
-            return found
-        for one in opened.ledger(stream_id):
-            found.pages.append(
-                RecordedEpoch(str(one.epoch), one.first_seq, one.span, one.rows, one.gaps, one.balanced)
+            return check
+        for row in opened.ledger(stream_id):
+            check.epochs.append(
+                RecordedEpoch(str(row.epoch), row.first_seq, row.span, row.rows, row.gaps, row.balanced)
             )
         for number, frame in enumerate(opened.frames(stream_id)):
-            if number >= _MOST_LOOKED_AT:
+            if number >= _MAX_CHECKED_FRAMES:
                 break
-            found.torn += not (frame.valid() and matches_pattern(frame.array, frame.seq))
-    return found
+            check.torn += not (frame.valid() and matches_pattern(frame.array, frame.seq))
+    return check
 
 
-_TURN_S = 0.02
-_SETTLE_S = 20.0
+# --- the replay
+
+
+@dataclass(slots=True)
+class ReplayCheck:
+    """The frames of a replay, compared with the checksums in the recording."""
+
+    replayed: int = 0
+    equal: int = 0
+    wrong: int = 0
+    missed: int = 0
+    """Frames that were overwritten before they could be checked."""
+
+    def faults(self) -> list[str]:
+        """Why the replay differs from the recording."""
+        faults = []
+        if self.wrong:
+            faults.append(f"the replay has {self.wrong} frames that differ from the recording")
+        if self.equal + self.wrong + self.missed != self.replayed:
+            checked = self.equal + self.wrong + self.missed
+            faults.append(f"the replay's viewer accounts for {checked} of {self.replayed} frames")
+        return faults
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry of the demo's JSON output."""
+        return {"played": self.replayed, "equal": self.equal, "wrong": self.wrong, "missed": self.missed}
+
+
+def check_replay(demo: DemoEnvironment) -> ReplayCheck:
+    """Replays the recording into another stream, and compares the checksum of every frame."""
+    check = ReplayCheck()
+    with recording.open(demo.recording) as opened:
+        if demo.stream_id not in opened.streams:
+            return check
+        checksums = [frame.crc32c for frame in opened.frames(demo.stream_id)]
+    if not checksums:
+        return check
+    options = replace(demo.options, stream_id=REPLAY_STREAM_ID)
+    with options.attach() as ctx, ctx.consumer(REPLAY_STREAM_ID) as viewer:
+        replayer = demo.start_replayer()
+        replayer.send()
+        while (frame := viewer.receive_or_none(0.05)) is not None or replayer.report("ledger") is None:
+            replayer.check_alive()
+            if frame is None:
+                continue
+            # A replay numbers its frames from 0, in the order of the recording.
+            is_equal = _native.crc32c(frame.array.reshape(-1).view("uint8")) == checksums[frame.seq]
+            if frame.valid():
+                check.equal += is_equal
+                check.wrong += not is_equal
+        ledger = viewer.ledger()
+        check.replayed = replayer.wait_for("ledger", TIMEOUT_S)["frames"]
+        check.missed = ledger.span - check.equal - check.wrong
+        replayer.send()
+    return check
+
+
+# --- Spark
+
+
+@dataclass(frozen=True, slots=True)
+class SparkCheck:
+    """Frames and equal checksums that a streaming query counted, and the figures of the pipeline's tables."""
+
+    frames: int
+    equal: int
+    tables: dict[str, Any]
+    """The counts of the gold table: `frames`, `drops` by reason, `rejected`; the rows of `silver`."""
+
+    def __str__(self) -> str:
+        return f"a streaming query of Spark: {self.frames:,} frames, {self.equal:,} checksums equal"
+
+    def pipeline_text(self) -> str:
+        """The figures of the pipeline in one sentence."""
+        drops = ", ".join(f"{reason} {count:,}" for reason, count in sorted(self.tables["drops"].items()))
+        missing = f"missing: {drops or 'none'}; as in the ledger"
+        return f"a pipeline to gold tables and a report page: {self.tables['frames']:,} frames, {missing}"
+
+    def faults(self, rows: int, gaps: Mapping[str, int]) -> list[str]:
+        """Why the counts of Spark differ from those of the recording."""
+        if self.frames != rows:
+            return [f"Spark counts {self.frames} frames of {rows} recorded ones"]
+        if self.equal != rows:
+            return [f"Spark finds {rows - self.equal} frames whose checksum differs from the recorded one"]
+        tables = self.tables
+        if (tables["frames"], tables["silver"], tables["rejected"]) != (rows, rows, 0):
+            return [
+                f"the gold table has {tables['frames']} frames and {tables['rejected']} rejects, of {rows}"
+            ]
+        missing = {reason: count for reason, count in gaps.items() if count}
+        if tables["drops"] != missing:
+            return [f"the gold table counts drops {tables['drops']}, and the ledger {missing}"]
+        page = tables["report"]
+        if (page["frames"], page["drops"]) != (rows, missing):
+            return [f"the report has {page['frames']} frames and drops {page['drops']}, of {rows}, {missing}"]
+        return [f"the report: {fault}" for fault in page["faults"]]
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry of the demo's JSON output."""
+        return {"frames": self.frames, "equal": self.equal, "tables": self.tables}
+
+
+def spark_fault() -> str | None:
+    """Why Spark cannot run here; None if it can."""
+    if importlib.util.find_spec("pyspark") is None:
+        return "pyspark is not installed: pip install 'aeron-tensorpool[spark]'"
+    if shutil.which("java") is None:
+        return "Java (17 or newer) is not installed"
+    return None
+
+
+def check_with_spark(root: Path, environment: Mapping[str, str], page: Path) -> SparkCheck:
+    """Runs the Spark job over the recording; the report page goes to `page`."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tensorpool.demo.spark_job", str(root), str(page)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=_SPARK_TIMEOUT_S,
+        check=False,
+        # A session of its own: Ctrl-C reaches the parent alone.
+        start_new_session=True,
+    )
+    if done.returncode != 0:
+        raise DemoFailed(f"the Spark query failed:\n{done.stderr[-2000:]}")
+    return SparkCheck(**json.loads(done.stdout.splitlines()[-1]))
+
+
+# --- the ledger of the whole system
 
 
 class LedgerListener:
-    """Listens on a thread of its own, so that no last word is missed while others are waited for."""
+    """Reads the reports of all endpoints on a thread of its own, so that no final report is missed."""
 
     def __init__(self, context: Context) -> None:
-        self._live = SystemMonitor(context.connection)
+        self._ledger = SystemMonitor(context.connection)
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._listen, name="whole-ledger", daemon=True)
+        self._thread = threading.Thread(target=self._poll, name="demo-ledger", daemon=True)
         self._thread.start()
 
-    def _listen(self) -> None:
-        while not self._stop.wait(_TURN_S):
+    def _poll(self) -> None:
+        while not self._stop.wait(_POLL_S):
             with self._lock:
-                self._live.poll()
+                self._ledger.poll()
 
     def rows(self) -> list[LedgerRow]:
-        """When the figures have settled."""
+        """The rows, once their counts have settled."""
         with self._lock:
-            return self._live.settle(_SETTLE_S)
+            return self._ledger.settle(_SETTLE_S)
 
     def close(self) -> None:
+        """Ends the thread and closes the subscriptions."""
         self._stop.set()
         self._thread.join()
-        self._live.close()
+        self._ledger.close()
 
 
 @contextmanager
-def listening(aeron_dir: str) -> Iterator[LedgerListener]:
-    """On the media driver of a demo, without taking part in it."""
+def ledger_listener(aeron_dir: str) -> Iterator[LedgerListener]:
+    """A listener on the media driver of the demo, with a context of its own that reports nothing."""
     with open_context("standalone", aeron_dir=aeron_dir, media_driver="external") as ctx:
-        ctx._reports = ReportOptions(latency=False, counters=False, accounts=False)
-        whole = LedgerListener(ctx)
+        ctx.report_options = ReportOptions.none()
+        listener = LedgerListener(ctx)
         try:
-            yield whole
+            yield listener
         finally:
-            whole.close()
+            listener.close()
 
 
-def of_host(context: Context) -> list[LedgerRow]:
-    """By one that takes part there."""
+def settled_ledger(context: Context) -> list[LedgerRow]:
+    """The settled ledger of the host of a context."""
     with SystemMonitor(context.connection) as ledger:
         return ledger.settle(_SETTLE_S)
 
 
-def whole_faults(rows: Sequence[LedgerRow]) -> list[str]:
-    """Why it is not exact."""
-    fine = (Verdict.EXACT, Verdict.GONE)
+def ledger_faults(rows: Sequence[LedgerRow]) -> list[str]:
+    """Why the ledger of the whole system is not exact."""
     return [
         f"whole system: stream {row.stream_id}, {row.path} {row.who}: {row.problem or row.verdict}"
         for row in rows
-        if row.verdict not in fine
+        if row.verdict not in (Verdict.EXACT, Verdict.GONE)
     ]
-
-
-def whole_table(rows: Sequence[LedgerRow]) -> Table:
-    table = Table(title="the whole system: published = delivered + dropped", title_justify="left", box=None)
-    for name in ("stream", "path", "who", "published", "delivered", "dropped", ""):
-        table.add_column(name, justify="right" if name in ("stream", "published", "delivered") else "left")
-    for row in rows:
-        dropped = ", ".join(f"{reason} {count:,}" for reason, count in sorted(row.dropped.items()) if count)
-        published, delivered = f"{row.published:,}", f"{row.delivered:,}"
-        table.add_row(str(row.stream_id), row.path, row.who, published, delivered, dropped, str(row.verdict))
-    return table

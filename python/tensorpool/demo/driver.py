@@ -1,6 +1,7 @@
-"""The driver's process: owns all memory and Aeron's media driver, and does nothing else.
+"""The driver process: owns all regions and Aeron's media driver.
 
-`tensorpool driver` runs the same agent. Here it reports what it holds, and each lease that ended.
+`tensorpool driver` runs the same agent. This process also reports the driver's regions and every revoked
+lease.
 """
 
 from __future__ import annotations
@@ -15,58 +16,61 @@ from ..errors import CodecError
 from ..sbe import decode
 from ..sbe.driver import ShmLeaseRevoked
 from ..service import ServiceClient
-from .processes import Reports, Role, role_arguments, was_told
+from .processes import DemoOptions, Reports, has_command, parse_options
 
-_LOOK_S = 0.005
+_POLL_S = 0.005
 
 
-def run_driver(role: Role, reports: Reports) -> None:
+def run_driver(options: DemoOptions, reports: Reports) -> None:
+    """Runs an embedded driver until the parent ends it."""
     sys.stdin.readline()
     with (
-        context.open("embedded", aeron_dir=role.aeron_dir, shm_base_dir=role.base) as ctx,
+        context.open("embedded", aeron_dir=options.aeron_dir, shm_base_dir=options.base) as ctx,
         ctx.service("driver") as driver,
     ):
-        notices = _native.Subscription(ctx._conductor, "aeron:ipc?tether=false", ctx.stream_ids.control)
+        control = _native.Subscription(
+            ctx.connection.conductor, "aeron:ipc?tether=false", ctx.stream_ids.control
+        )
         try:
-            while not notices.is_ready:
-                time.sleep(_LOOK_S)
+            while not control.is_ready:
+                time.sleep(_POLL_S)
             status = driver.call("status")
-            reports.say("ready", pid=os.getpid(), lease_s=status["keepalive_s"] * status["grace"])
-            while not was_told():
-                for message in notices.poll():
-                    _tell(message, reports)
-                if reports.due():
-                    reports.say("sample", **_holdings(driver))
-                time.sleep(_LOOK_S)
+            reports.send("ready", pid=os.getpid(), lease_s=status["keepalive_s"] * status["grace"])
+            while not has_command():
+                for message in control.poll():
+                    _report_revocation(message, reports)
+                if reports.is_due():
+                    reports.send("sample", **_holdings(driver))
+                time.sleep(_POLL_S)
         finally:
-            notices.close()
+            control.close()
 
 
-def _tell(message: bytes, reports: Reports) -> None:
-    """The end of a lease, as the driver tells everybody."""
+def _report_revocation(message: bytes, reports: Reports) -> None:
+    """Reports the end of a lease, which the driver publishes on the control stream."""
     try:
-        found = decode(message)
+        revoked = decode(message)
     except CodecError:
         return
-    if isinstance(found, ShmLeaseRevoked):
-        reports.say(
-            f"ended-{found.lease_id}",
-            noticed_ns=found.timestamp_ns,
-            reason=found.reason.name.lower(),
-            words=found.error_message,
+    if isinstance(revoked, ShmLeaseRevoked):
+        reports.send(
+            f"revoked-{revoked.lease_id}",
+            revoked_ns=revoked.timestamp_ns,
+            reason=revoked.reason.name.lower(),
+            message=revoked.error_message,
         )
 
 
 def _holdings(driver: ServiceClient) -> dict[str, Any]:
     status, streams = driver.call("status"), driver.call("streams")
-    live = streams[0] if streams else {}
+    stream = streams[0] if streams else {}
     return {
         "leases": status["leases"],
         "bytes": status["bytes"],
-        "epoch": live.get("epoch"),
-        "directory": live.get("directory"),
+        "epoch": stream.get("epoch"),
+        "directory": stream.get("directory"),
     }
 
 
 if __name__ == "__main__":
-    run_driver(role_arguments(), Reports())
+    run_driver(parse_options(), Reports())

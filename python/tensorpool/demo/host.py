@@ -1,7 +1,7 @@
-"""One host of `tensorpool demo --hosts 2`, a process: a driver, its end of the bridge, and who works there.
+"""A host of `tensorpool demo --hosts 2`, as a process: a driver, one end of the bridge, and its endpoints.
 
-On the first a camera films. On the second a viewer looks at every pixel, and a recorder takes all to disk.
-What one knows of the other comes over UDP.
+The first host has a camera. The second has a viewer that checks every pixel, and a recorder. All that the
+hosts know of each other comes over UDP.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from ..context.context import Context
 from ..errors import FrameOverwritten
 from ..runtime.config import Config
 from ..runtime.runner import Runner
-from .checks import of_host, whole_faults
-from .processes import DTYPE, NSLOTS, POOL, SHAPE, Reports, fill_pattern, matches_pattern, was_told
+from .checks import ledger_faults, settled_ledger
+from .processes import DTYPE, NSLOTS, POOL, SHAPE, Reports, fill_pattern, has_command, matches_pattern
 
 SOURCE: Final = 10_000
 DEST: Final = 50_000
-Name = Literal["camera", "lab"]
-_LOOK_S: Final = 0.001
-_UP_S: Final = 30.0
+HostName = Literal["camera", "lab"]
+_POLL_S: Final = 0.001
+_CONNECT_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """What a host's process is told when it starts."""
+class HostOptions:
+    """Options of the process of a host."""
 
-    name: Name
+    name: HostName
     base: str
     recording: str
     channels: dict[str, str]
@@ -44,23 +44,25 @@ class Place:
     fps: int
 
     def arguments(self) -> list[str]:
+        """The command line of the process."""
         return [json.dumps(asdict(self))]
 
 
-def _host(stack: ExitStack, place: Place) -> tuple[Context, BridgeAgent]:
-    base = Path(place.base)
+def _open_host(stack: ExitStack, options: HostOptions) -> tuple[Context, BridgeAgent]:
+    """A context with an embedded driver, and a running bridge agent."""
+    base = Path(options.base)
     ctx = stack.enter_context(
         open_context(
             "embedded",
             aeron_dir=base / "aeron",
             shm_base_dir=base,
-            namespace=place.name,
+            namespace=options.name,
             announce_period=0.2,
         )
     )
-    direction = "send" if place.name == "camera" else "receive"
+    direction = "send" if options.name == "camera" else "receive"
     mapping = {"source_stream_id": SOURCE, "dest_stream_id": DEST}
-    table = {"instance_id": place.name, "direction": direction, "mappings": [mapping], **place.channels}
+    table = {"instance_id": options.name, "direction": direction, "mappings": [mapping], **options.channels}
     settings = Config.load(BridgeSettings, tables={"bridge": table}, environ={})[BridgeSettings]
     agent = BridgeAgent(ctx, settings)
     runner = Runner(agent)
@@ -69,110 +71,110 @@ def _host(stack: ExitStack, place: Place) -> tuple[Context, BridgeAgent]:
     return ctx, agent
 
 
-def _until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _UP_S
-    while not condition() and time.monotonic() < deadline and not was_told():
-        time.sleep(_LOOK_S)
+def _wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _CONNECT_S
+    while not condition() and time.monotonic() < deadline and not has_command():
+        time.sleep(_POLL_S)
 
 
-def film(place: Place, reports: Reports) -> None:
-    """The camera's host."""
+def run_camera_host(options: HostOptions, reports: Reports) -> None:
+    """Publishes frames for the time in the options, or until the parent stops it."""
     with ExitStack() as stack:
-        ctx, bridge = _host(stack, place)
+        ctx, bridge = _open_host(stack, options)
         camera = stack.enter_context(ctx.producer(SOURCE, pools=[POOL], nslots=NSLOTS, name="demo camera"))
-        _until(
-            lambda: (
-                bool(bridge.rows()[0]["connected"])
-                and camera.is_connected
-                and bridge.rows()[0]["epoch"] == str(camera.epoch)
-            )
-        )
-        reports.say("ready", epoch=str(camera.epoch))
+
+        def is_connected() -> bool:
+            row = bridge.rows()[0]
+            return bool(row["connected"]) and camera.is_connected and row["epoch"] == str(camera.epoch)
+
+        _wait_for(is_connected)
+        reports.send("ready", epoch=str(camera.epoch))
         sys.stdin.readline()
-        began = time.monotonic()
-        for number in range(max(1, round(place.seconds * place.fps))):
-            if (ahead := began + number / place.fps - time.monotonic()) > 0:
+        started = time.monotonic()
+        for number in range(max(1, round(options.seconds * options.fps))):
+            if (ahead := started + number / options.fps - time.monotonic()) > 0:
                 time.sleep(ahead)
-            if was_told():
+            if has_command():
                 sys.stdin.readline()
                 break
             with camera.claim(SHAPE, DTYPE) as slot:
                 fill_pattern(slot.array, slot.seq)
-            if reports.due():
-                reports.say("sample", frames=camera.ledger().committed)
+            if reports.is_due():
+                reports.send("sample", frames=camera.ledger().committed)
         ledger = camera.ledger()
-        reports.say("ledger", committed=ledger.committed, balanced=ledger.balanced)
-        # The bridge goes on telling its account until the other end has it.
+        reports.send("ledger", committed=ledger.committed, balanced=ledger.balanced)
+        # The bridge continues to send its ledger until the other end has received it.
         sys.stdin.readline()
-        reports.say("whole", **_whole(ctx))
+        reports.send("system", **_system_ledger(ctx))
 
 
 class _Viewer:
-    """Looks at every pixel of every frame."""
+    """Checks every pixel of every frame."""
 
     def __init__(self, consumer: Consumer) -> None:
         self.consumer = consumer
-        self.seen = self.wrong = 0
+        self.checked = self.wrong = 0
 
-    def look(self) -> int:
+    def poll(self) -> int:
+        """Checks the frames that have arrived."""
         frames = self.consumer.poll()
         for frame in frames:
             try:
                 with frame:
-                    whole = matches_pattern(frame.array, frame.seq)
+                    is_intact = matches_pattern(frame.array, frame.seq)
             except FrameOverwritten:
                 continue
-            self.seen += 1
-            self.wrong += not whole
+            self.checked += 1
+            self.wrong += not is_intact
         return len(frames)
 
 
-def watch(place: Place, reports: Reports) -> None:
-    """The other host."""
+def run_lab_host(options: HostOptions, reports: Reports) -> None:
+    """Checks and records frames until the parent sends a line."""
     with ExitStack() as stack:
-        ctx, bridge = _host(stack, place)
+        ctx, bridge = _open_host(stack, options)
         viewer = _Viewer(stack.enter_context(ctx.consumer(DEST)))
-        recorder = ctx.record(place.recording, streams=[DEST], buffer="64MiB", keep_free="256MiB")
+        recorder = ctx.record(options.recording, streams=[DEST], buffer="64MiB", keep_free="256MiB")
         with recorder:
-            reports.say("there")
-            told = ""
-            while not was_told():
+            reports.send("running")
+            reported = ""
+            while not has_command():
                 row = bridge.rows()[0]
                 epoch = str(viewer.consumer.epoch)
-                # Ready for that epoch of the source: everybody here has the one that was made for it.
+                # Mapped: viewer and recorder have the epoch that belongs to this epoch of the source.
                 if (
                     row["destination"] == "attached"
                     and epoch == row["epoch"] == str(recorder.mapped()[DEST])
-                    and row["source_epoch"] != told
+                    and row["source_epoch"] != reported
                 ):
-                    told = row["source_epoch"]
-                    reports.say(f"mapped-{told}")
-                if not viewer.look():
-                    time.sleep(_LOOK_S)
-                if reports.due():
+                    reported = row["source_epoch"]
+                    reports.send(f"mapped-{reported}")
+                if not viewer.poll():
+                    time.sleep(_POLL_S)
+                if reports.is_due():
                     ledger = bridge.rows()[0]["ledger"]
-                    reports.say("sample", frames=viewer.seen, ledger=ledger, rows=recorder.stats().rows)
-            viewer.look()
+                    reports.send("sample", frames=viewer.checked, ledger=ledger, rows=recorder.stats().rows)
+            viewer.poll()
             row = bridge.rows()[0]
-            whole = _whole(ctx)
-        reports.say("ledger", **_books(viewer, row, recorder), **whole)
+            system = _system_ledger(ctx)
+        reports.send("ledger", **_ledgers(viewer, row, recorder), **system)
 
 
-def _whole(ctx: Context) -> dict[str, Any]:
-    """Every path on this host, as somebody hears it who only listens."""
-    rows = of_host(ctx)
-    return {"paths": [row.to_json() for row in rows], "faults": whole_faults(rows)}
+def _system_ledger(ctx: Context) -> dict[str, Any]:
+    """Every path on this host, from the reports of its endpoints."""
+    rows = settled_ledger(ctx)
+    return {"paths": [row.to_json() for row in rows], "faults": ledger_faults(rows)}
 
 
-def _books(viewer: _Viewer, row: dict[str, Any], recorder: Any) -> dict[str, Any]:
+def _ledgers(viewer: _Viewer, row: dict[str, Any], recorder: Any) -> dict[str, Any]:
     consumer = viewer.consumer.ledger()
-    pages = [
-        {"rows": one.rows, "gaps": dict(one.gaps), "span": one.span, "balanced": one.balanced}
-        for one in recorder.ledger()
+    recorded = [
+        {"rows": ledger.rows, "gaps": dict(ledger.gaps), "span": ledger.span, "balanced": ledger.balanced}
+        for ledger in recorder.ledger()
     ]
     return {
         "bridge": row["ledger"],
-        "seen": viewer.seen,
+        "seen": viewer.checked,
         "wrong": viewer.wrong,
         "viewer": {
             "span": consumer.span,
@@ -180,10 +182,10 @@ def _books(viewer: _Viewer, row: dict[str, Any], recorder: Any) -> dict[str, Any
             "dropped": {name: n for name, n in consumer.dropped.items() if n},
             "balanced": consumer.balanced,
         },
-        "recorder": pages,
+        "recorder": recorded,
     }
 
 
 if __name__ == "__main__":
-    _place = Place(**json.loads(sys.argv[1]))
-    (film if _place.name == "camera" else watch)(_place, Reports())
+    _options = HostOptions(**json.loads(sys.argv[1]))
+    (run_camera_host if _options.name == "camera" else run_lab_host)(_options, Reports())

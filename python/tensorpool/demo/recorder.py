@@ -1,6 +1,6 @@
-"""The recorder's process: takes the camera's stream to disk until it is told to end, or killed.
+"""The recorder process: records the camera's stream until the parent ends or kills it.
 
-`tensorpool record` does the same. Here it reports how it stands.
+`tensorpool record` does the same. This process also reports its progress.
 """
 
 from __future__ import annotations
@@ -10,40 +10,48 @@ import os
 import sys
 import time
 
-from .processes import Reports, Role, role_arguments, was_told
+from .processes import DemoOptions, Reports, has_command, parse_options
 
-_LOOK_S = 0.01
+_POLL_S = 0.01
 _BUFFER = "64MiB"
-# A demo that runs for hours does not fill the disk.
 _RETAIN = "4GiB"
+"""A demo that runs for hours must not fill the disk."""
 
 
-def run_recorder(role: Role, reports: Reports) -> None:
-    # What it finds unfinished is told by the director.
+def run_recorder(options: DemoOptions, reports: Reports) -> None:
+    """Records until the parent sends a line."""
+    # The parent prints what the recorder recovers: its warnings would repeat that.
     logging.getLogger("tensorpool").setLevel(logging.ERROR)
-    # The driver is there when the director says so.
+    # The parent sends the first line when the driver runs.
     sys.stdin.readline()
-    with role.attach() as ctx:
+    with options.attach() as ctx:
         recorder = ctx.record(
-            role.recording, streams=[role.stream_id], buffer=_BUFFER, retain_bytes=_RETAIN, keep_free="256MiB"
+            options.recording,
+            streams=[options.stream_id],
+            buffer=_BUFFER,
+            retain_bytes=_RETAIN,
+            keep_free="256MiB",
         )
         with recorder:
-            reports.say("ready", pid=os.getpid(), recovered=[str(one) for one in recorder.recovered])
-            told: set[int] = set()
-            while not was_told():
-                epoch = recorder.mapped()[role.stream_id]
-                if epoch is not None and epoch not in told:
-                    told.add(epoch)
-                    reports.say(f"mapped-{epoch}")
-                if reports.due():
+            reports.send("ready", pid=os.getpid(), recovered=[str(segment) for segment in recorder.recovered])
+            reported: set[int] = set()
+            while not has_command():
+                epoch = recorder.mapped()[options.stream_id]
+                if epoch is not None and epoch not in reported:
+                    reported.add(epoch)
+                    reports.send(f"mapped-{epoch}")
+                if reports.is_due():
                     stats = recorder.stats()
-                    reports.say(
-                        "sample", epoch=None if epoch is None else str(epoch), frames=stats.rows,
-                        bytes=stats.payload_bytes, dropped=stats.gaps,
-                    )  # fmt: skip
-                time.sleep(_LOOK_S)
-        reports.say("ledger", balanced=all(one.balanced for one in recorder.ledger()))
+                    reports.send(
+                        "sample",
+                        epoch=None if epoch is None else str(epoch),
+                        frames=stats.rows,
+                        bytes=stats.payload_bytes,
+                        dropped=stats.gaps,
+                    )
+                time.sleep(_POLL_S)
+        reports.send("ledger", balanced=all(ledger.balanced for ledger in recorder.ledger()))
 
 
 if __name__ == "__main__":
-    run_recorder(role_arguments(), Reports())
+    run_recorder(parse_options(), Reports())

@@ -1,34 +1,35 @@
-"""The replayer's process: plays the recording into a stream of its own. `tensorpool replay` does the same."""
+"""The replayer process: replays the recording into another stream, as `tensorpool replay` does."""
 
 from __future__ import annotations
 
 import sys
 
 from .checks import REPLAY_NSLOTS, REPLAY_SPEED, REPLAY_STREAM_ID
-from .processes import Reports, Role, role_arguments
+from .processes import DemoOptions, Reports, parse_options
 
 _WAIT_S = 10.0
 
 
-def play(role: Role, reports: Reports) -> None:
+def run_replayer(options: DemoOptions, reports: Reports) -> None:
+    """Replays the recording once, and reports the number of frames."""
     sys.stdin.readline()
     with (
-        role.attach() as ctx,
+        options.attach() as ctx,
         ctx.replay(
-            role.recording,
+            options.recording,
             speed=REPLAY_SPEED,
-            streams=[role.stream_id],
-            mapping={role.stream_id: REPLAY_STREAM_ID},
+            streams=[options.stream_id],
+            mapping={options.stream_id: REPLAY_STREAM_ID},
             nslots=REPLAY_NSLOTS,
             max_pause=0.5,
             wait=_WAIT_S,
         ) as replay,
     ):
         replay.wait()
-        reports.say("ledger", frames=replay.stats().frames)
-        # The last frames stay until they have been looked at.
+        reports.send("ledger", frames=replay.stats().frames)
+        # The regions have to exist until the consumer has checked the last frames.
         sys.stdin.readline()
 
 
 if __name__ == "__main__":
-    play(role_arguments(), Reports())
+    run_replayer(parse_options(), Reports())

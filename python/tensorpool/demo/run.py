@@ -1,4 +1,4 @@
-"""Starts the processes of the demo, shows them at work, kills the camera once, and joins the ledgers."""
+"""One run of the demo on one host: frames, the kill of recorder and camera, the checks, and the result."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.text import Text
 
 from ..monitor.ledger import LedgerRow
 from .checks import (
@@ -21,230 +21,236 @@ from .checks import (
     RecordingCheck,
     ReplayCheck,
     SparkCheck,
-    all_faults,
+    check_recording,
+    check_replay,
+    check_with_spark,
+    find_faults,
     kill_camera,
-    listening,
-    look_at,
-    missing,
-    note_camera_back,
-    note_frames_again,
-    note_viewers_told,
-    pages_of,
-    play,
-    query,
-    whole_faults,
-    whole_table,
+    ledger_faults,
+    ledger_listener,
+    spark_fault,
+    viewer_ledgers,
+    wait_restarted,
+    wait_resumed,
+    wait_unmapped,
 )
 from .output import (
     killed_lines,
     ledger_table,
     live_table,
-    played_words,
     recorder_lines,
     recording_table,
     recovered_lines,
-    told_line,
+    replay_text,
+    system_table,
+    unmapped_line,
 )
 from .processes import TIMEOUT_S, DemoEnvironment, EarlyStop, early_stop
+
+_GOOD = "bold green"
+_DIM = "dim"
+
+
+@dataclass(slots=True)
+class DemoResult:
+    """The ledgers and checks of a demo."""
+
+    epochs: list[CameraEpoch]
+    recording: RecordingCheck
+    replay: ReplayCheck
+    kill: KillReport | None = None
+    spark: SparkCheck | None = None
+    report_page: Path | None = None
+    """Where the user keeps the report page."""
+    system: list[LedgerRow] = field(default_factory=list)
+    """The ledger of the whole system."""
+    faults: list[str] = field(default_factory=list)
 
 
 def run(
     *, seconds: float, fps: int, kill: bool, spark: bool, as_json: bool, report: Path | None = None
 ) -> bool:
-    """True if every frame is accounted for."""
+    """Runs the demo. True if every frame is accounted for."""
     console = Console(stderr=as_json, highlight=False)
     console.print("starting a driver, a camera, two viewers and a recorder: a process each")
-    with early_stop() as asked, DemoEnvironment(seconds, fps, asked, kill=kill) as stage:
-        console.print("look on from another terminal:")
-        console.print(f"  tensorpool stream watch --aeron-dir {stage.aeron_dir}", style="dim")
-        performance = DemoRun(console, stage, asked)
-        with Live(console=console, get_renderable=performance.picture, refresh_per_second=4):
-            performance.play(seconds, kill=kill)
-        with listening(stage.aeron_dir) as whole:
-            books, faults = performance.ledgers(whole)
-        faults += whole_faults(performance.whole)
-        console.print("\nchecking every frame of the recording, and playing it back", style="dim")
-        recorded = look_at(stage.recording, stage.stream_id, performance.recovered)
-        faults += recorded.faults(books)
-        after = DemoResult(ReplayCheck() if asked else play(stage))
-        faults += after.played.faults()
-        if spark and (lacking := missing()) is not None:
-            console.print(f"no Spark query: {lacking}", style="dim")
-        elif spark and not asked:
+    with early_stop() as stop, DemoEnvironment(seconds, fps, stop, kill=kill) as demo:
+        console.print("watch it from another terminal:")
+        console.print(f"  tensorpool stream watch --aeron-dir {demo.aeron_dir}", style=_DIM)
+        demo_run = DemoRun(console, demo, stop)
+        with Live(console=console, get_renderable=demo_run.screen, refresh_per_second=4):
+            demo_run.publish(seconds, kill=kill)
+        with ledger_listener(demo.aeron_dir) as listener:
+            epochs, faults = demo_run.collect_ledgers(listener)
+        faults += ledger_faults(demo_run.system)
+        console.print("\nchecking every frame of the recording, and replaying it", style=_DIM)
+        recording = check_recording(demo.recording, demo.stream_id, demo_run.recovered)
+        faults += recording.faults(epochs)
+        replay = ReplayCheck() if stop else check_replay(demo)
+        faults += replay.faults()
+        result = DemoResult(epochs, recording, replay, demo_run.kill, system=demo_run.system, faults=faults)
+        if spark and (fault := spark_fault()) is not None:
+            console.print(f"no Spark query: {fault}", style=_DIM)
+        elif spark and not stop:
             console.print(
-                "a streaming query and a pipeline over the recording, with Spark: takes a while",
-                style="dim",
+                "a streaming query and a pipeline over the recording, with Spark: takes a while", style=_DIM
             )
-            after.page = report
-            page = stage.recording.with_name("report.html") if report is None else report.absolute()
-            after.queried = query(stage.recording, stage.environment, page)
-            faults += after.queried.faults(*recorded.totals())
-    after.whole = performance.whole
-    _report(console, books, performance.death, recorded, after, faults, as_json=as_json)
+            result.report_page = report
+            page = demo.recording.with_name("report.html") if report is None else report.absolute()
+            result.spark = check_with_spark(demo.recording, demo.variables, page)
+            faults += result.spark.faults(*recording.totals())
+    if as_json:
+        _print_json(result)
+    else:
+        print_result(console, result)
     return not faults
 
 
-@dataclass(slots=True)
-class DemoResult:
-    """What was done with the recording."""
-
-    played: ReplayCheck
-    queried: SparkCheck | None = None
-    page: Path | None = None
-    """Where the user wants the report."""
-    whole: list[LedgerRow] = field(default_factory=list)
-
-
 class DemoRun:
-    """One run of the play: film, die, come back, film on."""
+    """The part of the demo in which the camera publishes: two kills, two recoveries, and the ledgers."""
 
-    def __init__(self, console: Console, stage: DemoEnvironment, asked: EarlyStop) -> None:
-        self.death: KillReport | None = None
+    def __init__(self, console: Console, demo: DemoEnvironment, stop: EarlyStop) -> None:
+        self.kill: KillReport | None = None
         self._console = console
-        self._stage = stage
-        self._asked = asked
+        self._demo = demo
+        self._stop = stop
         self._epochs: list[str] = []
         self._is_camera_dead = False
-        self.whole: list[LedgerRow] = []
-        """The ledger of the whole system, as somebody heard it who only listens."""
+        self.system: list[LedgerRow] = []
+        """The ledger of the whole system, read from the reports of all endpoints."""
         self.recovered: list[str] = []
-        """What the killed recorder had left open."""
+        """Segments that the killed recorder had left open."""
 
-    def picture(self) -> Group:
-        """A blank line keeps it apart from the story above."""
-        table = live_table(self._stage, self._epochs, is_camera_dead=self._is_camera_dead)
-        return Group("", table)
+    def screen(self) -> Group:
+        """The live table, below a blank line."""
+        return Group("", live_table(self._demo, self._epochs, is_camera_dead=self._is_camera_dead))
 
-    def play(self, seconds: float, *, kill: bool) -> None:
-        self._epochs.append(self._stage.roll())
+    def publish(self, seconds: float, *, kill: bool) -> None:
+        """Lets the camera publish; with `kill`, kills the recorder after a quarter and the camera at half."""
+        self._epochs.append(self._demo.start_publishing())
         if kill:
-            begun = time.monotonic()
-            self._watch(lambda: time.monotonic() >= begun + seconds / 4 and self._has_recorded())
-            if not self._asked:
+            started = time.monotonic()
+            self._wait(lambda: time.monotonic() >= started + seconds / 4 and self._has_recorded())
+            if not self._stop:
                 self._kill_recorder()
-            self._watch(lambda: time.monotonic() >= begun + seconds / 2)
-            if not self._asked:
-                self._kill(seconds / 2)
+            self._wait(lambda: time.monotonic() >= started + seconds / 2)
+            if not self._stop:
+                self._kill_camera(seconds / 2)
         if not self._is_camera_dead:
-            self._watch(lambda: self._stage.camera.heard("ledger") is not None)
+            self._wait(lambda: self._demo.camera.report("ledger") is not None)
 
-    def _watch(self, is_over: Callable[[], bool]) -> None:
-        """Until then, or until the user asks for the end."""
-        while not self._asked and not is_over():
+    def _wait(self, is_over: Callable[[], bool]) -> None:
+        """Waits for a condition, or until the user stops the demo."""
+        while not self._stop and not is_over():
             time.sleep(0.05)
-            for player in self._stage.everyone():
-                player.check_alive()
+            for process in self._demo.processes():
+                process.check_alive()
 
-    def _kill(self, seconds_left: float) -> None:
-        stage = self._stage
-        self.death = death = kill_camera(stage)
+    def _kill_camera(self, seconds_left: float) -> None:
+        demo = self._demo
+        self.kill = kill = kill_camera(demo)
         self._is_camera_dead = True
-        self._say(*killed_lines(death))
-        note_viewers_told(death, stage)
-        self._say(told_line(death))
-        if self._asked:
+        self._print(*killed_lines(kill))
+        wait_unmapped(kill, demo)
+        self._print(unmapped_line(kill))
+        if self._stop:
             return
-        stage.restart_camera(seconds_left)
-        note_camera_back(death, stage)
+        demo.restart_camera(seconds_left)
+        wait_restarted(kill, demo)
         self._is_camera_dead = False
-        self._epochs.append(stage.roll())
-        note_frames_again(death, stage)
-        self._say(*recovered_lines(death))
+        self._epochs.append(demo.start_publishing())
+        wait_resumed(kill, demo)
+        self._print(*recovered_lines(kill))
 
     def _kill_recorder(self) -> None:
-        stage = self._stage
-        killed = stage.tape.pid
-        stage.tape.kill()
-        self.recovered = stage.restart_tape()
-        # Frames flow all the while: what it missed is a gap, from where it was to where it goes on.
-        stage.tape.wait_for(f"mapped-{self._epochs[-1]}", TIMEOUT_S)
-        self._watch(self._has_recorded)
-        self._say(*recorder_lines(killed, stage.tape.pid, self.recovered))
+        demo = self._demo
+        killed_pid = demo.recorder.pid
+        demo.recorder.kill()
+        self.recovered = demo.restart_recorder()
+        # The camera publishes meanwhile: the frames between the two recorders are a gap in the recording.
+        demo.recorder.wait_for(f"mapped-{self._epochs[-1]}", TIMEOUT_S)
+        self._wait(self._has_recorded)
+        self._print(*recorder_lines(killed_pid, demo.recorder.pid, self.recovered))
 
     def _has_recorded(self) -> bool:
-        return bool(self._stage.tape.sample().get("frames", 0) > 0)
+        return bool(self._demo.recorder.sample().get("frames", 0) > 0)
 
-    def _say(self, *lines: Any) -> None:
+    def _print(self, *lines: Text) -> None:
         for line in lines:
             self._console.print(line)
 
-    def ledgers(self, whole: LedgerListener) -> tuple[list[CameraEpoch], list[str]]:
-        """Ends it in good order: the camera first, and viewers when they have drained the stream."""
-        stage = self._stage
-        filmed = None
+    def collect_ledgers(self, listener: LedgerListener) -> tuple[list[CameraEpoch], list[str]]:
+        """Ends camera, viewers and recorder, in this order. Returns their joined ledgers and the faults."""
+        demo = self._demo
+        camera = None
         if not self._is_camera_dead:
-            if stage.camera.heard("ledger") is None:
-                stage.camera.tell("stop")
-            filmed = stage.camera.wait_for("ledger", TIMEOUT_S)
-        for viewer in stage.viewers:
-            viewer.tell()
-        seen = {viewer.name: viewer.wait_for("ledger", TIMEOUT_S) for viewer in stage.viewers}
-        # The recorder is asked, so it is asked before it ends.
-        self.whole = whole.rows()
-        stage.tape.tell()
-        stage.tape.wait_for("ledger", TIMEOUT_S)
-        books = []
-        if (death := self.death) is not None:
-            pages = pages_of(death.epoch, seen)
+            if demo.camera.report("ledger") is None:
+                demo.camera.send("stop")
+            camera = demo.camera.wait_for("ledger", TIMEOUT_S)
+        for viewer in demo.viewers:
+            viewer.send()
+        reports = {viewer.name: viewer.wait_for("ledger", TIMEOUT_S) for viewer in demo.viewers}
+        # The ledger of the recorder is read from its service: it has to run for that.
+        self.system = listener.rows()
+        demo.recorder.send()
+        demo.recorder.wait_for("ledger", TIMEOUT_S)
+        epochs = []
+        if (kill := self.kill) is not None:
             killed = CameraEpoch(
-                death.epoch,
-                death.ring.committed,
-                pages,
+                kill.epoch,
+                kill.ring.committed,
+                viewer_ledgers(kill.epoch, reports),
                 was_killed=True,
-                half_written=death.ring.half_written,
+                half_written=kill.ring.half_written,
             )
-            books.append(killed)
-        if filmed is not None:
-            epoch, counts = self._epochs[-1], ("committed", "published", "unpublished")
-            committed, published, unpublished = (filmed[count] for count in counts)
-            pages = pages_of(epoch, seen)
-            books.append(CameraEpoch(epoch, committed, pages, published=published, unpublished=unpublished))
-        return books, all_faults(books, seen)
+            epochs.append(killed)
+        if camera is not None:
+            last = CameraEpoch(
+                self._epochs[-1],
+                camera["committed"],
+                viewer_ledgers(self._epochs[-1], reports),
+                published=camera["published"],
+                unpublished=camera["unpublished"],
+            )
+            epochs.append(last)
+        return epochs, find_faults(epochs, reports)
 
 
-def _report(
-    console: Console,
-    books: list[CameraEpoch],
-    death: KillReport | None,
-    recorded: RecordingCheck,
-    after: DemoResult,
-    faults: list[str],
-    *,
-    as_json: bool,
-) -> None:
-    if as_json:
-        result = {
-            "epochs": [book.as_json() for book in books],
-            "recovery": None if death is None else death.as_json(),
-            "recording": recorded.as_json(),
-            "replay": after.played.as_json(),
-            "spark": None if after.queried is None else after.queried.as_json(),
-            "whole_system": [row.to_json() for row in after.whole],
-            "faults": faults,
-        }
-        json.dump(result, sys.stdout, indent=2)
-        sys.stdout.write("\n")
-        return
+def _print_json(result: DemoResult) -> None:
+    output = {
+        "epochs": [epoch.to_json() for epoch in result.epochs],
+        "recovery": None if result.kill is None else result.kill.to_json(),
+        "recording": result.recording.to_json(),
+        "replay": result.replay.to_json(),
+        "spark": None if result.spark is None else result.spark.to_json(),
+        "whole_system": [row.to_json() for row in result.system],
+        "faults": result.faults,
+    }
+    json.dump(output, sys.stdout, indent=2)
+    sys.stdout.write("\n")
+
+
+def print_result(console: Console, result: DemoResult) -> None:
+    """Prints the ledgers, the faults, and the checks that succeeded."""
     console.print()
-    console.print(ledger_table(books))
-    console.print(recording_table(recorded))
+    console.print(ledger_table(result.epochs))
+    console.print(recording_table(result.recording))
     console.print()
-    console.print(whole_table(after.whole))
+    console.print(system_table(result.system))
     console.print()
-    for fault in faults:
+    for fault in result.faults:
         console.print(f"✗ {fault}", style="bold red")
-    if not faults:
-        console.print("✓ every frame is accounted for, none was torn", style="bold green")
-        console.print("✓ the ledger of the whole system is exact", style="bold green")
-        console.print("✓ the recording was verified: every checksum, every pixel", style="bold green")
-        if after.played.played:
-            console.print(f"✓ {played_words(after.played)}", style="bold green")
-        else:
-            console.print("  it was ended early: nothing was played back", style="dim")
-        if (queried := after.queried) is not None:
-            console.print(f"✓ {queried}", style="bold green")
-            console.print(f"✓ {queried.tables_words()}", style="bold green")
-            kept = (
-                f"the page is {after.page}" if after.page else "keep the page: tensorpool demo --report FILE"
-            )
-            console.print(f"  {kept}", style="dim")
+    if result.faults:
+        return
+    console.print("✓ every frame is accounted for, none was torn", style=_GOOD)
+    console.print("✓ the ledger of the whole system is exact", style=_GOOD)
+    console.print("✓ the recording was verified: every checksum, every pixel", style=_GOOD)
+    if result.replay.replayed:
+        console.print(f"✓ {replay_text(result.replay)}", style=_GOOD)
+    else:
+        console.print("  the demo was ended early: nothing was replayed", style=_DIM)
+    if result.spark is not None:
+        console.print(f"✓ {result.spark}", style=_GOOD)
+        console.print(f"✓ {result.spark.pipeline_text()}", style=_GOOD)
+        page = result.report_page
+        hint = f"the page is {page}" if page else "to keep the page: tensorpool demo --report FILE"
+        console.print(f"  {hint}", style=_DIM)

@@ -1,8 +1,7 @@
-"""The Spark process: a streaming query over the demo's recording, from its first frame to its last, and a
-pipeline.
+"""The Spark process: a streaming query over the whole recording, and a pipeline to tables.
 
-Each tensor is looked at where it lies: the checksum that an executor finds is held against that in its row.
-The pipeline takes the recording to tables; what its gold table counts is told.
+The query computes the checksum of each tensor in place and compares it with the recorded checksum. The
+figures of the pipeline's gold table are printed as JSON.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import json
 import os
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,10 @@ _SETTINGS = {
 }
 
 
-def ask(root: str, home: Path, page: Path) -> dict[str, Any]:
+def run_spark_job(root: str, directory: Path, page: Path) -> dict[str, Any]:
+    """Runs the query and the pipeline; temporary files go to `directory`, the report page to `page`."""
     from pyspark.sql import SparkSession
-    from pyspark.sql import functions as of
+    from pyspark.sql import functions as F
 
     from ..spark import tensors
 
@@ -38,36 +39,32 @@ def ask(root: str, home: Path, page: Path) -> dict[str, Any]:
     for name, value in _SETTINGS.items():
         builder = builder.config(name, value)
     spark = (
-        builder.config("spark.sql.warehouse.dir", str(home))
-        .config("spark.local.dir", str(home))
+        builder.config("spark.sql.warehouse.dir", str(directory))
+        .config("spark.local.dir", str(directory))
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
     try:
         frames = spark.readStream.format("tensorpool").load(root)
-        looked = tensors.map(frames, checksum, "found bigint", keep=["crc32c"], verify=False)
-        is_equal = of.when(of.col("found") == of.col("crc32c"), 1).otherwise(0)
-        totals = looked.agg(of.count(of.lit(1)).alias("frames"), of.sum(is_equal).alias("equal"))
+        checked = tensors.map(frames, checksum, "computed bigint", keep=["crc32c"], verify=False)
+        is_equal = F.when(F.col("computed") == F.col("crc32c"), 1).otherwise(0)
+        totals = checked.agg(F.count(F.lit(1)).alias("frames"), F.sum(is_equal).alias("equal"))
         query = (
             totals.writeStream.format("memory").queryName("totals").outputMode("complete")
-            .option("checkpointLocation", str(home / "checkpoint")).trigger(availableNow=True).start()
+            .option("checkpointLocation", str(directory / "checkpoint")).trigger(availableNow=True).start()
         )  # fmt: skip
         query.awaitTermination()
         row = spark.table("totals").first()
-        counted = (
-            {"frames": 0, "equal": 0}
-            if row is None
-            else {"frames": row["frames"], "equal": row["equal"] or 0}
-        )
-        return {**counted, "tables": tables(spark, root, home / "tables", page)}
+        counts = {"frames": 0, "equal": 0}
+        if row is not None:
+            counts = {"frames": row["frames"], "equal": row["equal"] or 0}
+        return {**counts, "tables": run_pipeline(spark, root, directory / "tables", page)}
     finally:
         spark.stop()
 
 
-def tables(spark: Any, root: str, out: Path, page: Path) -> dict[str, Any]:
-    """The recording as tables, and what `gold/quality` counts: it is held against the ledger."""
-    from collections import Counter
-
+def run_pipeline(spark: Any, root: str, out: Path, page: Path) -> dict[str, Any]:
+    """Turns the recording into tables. Returns the counts of `gold/quality`, to compare with the ledger."""
     from ..pipeline import Pipeline
 
     Pipeline(recordings=[root], out=out, quality={"interval": "1s"}, statistics={"every": 10}).run(
@@ -79,26 +76,31 @@ def tables(spark: Any, root: str, out: Path, page: Path) -> dict[str, Any]:
         frames += row["frames"]
         rejected += row["rejected"]
         drops.update(row["drops"])
-    written = spark.read.parquet(str(out / "silver" / "frames")).count()
+    silver = spark.read.parquet(str(out / "silver" / "frames")).count()
     return {
-        "frames": frames, "silver": written, "rejected": rejected, "drops": dict(drops),
-        "report": _report(out, page),
-    }  # fmt: skip
+        "frames": frames,
+        "silver": silver,
+        "rejected": rejected,
+        "drops": dict(drops),
+        "report": _write_report(out, page),
+    }
 
 
-def _report(out: Path, page: Path) -> dict[str, Any]:
-    """Writes the page over the tables; the numbers on it."""
+def _write_report(out: Path, page: Path) -> dict[str, Any]:
+    """Writes the report page on the tables. Returns its figures."""
     from ..pipeline import report
 
-    shown = report.write(out, page)
+    result = report.write(out, page)
     return {
-        "frames": shown.total("frames"), "drops": shown.reasons("dropped"), "faults": shown.faults,
+        "frames": result.total("frames"),
+        "drops": result.reasons("dropped"),
+        "faults": result.faults,
         "page_bytes": page.stat().st_size,
-    }  # fmt: skip
+    }
 
 
 if __name__ == "__main__":
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    with tempfile.TemporaryDirectory(prefix=f"tensorpool-demo-{os.getpid()}-") as directory:
-        print(json.dumps(ask(sys.argv[1], Path(directory), Path(sys.argv[2]))))
+    with tempfile.TemporaryDirectory(prefix=f"tensorpool-demo-{os.getpid()}-") as temporary:
+        print(json.dumps(run_spark_job(sys.argv[1], Path(temporary), Path(sys.argv[2]))))

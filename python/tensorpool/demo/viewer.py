@@ -1,4 +1,4 @@
-"""A consumer's process: looks at every pixel of every frame it gets, then tells its ledger by epochs."""
+"""A viewer process: checks every pixel of every frame it receives, then reports its ledger by epoch."""
 
 from __future__ import annotations
 
@@ -10,122 +10,126 @@ from typing import Any
 from .. import _native
 from ..client import Consumer, ConsumerLedger
 from ..context import Context
-from .processes import NAME, Reports, Role, matches_pattern, role_arguments, was_told
+from .processes import NAME, DemoOptions, Reports, has_command, matches_pattern, parse_options
+
+_RECEIVE_S = 0.05
 
 
-class Look:
-    """What one consumer saw since the last page was turned."""
+class FrameChecker:
+    """Checks frames; counts bytes, torn frames and latencies."""
 
     def __init__(self) -> None:
         self.torn = 0
         self.bytes = 0
-        self.latencies_us: list[float] = []
+        self._latencies_us: list[float] = []
 
-    def at(self, frame: _native.Frame, work_s: float) -> None:
-        arrived = time.monotonic_ns()
-        whole = matches_pattern(frame.array, frame.seq)
+    def check(self, frame: _native.Frame, work_s: float) -> None:
+        """Compares a frame with its pattern, and simulates `work_s` seconds of work on it."""
+        received_ns = time.monotonic_ns()
+        is_intact = matches_pattern(frame.array, frame.seq)
         if work_s:
             time.sleep(work_s)
-        # The proof comes after the use: a frame that is no longer there was not received.
+        # Validated after its use: a frame that was overwritten meanwhile counts as dropped.
         if not frame.valid():
             return
-        self.torn += not whole
+        self.torn += not is_intact
         self.bytes += frame.nbytes
-        self.latencies_us.append((arrived - frame.timestamp_ns) / 1000)
+        self._latencies_us.append((received_ns - frame.timestamp_ns) / 1000)
 
-    def latency_us(self) -> float | None:
-        """The median since the last question."""
-        recent, self.latencies_us = sorted(self.latencies_us), []
+    def take_latency_us(self) -> float | None:
+        """The median latency since the previous call."""
+        recent, self._latencies_us = sorted(self._latencies_us), []
         return recent[len(recent) // 2] if recent else None
 
 
 class ViewerLedgers:
-    """The ledger with a page for each epoch. What a page has is what was counted since it was opened."""
+    """The ledgers of a consumer by epoch: the growth of its counts between two epochs."""
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
-        self._opened = consumer.ledger()
+        self._before = consumer.ledger()
         self._torn_before = 0
         self.epoch: int | None = None
-        self.pages: list[dict[str, Any]] = []
+        self.ledgers: list[dict[str, Any]] = []
 
-    def turn(self, look: Look, epoch: int | None = None) -> None:
-        """Closes the page, and opens one for `epoch`."""
-        before, now = self._opened, self._consumer.ledger()
-        page = {
+    def start_epoch(self, checker: FrameChecker, epoch: int | None = None) -> None:
+        """Completes the ledger of the current epoch, and starts that of `epoch`."""
+        before, now = self._before, self._consumer.ledger()
+        ledger = {
             "epoch": str(self.epoch),
             "span": now.span - before.span,
             "received": now.received - before.received,
-            "dropped": _grown(before, now),
-            "torn": look.torn - self._torn_before,
+            "dropped": _new_drops(before, now),
+            "torn": checker.torn - self._torn_before,
             "balanced": now.balanced,
         }
-        if self.epoch is not None and (page["span"] or page["dropped"]):
-            self.pages.append(page)
-        self.epoch, self._opened, self._torn_before = epoch, now, look.torn
+        if self.epoch is not None and (ledger["span"] or ledger["dropped"]):
+            self.ledgers.append(ledger)
+        self.epoch, self._before, self._torn_before = epoch, now, checker.torn
 
 
-def _grown(before: ConsumerLedger, now: ConsumerLedger) -> dict[str, int]:
-    """Drops by reason; those that belong to no span are descriptors that came after their epoch's end."""
+def _new_drops(before: ConsumerLedger, now: ConsumerLedger) -> dict[str, int]:
+    """New drops by reason. Drops outside of the span are descriptors of an epoch that had ended."""
     counts = {**now.dropped, **now.outside}
     earlier = {**before.dropped, **before.outside}
     return {reason: n - earlier[reason] for reason, n in counts.items() if n > earlier[reason]}
 
 
-def run_viewer(role: Role, reports: Reports) -> None:
-    # The stream is there when the director says so.
+def run_viewer(options: DemoOptions, reports: Reports) -> None:
+    """Checks frames until the parent sends a line."""
+    # The parent sends the first line when the stream exists.
     sys.stdin.readline()
-    with role.attach() as ctx, ctx.consumer(name=NAME, policy=role.policy) as consumer:
-        reports.say("ready", pid=os.getpid())
-        look, book, seen = Look(), ViewerLedgers(consumer), None
-        while not was_told():
-            if (epoch := consumer.epoch) not in (None, book.epoch):
-                # What is still on its way belongs to the page before: the director lets nobody film into
-                # an epoch before everyone has opened the page.
-                _drain(consumer, look)
-                book.turn(look, epoch)
-                reports.say(f"mapped-{epoch}")
-            frame = consumer.receive_or_none(0.05)
+    with options.attach() as ctx, ctx.consumer(name=NAME, policy=options.policy) as consumer:
+        reports.send("ready", pid=os.getpid())
+        checker, ledgers, first_of = FrameChecker(), ViewerLedgers(consumer), None
+        while not has_command():
+            if (epoch := consumer.epoch) not in (None, ledgers.epoch):
+                # Queued frames belong to the previous epoch: the parent starts a camera only after all
+                # consumers have reported that they mapped its epoch.
+                _drain(consumer, checker)
+                ledgers.start_epoch(checker, epoch)
+                reports.send(f"mapped-{epoch}")
+            frame = consumer.receive_or_none(_RECEIVE_S)
             if frame is not None:
-                if frame.epoch != seen:
-                    seen = frame.epoch
-                    reports.say(f"first-{seen}")
-                look.at(frame, role.work_s)
-            if reports.due():
-                _tell_events(ctx, reports)
-                _sample(reports, consumer, look)
-        _drain(consumer, look)
-        book.turn(look)
-        _tell_events(ctx, reports)
-        _sample(reports, consumer, look)
-        reports.say("ledger", pages=book.pages)
+                if frame.epoch != first_of:
+                    first_of = frame.epoch
+                    reports.send(f"first-{first_of}")
+                checker.check(frame, options.work_s)
+            if reports.is_due():
+                _report_events(ctx, reports)
+                _report_sample(reports, consumer, checker)
+        _drain(consumer, checker)
+        ledgers.start_epoch(checker)
+        _report_events(ctx, reports)
+        _report_sample(reports, consumer, checker)
+        reports.send("ledger", epochs=ledgers.ledgers)
 
 
-def _drain(consumer: Consumer, look: Look) -> None:
-    while (frame := consumer.receive_or_none(0.05)) is not None:
-        look.at(frame, 0.0)
+def _drain(consumer: Consumer, checker: FrameChecker) -> None:
+    while (frame := consumer.receive_or_none(_RECEIVE_S)) is not None:
+        checker.check(frame, 0.0)
 
 
-def _tell_events(ctx: Context, reports: Reports) -> None:
+def _report_events(ctx: Context, reports: Reports) -> None:
     for event in ctx.events(timeout=0.0):
         if event.kind == "unmapped":
-            reports.say(f"unmapped-{event.epoch}", happened_ns=event.at_ns, why=event.detail)
+            reports.send(f"unmapped-{event.epoch}", unmapped_ns=event.at_ns, reason=event.detail)
 
 
-def _sample(reports: Reports, consumer: Consumer, look: Look) -> None:
+def _report_sample(reports: Reports, consumer: Consumer, checker: FrameChecker) -> None:
     ledger, lease = consumer.ledger(), consumer.lease() or {}
     counts = {**ledger.dropped, **ledger.outside}
-    reports.say(
+    reports.send(
         "sample",
         frames=ledger.received,
-        bytes=look.bytes,
+        bytes=checker.bytes,
         dropped={reason: n for reason, n in counts.items() if n},
-        latency_us=look.latency_us(),
-        torn=look.torn,
+        latency_us=checker.take_latency_us(),
+        torn=checker.torn,
         lease=str(lease["lease_id"]) if lease.get("lease_id") else None,
         epoch=str(consumer.epoch) if consumer.epoch else None,
     )
 
 
 if __name__ == "__main__":
-    run_viewer(role_arguments(), Reports())
+    run_viewer(parse_options(), Reports())

@@ -1,9 +1,7 @@
-"""Is this machine fit, and if not, what is to be done?
+"""Checks whether this machine is fit for TensorPool, with a remedy for each problem.
 
-The checks are pure: facts in, a verdict out. `examine` feeds them with those of this machine. It only looks:
-starts nothing, makes no region, disturbs nobody.
-
-All checks of this machine, in the order in which trouble is best looked for.
+The `check_...` functions are pure: facts in, a finding out. `run_checks` reads the facts of this machine. It
+reads only: it starts nothing and creates no region.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from ..runtime.config.sources import FILE_VARIABLE
 from ..transport import default_aeron_dir
 from .checks import Check, Status, fail, ok, worst
 from .drivers import check_media_driver, driver_checks, probe_media_driver
-from .host import limit_checks, machine_checks, place_checks
+from .host import directory_checks, limit_checks, machine_checks
 from .memory import memory_checks
 from .sizing import Needs, Sizing, check_fit, size_stream
 
@@ -30,15 +28,15 @@ __all__ = ["Check", "Needs", "Sizing", "Status", "check_fit", "run_checks", "siz
 def run_checks(
     version: str, *, config_file: str | Path | None = None, aeron_dir: str | None = None
 ) -> list[Check]:
-    """Every check, with the configuration that is in force; without one that can be used, with defaults.
+    """All checks, in the order in which problems are best looked for.
 
-    `version` is the package's own.
+    They use the configuration in force, or defaults if it is invalid. `version` is the package's own.
     """
     config, first = _configuration(config_file)
     aeron, shm, driver = config[AeronSettings], config[ShmSettings], config[DriverSettings]
     directory = str(aeron_dir or aeron.dir or default_aeron_dir())
     base = Path(shm.base_dir)
-    wants_hugepages = driver.hugepages or any(one.hugepages for one in driver.streams)
+    wants_hugepages = driver.hugepages or any(stream.hugepages for stream in driver.streams)
 
     def media_driver() -> list[Check]:
         return check_media_driver(probe_media_driver(directory))
@@ -53,41 +51,42 @@ def run_checks(
         )
 
     checks = [first]
-    for name, look in (
+    for name, run_group in (
         ("machine", lambda: machine_checks(version)),
         ("memory", lambda: memory_checks(base, wants_hugepages=wants_hugepages)),
-        ("directories", lambda: place_checks(base)),
+        ("directories", lambda: directory_checks(base)),
         ("limits", lambda: limit_checks(wants_mlock=driver.mlock)),
         ("media driver", media_driver),
         ("SHM driver", shm_driver),
     ):
-        checks += _guarded(name, look)
+        checks += _guarded(name, run_group)
     return checks
 
 
-def _configuration(named: str | Path | None) -> tuple[Config, Check]:
-    given = named or os.environ.get(FILE_VARIABLE)
-    file = Path(given) if given else None
+def _configuration(config_file: str | Path | None) -> tuple[Config, Check]:
+    name = config_file or os.environ.get(FILE_VARIABLE)
+    file = Path(name) if name else None
     tables = (AeronSettings, ShmSettings, DriverSettings)
     try:
         config = Config.load(*tables, file=file)
     except InvalidConfig as error:
-        broken = fail(
-            "configuration", str(error), "Nothing that reads it starts.", "Correct it; --check says the same."
+        invalid = fail(
+            "configuration",
+            str(error),
+            "No command that reads it starts.",
+            "Correct it; the option --check of each role reports the same.",
         )
-        return Config.load(*tables, environ={}), broken
+        return Config.load(*tables, environ={}), invalid
     return config, ok("configuration", str(file) if file else "no file; defaults and the environment")
 
 
-def _guarded(name: str, look: Callable[[], list[Check]]) -> list[Check]:
-    """A check that stumbles must not keep the others from being made."""
+def _guarded(name: str, run_group: Callable[[], list[Check]]) -> list[Check]:
+    """The checks of a group; an error becomes a finding, so that the other groups still run."""
     try:
-        return look()
+        return run_group()
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        found = f"{where}{error.strerror or error}"
+        path = f"{error.filename}: " if error.filename else ""
+        found = f"{path}{error.strerror or error}"
         return [
-            fail(
-                name, found, "This could not be looked at.", "Check the permissions, and try as another user."
-            )
+            fail(name, found, "This could not be checked.", "Check the permissions, or run as another user.")
         ]

@@ -1,23 +1,26 @@
-"""The outcome of one check: what was found, what it means, what to do."""
+"""The outcome of a check: its finding, its meaning and a remedy."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
 
 class Status(StrEnum):
+    """How serious a finding is."""
+
     OK = "ok"
     WARN = "warn"
-    """It works, and something will disappoint."""
+    """It works, with a disadvantage."""
     FAIL = "fail"
     """It does not work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`meaning` and `remedy` are for whoever has to do something about it; empty where all is well."""
+    """A finding. `meaning` and `remedy` are empty if the status is ok."""
 
     name: str
     status: Status
@@ -25,30 +28,27 @@ class Check:
     meaning: str = ""
     remedy: str = ""
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
+        """The fields by name."""
         return asdict(self)
 
 
 def ok(name: str, found: str) -> Check:
+    """A finding that needs no action."""
     return Check(name, Status.OK, found)
 
 
 def warn(name: str, found: str, meaning: str, remedy: str) -> Check:
+    """A finding that has a disadvantage."""
     return Check(name, Status.WARN, found, meaning, remedy)
 
 
 def fail(name: str, found: str, meaning: str, remedy: str) -> Check:
+    """A finding that keeps something from working."""
     return Check(name, Status.FAIL, found, meaning, remedy)
 
 
-def worst(checks: list[Check]) -> Status:
-    """Fail beats warn beats ok."""
-    found = {one.status for one in checks}
-    return next((status for status in (Status.FAIL, Status.WARN) if status in found), Status.OK)
-
-
-def megabytes(size: float) -> str:
-    """`64 MiB`, `1.5 GiB`."""
-    if size >= 1 << 30:
-        return f"{size / (1 << 30):.1f} GiB"
-    return f"{size / (1 << 20):.0f} MiB" if size >= 1 << 20 else f"{size / 1024:.0f} KiB"
+def worst(checks: Iterable[Check]) -> Status:
+    """The most serious status of the checks; ok without any."""
+    statuses = {check.status for check in checks}
+    return next((status for status in (Status.FAIL, Status.WARN) if status in statuses), Status.OK)

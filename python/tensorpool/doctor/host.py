@@ -1,9 +1,4 @@
-"""What the kernel lets this process have: locked memory, open files, mappings.
-
-The machine and the software on it: clock, Python, numpy, Java.
-
-The directories: may this user write there, and may nobody else who should not.
-"""
+"""Checks of the host: process limits, clock and software, and the access rights of directories."""
 
 from __future__ import annotations
 
@@ -24,92 +19,103 @@ from .. import _native
 from ..shm.epoch_files import user_name
 from ..shm.inspect import user_of
 from ..state_dir import state_path
-from .checks import Check, fail, megabytes, ok, warn
-from .memory import ONE_STREAM_BYTES
+from ..units import format_bytes
+from .checks import Check, fail, ok, warn
+from .memory import DEFAULT_STREAM_BYTES
 
 _FEW_FILES: Final = 256
 _SOME_FILES: Final = 1024
-# Linux' own default; the media driver and every stream have several mappings each.
-_USUAL_MAPPINGS: Final = 65_530
+_DEFAULT_MAPPINGS: Final = 65_530
+"""Linux' default. The media driver and every stream have several mappings each."""
+_CLOCK_SOURCE: Final = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+_FAST_CLOCKS: Final = frozenset(
+    {"tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter", "timebase"}
+)
+"""Clocks that are read without a system call; the others take a microsecond and more."""
+_JAVA_TIMEOUT_S: Final = 20.0
+
+# --- process limits
 
 
 def check_memlock(limit: int, *, wanted: bool) -> Check:
-    """`wanted`: the configuration has memory locked."""
+    """Finding on the limit of locked memory. `wanted`: the configuration locks memory."""
     name = "locked memory"
     if limit == resource.RLIM_INFINITY:
         return ok(name, "unlimited")
-    found = f"{megabytes(limit)} a process"
+    found = f"{format_bytes(limit)} a process"
     if not wanted:
         return ok(name, f"{found}; the configuration locks none")
     remedy = "LimitMEMLOCK=infinity in the systemd unit, or memlock in /etc/security/limits.conf"
-    if limit < ONE_STREAM_BYTES:
-        return fail(name, found, "[driver] mlock is set, and not even one stream may be locked.", remedy)
+    if limit < DEFAULT_STREAM_BYTES:
+        return fail(name, found, "[driver] mlock is set, and the limit is too small for one stream.", remedy)
     return warn(
-        name, found, f"[driver] mlock is set: room for {limit // ONE_STREAM_BYTES} default streams.", remedy
+        name,
+        found,
+        f"[driver] mlock is set: room for {limit // DEFAULT_STREAM_BYTES} default streams.",
+        remedy,
     )
 
 
 def check_files(soft: int, hard: int) -> Check:
+    """Finding on the limit of open files."""
     name = "open files"
     if soft == resource.RLIM_INFINITY:
         return ok(name, "unlimited")
-    most = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
-    found = f"{soft} a process, at most {most}"
-    more = 4096 if hard == resource.RLIM_INFINITY else min(4096, hard)
-    remedy = f"ulimit -n {more}, or LimitNOFILE= in the systemd unit"
+    maximum = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
+    found = f"{soft} a process, at most {maximum}"
+    advised = 4096 if hard == resource.RLIM_INFINITY else min(4096, hard)
+    remedy = f"ulimit -n {advised}, or LimitNOFILE= in the systemd unit"
     if soft < _FEW_FILES:
-        return fail(name, found, "A handful of streams uses them up.", remedy)
+        return fail(name, found, "A few streams use them up.", remedy)
     if soft < _SOME_FILES:
         return warn(name, found, "A driver of many streams uses them up.", remedy)
     return ok(name, found)
 
 
-def check_mappings(most: int | None) -> Check:
+def check_mappings(limit: int | None) -> Check:
+    """Finding on the limit of memory mappings; None if it is not known."""
     name = "memory mappings"
-    if most is None:
+    if limit is None:
         return ok(name, "unknown")
-    if most < _USUAL_MAPPINGS:
+    if limit < _DEFAULT_MAPPINGS:
         return warn(
-            name, f"{most} a process", "A process that reads many streams uses them up.",
-            f"sysctl vm.max_map_count={_USUAL_MAPPINGS}",
+            name, f"{limit} a process", "A process that reads many streams uses them up.",
+            f"sysctl vm.max_map_count={_DEFAULT_MAPPINGS}",
         )  # fmt: skip
-    return ok(name, f"{most} a process")
+    return ok(name, f"{limit} a process")
 
 
 def limit_checks(*, wants_mlock: bool) -> list[Check]:
-    """All of them, for this process."""
+    """Findings on the limits of this process."""
     try:
-        most = int(Path("/proc/sys/vm/max_map_count").read_text())
+        mappings = int(Path("/proc/sys/vm/max_map_count").read_text())
     except (OSError, ValueError):
-        most = None
+        mappings = None
     return [
         check_memlock(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0], wanted=wants_mlock),
         check_files(*resource.getrlimit(resource.RLIMIT_NOFILE)),
-        check_mappings(most),
+        check_mappings(mappings),
     ]
 
 
-_CLOCK_SOURCE: Final = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
-# These are read without a system call, or by one instruction; the others take a microsecond and more.
-_FAST_CLOCKS: Final = frozenset(
-    {"tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter", "timebase"}
-)
-_JAVA_TIMEOUT_S: Final = 20.0
+# --- machine and software
 
 
 def check_clock(source: str | None) -> Check:
+    """Finding on the kernel's clock source; None if it is not known."""
     name = "clock"
     if source is None:
-        return ok(name, "its source is not known here")
+        return ok(name, "its source is not known")
     if source in _FAST_CLOCKS:
         return ok(name, source)
     return warn(
-        name, source, "Reading the time takes a system call: every frame and every wait pays for it.",
+        name, source, "Reading the time takes a system call, for every frame and every wait.",
         "Boot with clocksource=tsc where the processor has an invariant TSC.",
     )  # fmt: skip
 
 
 def check_system(system: str, byte_order: str, cores: int) -> Check:
+    """Finding on the operating system and the processor."""
     name = "machine"
     found = f"{system}, {cores} cores, {byte_order}-endian"
     if not system.startswith("Linux") or byte_order != "little":
@@ -125,6 +131,7 @@ def check_system(system: str, byte_order: str, cores: int) -> Check:
 
 
 def check_java(version: str | None) -> Check:
+    """Finding on Java, which only the tests need."""
     name = "Java"
     if version is None:
         return ok(name, "none found; only the interoperability tests need it")
@@ -132,22 +139,22 @@ def check_java(version: str | None) -> Check:
 
 
 def java_version() -> str | None:
-    """The first line of `java -version`."""
+    """The first line of `java -version`; None without Java."""
     java = shutil.which("java")
     if java is None:
         return None
     try:
-        told = subprocess.run(
+        done = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=_JAVA_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    lines = (told.stderr or told.stdout).splitlines()
-    return lines[0] if told.returncode == 0 and lines else None
+    lines = (done.stderr or done.stdout).splitlines()
+    return lines[0] if done.returncode == 0 and lines else None
 
 
 def machine_checks(package_version: str) -> list[Check]:
-    """All of them, on the machine as it is."""
+    """Findings on this machine and its software."""
     try:
         source = _CLOCK_SOURCE.read_text().strip()
     except OSError:
@@ -166,95 +173,104 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+# --- directories
+
+
 @dataclass(frozen=True, slots=True)
 class DirectoryFacts:
-    """A directory as the kernel has it; for one that is missing, the nearest above it that is there."""
+    """Owner and mode of a directory, or of its nearest parent that exists."""
 
     path: Path
-    there: Path
+    existing: Path
     uid: int
     mode: int
     is_writable: bool
 
     @classmethod
-    def of(cls, path: Path) -> DirectoryFacts:
-        there = path
-        while not there.is_dir() and there != there.parent:
-            there = there.parent
-        status = there.stat()
-        return cls(
-            path, there, status.st_uid, stat.S_IMODE(status.st_mode), os.access(there, os.W_OK | os.X_OK)
-        )
+    def from_path(cls, path: Path) -> DirectoryFacts:
+        """The facts of a directory, which need not exist."""
+        existing = path
+        while not existing.is_dir() and existing != existing.parent:
+            existing = existing.parent
+        status = existing.stat()
+        writable = os.access(existing, os.W_OK | os.X_OK)
+        return cls(path, existing, status.st_uid, stat.S_IMODE(status.st_mode), writable)
 
     @property
     def exists(self) -> bool:
-        return self.path == self.there
+        """Whether the directory itself exists."""
+        return self.path == self.existing
 
-    def words(self) -> str:
-        return (
-            f"{self.path}, {user_of(self.uid)} {self.mode:04o}"
-            if self.exists
-            else f"{self.path}, not there yet"
-        )
+    def describe(self) -> str:
+        """Path, owner and mode."""
+        if not self.exists:
+            return f"{self.path}, does not exist yet"
+        return f"{self.path}, {user_of(self.uid)} {self.mode:04o}"
 
 
 def check_base(base: DirectoryFacts, own: DirectoryFacts, me: int) -> Check:
-    """The base directory and, in it, this user's own directory."""
+    """Finding on the base directory and, in it, this user's own directory."""
     name = "base directory"
     if own.exists and own.uid != me:
         return fail(
             name,
-            own.words(),
-            f"Another user made a directory with the name of yours: regions of user id {me} are refused.",
-            f"Remove {own.path} (as {user_of(own.uid)} or root), or set [shm] base_dir to another place.",
+            own.describe(),
+            f"Another user owns the directory with your name: regions of user id {me} are rejected.",
+            f"Remove {own.path} (as {user_of(own.uid)} or root), or set [shm] base_dir to another directory.",
         )
     where = own if own.exists else base
     if not where.is_writable:
         return fail(
-            name, where.words(), "No region can be made.",
-            f"Make {where.there} writable for you, or set [shm] base_dir to another place.",
+            name, where.describe(), "No region can be created.",
+            f"Make {where.existing} writable for you, or set [shm] base_dir to another directory.",
         )  # fmt: skip
     if base.mode & stat.S_IWOTH and not base.mode & stat.S_ISVTX:
         return warn(
             name,
-            base.words(),
-            "Everybody may rename and remove what others made there.",
+            base.describe(),
+            "Every user may rename and remove the files of others there.",
             f"chmod +t {base.path}",
         )
     if own.exists and own.mode & 0o022:
         return warn(
-            name, own.words(), "Others may make directories among your regions.", f"chmod go-w {own.path}"
+            name,
+            own.describe(),
+            "Other users may create directories among your regions.",
+            f"chmod go-w {own.path}",
         )
-    return ok(name, where.words())
+    return ok(name, where.describe())
 
 
 def check_state(state: DirectoryFacts, me: int) -> Check:
-    """Where epoch marks and locks live."""
+    """Finding on the directory of epoch marks and locks."""
     name = "state directory"
     if not state.is_writable:
         return fail(
-            name, state.words(), "Epoch marks and locks cannot be kept, so no producer and no driver starts.",
-            f"Make {state.there} writable for you, or set XDG_STATE_HOME.",
+            name, state.describe(), "No epoch marks and locks: no producer and no driver starts.",
+            f"Make {state.existing} writable for you, or set XDG_STATE_HOME.",
         )  # fmt: skip
     if state.exists and state.uid != me:
         return warn(
             name,
-            state.words(),
+            state.describe(),
             "It belongs to another user, who can change your locks.",
             "Set XDG_STATE_HOME.",
         )
     if state.exists and state.mode & 0o022:
         return warn(
-            name, state.words(), "Others can change your locks and epoch marks.", f"chmod go-w {state.path}"
+            name,
+            state.describe(),
+            "Other users can change your locks and epoch marks.",
+            f"chmod go-w {state.path}",
         )
-    return ok(name, state.words())
+    return ok(name, state.describe())
 
 
-def place_checks(base: Path) -> list[Check]:
-    """All of them, on the machine as it is."""
+def directory_checks(base: Path) -> list[Check]:
+    """Findings on the directories of this user."""
     me = os.geteuid()
     own = base / f"tensorpool-{user_name()}"
     return [
-        check_base(DirectoryFacts.of(base), DirectoryFacts.of(own), me),
-        check_state(DirectoryFacts.of(state_path()), me),
+        check_base(DirectoryFacts.from_path(base), DirectoryFacts.from_path(own), me),
+        check_state(DirectoryFacts.from_path(state_path()), me),
     ]

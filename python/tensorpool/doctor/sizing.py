@@ -1,4 +1,4 @@
-"""How large a stream has to be for its rate, its frames and its slowest reader (wire §15.6). Pure."""
+"""The sizing of a stream: slots, stride and memory for its rate, frames and latency (wire §15.6). Pure."""
 
 from __future__ import annotations
 
@@ -9,41 +9,42 @@ from typing import Any, Final
 
 from ..errors import ConfigError
 from ..transport.channels import DEFAULT_DESCRIPTOR_TERM_BYTES, MAX_TERM_BYTES
-from .checks import Check, fail, megabytes, ok, warn
-from .memory import Space
+from ..units import format_bytes
+from .checks import Check, fail, ok, warn
+from .memory import Space, parse_meminfo
 
 SAFETY: Final = 2.0
-"""The next power of two adds up to as much again: two to four times what is needed, as wire §15.6 wants."""
+"""Rounding up to a power of two adds a factor of up to two: two to four times the need, as in wire §15.6."""
 SUPERBLOCK_BYTES: Final = 64
 HEADER_SLOT_BYTES: Final = 256
 PAGE_BYTES: Final = 4096
-# Fewer leave a reader that was overtaken no half ring to go on with.
-_FEWEST_SLOTS: Final = 4
-_MOST_SLOTS: Final = 1 << 20
-_LEAST_STRIDE: Final = 64
-_MOST_STRIDE: Final = 1 << 31
-# A descriptor of 48 bytes behind Aeron's own header of 32, in steps of 32.
+_MIN_SLOTS: Final = 4
+"""A reader that was overtaken continues in the middle of the ring: half a ring has to be useful."""
+_MAX_SLOTS: Final = 1 << 20
+_MIN_STRIDE: Final = 64
+_MAX_STRIDE: Final = 1 << 31
 DESCRIPTOR_BYTES: Final = 96
-# Aeron has three terms to a log and a page of its own behind them. It lets a publisher be half a term
-# ahead of its slowest reader, and puts an untethered one to rest that is three quarters of that behind.
+"""A descriptor of 48 bytes and Aeron's own header of 32, aligned to 32."""
+# An Aeron log has three terms and a page of metadata. A publisher may be half a term ahead of its slowest
+# reader; an untethered reader that is three quarters of that behind becomes rested.
 _TERMS: Final = 3
-_REST_AT: Final = 3 / 8
+_RESTED_AT: Final = 3 / 8
 _LAST_QUARTER: Final = 1 / 8
-# The reader has 10 ms to come back, and the media driver looks each 2 ms; the rest is for a busy machine.
-_REST_TAKES_S: Final = 0.02
-# Aeron allows less; this is where less no longer matters.
-_LEAST_TERM: Final = 1 << 20
-# As crates/dataplane/src/producer/lanes.rs has it.
-OWN_STREAM_TERM_BYTES: Final = 1 << 20
-# From here on consumers need a higher max_outstanding_seq_gap.
+_RESTED_AFTER_S: Final = 0.02
+"""The reader has 10 ms to catch up, and the media driver checks every 2 ms; the rest allows for load."""
+_MIN_TERM: Final = 1 << 20
+"""Aeron allows less, which would save next to nothing."""
+PER_CONSUMER_TERM_BYTES: Final = 1 << 20
+"""Term of a per-consumer stream, as in crates/dataplane/src/producer."""
 _DEFAULT_SEQ_GAP: Final = 256
+"""The default max_outstanding_seq_gap: consumers of larger rings have to raise it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a stream is to do.
+    """Rate, frame size and latency of a stream.
 
-    `latency_s` is the longest time from the commit of a frame until the slowest consumer is done with it.
+    `latency_s` is the longest time from the commit of a frame until the slowest consumer has finished it.
     """
 
     rate_hz: float
@@ -60,15 +61,15 @@ class Needs:
         ):
             if not (math.isfinite(value) and value > 0):
                 raise ConfigError(f"{name} {value:g}: use a number above 0, as in {example}")
-        if not 0 < self.frame_bytes <= _MOST_STRIDE:
-            raise ConfigError(f"{self.frame_bytes} bytes a frame: use 1 to {_MOST_STRIDE}, as in 4MiB")
+        if not 0 < self.frame_bytes <= _MAX_STRIDE:
+            raise ConfigError(f"{self.frame_bytes} bytes a frame: use 1 to {_MAX_STRIDE}, as in 4MiB")
         if self.consumers < 0:
             raise ConfigError(f"{self.consumers} consumers: use 0 or more")
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One result and how it came about."""
+    """A result and its calculation."""
 
     name: str
     value: int
@@ -77,13 +78,15 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
+    """The recommended layout of a stream, and the memory that it takes."""
+
     nslots: int
     stride_bytes: int
     descriptor_term_bytes: int
     epoch_bytes: int
     """Header ring and pool, in whole pages."""
     peak_bytes: int
-    """With the epoch before, which stays for a moment when the producer changes."""
+    """With the previous epoch, whose regions stay for a moment when the producer changes."""
     descriptor_log_bytes: int
     own_streams_bytes: int
     total_bytes: int
@@ -91,32 +94,33 @@ class Sizing:
     notes: tuple[str, ...]
 
     @property
-    def names_term(self) -> bool:
-        """Whether the term is another than the default, so that a configuration has to name it."""
+    def needs_term_setting(self) -> bool:
+        """Whether the term differs from the default, so that the configuration has to set it."""
         return self.descriptor_term_bytes != DEFAULT_DESCRIPTOR_TERM_BYTES
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
+        """The fields by name."""
         return asdict(self)
 
 
 def size_stream(needs: Needs) -> Sizing:
-    """The smallest ring, pool and descriptor log that do. Raises ConfigError where none does."""
+    """The smallest ring, pool and descriptor log that suffice. Raises ConfigError if none does."""
     frames = needs.rate_hz * needs.latency_s * needs.safety
-    # What binary fractions add to a product (0.1 * 30) is no further slot.
-    nslots = max(_FEWEST_SLOTS, _power_of_two(math.ceil(round(frames, 6))))
-    if nslots > _MOST_SLOTS:
+    # Rounded first: the error of a binary fraction (0.1 * 30) must not add a slot.
+    nslots = max(_MIN_SLOTS, _power_of_two(math.ceil(round(frames, 6))))
+    if nslots > _MAX_SLOTS:
         raise ConfigError(
-            f"{frames:.0f} slots are more than a ring has ({_MOST_SLOTS}); bring the latency down, send "
+            f"{frames:.0f} slots are more than a ring can have ({_MAX_SLOTS}); reduce the latency, send "
             "several samples in one frame, or split the stream"
         )
-    stride = max(_LEAST_STRIDE, _power_of_two(needs.frame_bytes))
+    stride = max(_MIN_STRIDE, _power_of_two(needs.frame_bytes))
     ring = _pages(SUPERBLOCK_BYTES + nslots * HEADER_SLOT_BYTES)
     pool = _pages(SUPERBLOCK_BYTES + nslots * stride)
     epoch = ring + pool
-    term, term_words = _descriptor_term(needs)
+    term, term_text = _descriptor_term(needs)
     log = _TERMS * term + PAGE_BYTES
-    own = needs.consumers * (_TERMS * OWN_STREAM_TERM_BYTES + PAGE_BYTES)
-    total = 2 * epoch + log + own
+    per_consumer = needs.consumers * (_TERMS * PER_CONSUMER_TERM_BYTES + PAGE_BYTES)
+    total = 2 * epoch + log + per_consumer
     unused = 100 * (1 - needs.frame_bytes / stride)
     figures = (
         Figure("nslots", nslots, f"{_times(needs)} = {frames:.6g}; next power of two"),
@@ -126,19 +130,19 @@ def size_stream(needs: Needs) -> Sizing:
         Figure("header_ring_bytes", ring, f"{SUPERBLOCK_BYTES} + {nslots} * {HEADER_SLOT_BYTES}, in pages"),
         Figure("pool_bytes", pool, f"{SUPERBLOCK_BYTES} + {nslots} * {stride}, in pages"),
         Figure("epoch_bytes", epoch, "header ring + pool"),
-        Figure("peak_bytes", 2 * epoch, "2 epochs: the old one stays a while when the producer changes"),
-        Figure("descriptor_term_bytes", term, term_words),
+        Figure("peak_bytes", 2 * epoch, "2 epochs: the old one stays for a while when the producer changes"),
+        Figure("descriptor_term_bytes", term, term_text),
         Figure("descriptor_log_bytes", log, f"{_TERMS} * {term} + {PAGE_BYTES}"),
         Figure(
             "own_streams_bytes",
-            own,
-            f"{needs.consumers} * ({_TERMS} * {OWN_STREAM_TERM_BYTES} + {PAGE_BYTES}), if each asks for one",
+            per_consumer,
+            f"{needs.consumers} * ({_TERMS} * {PER_CONSUMER_TERM_BYTES} + {PAGE_BYTES}), one stream each",
         ),
-        Figure("total_bytes", total, "2 epochs + descriptors + own streams"),
+        Figure("total_bytes", total, "2 epochs + descriptors + per-consumer streams"),
         Figure("written_bytes_per_s", round(needs.rate_hz * needs.frame_bytes), "rate * bytes"),
     )
     notes = _notes(needs, nslots, unused)
-    return Sizing(nslots, stride, term, epoch, 2 * epoch, log, own, total, figures, notes)
+    return Sizing(nslots, stride, term, epoch, 2 * epoch, log, per_consumer, total, figures, notes)
 
 
 def _times(needs: Needs) -> str:
@@ -147,35 +151,35 @@ def _times(needs: Needs) -> str:
 
 def _descriptor_term(needs: Needs) -> tuple[int, str]:
     per_s = needs.rate_hz * DESCRIPTOR_BYTES
-    for_slow = per_s * needs.latency_s * needs.safety / _REST_AT
-    for_stopped = per_s * _REST_TAKES_S / _LAST_QUARTER
-    wanted = max(for_slow, for_stopped)
-    term = max(_LEAST_TERM, _power_of_two(math.ceil(wanted)))
+    for_slow = per_s * needs.latency_s * needs.safety / _RESTED_AT
+    for_stopped = per_s * _RESTED_AFTER_S / _LAST_QUARTER
+    needed = max(for_slow, for_stopped)
+    term = max(_MIN_TERM, _power_of_two(math.ceil(needed)))
     if term > MAX_TERM_BYTES:
         raise ConfigError(
             f"{needs.rate_hz:g} descriptors a second, held for {needs.latency_s:g} s, do not fit the longest "
-            f"term of Aeron's ({MAX_TERM_BYTES}); bring the latency down, or send several samples a frame"
+            f"term of Aeron ({MAX_TERM_BYTES}); reduce the latency, or send several samples in one frame"
         )
-    words = (
+    text = (
         f"{DESCRIPTOR_BYTES} * {_times(needs)} / (3/8) = {for_slow:.0f} for a slow reader, "
-        f"{DESCRIPTOR_BYTES} * {needs.rate_hz:g} Hz * {_REST_TAKES_S:g} s / (1/8) = {for_stopped:.0f} for "
-        f"one that stopped; next power of two, at least {_LEAST_TERM}"
+        f"{DESCRIPTOR_BYTES} * {needs.rate_hz:g} Hz * {_RESTED_AFTER_S:g} s / (1/8) = {for_stopped:.0f} for "
+        f"a stopped one; next power of two, at least {_MIN_TERM}"
     )
-    return term, words
+    return term, text
 
 
 def _notes(needs: Needs, nslots: int, unused_percent: float) -> tuple[str, ...]:
     notes = []
-    held = int(OWN_STREAM_TERM_BYTES * _REST_AT / DESCRIPTOR_BYTES)
+    held = int(PER_CONSUMER_TERM_BYTES * _RESTED_AT / DESCRIPTOR_BYTES)
     if needs.rate_hz * needs.latency_s > held:
         notes.append(
-            f"a consumer's own stream holds {held} descriptors: at this rate and latency ask for a "
-            "max_rate_hz, or stay on the shared one"
+            f"a per-consumer stream holds {held} descriptors: at this rate and latency request a "
+            "max_rate_hz, or stay on the shared stream"
         )
     if nslots > _DEFAULT_SEQ_GAP:
         notes.append(
             f"more than {_DEFAULT_SEQ_GAP} slots: open consumers with max_outstanding_seq_gap={nslots}, or "
-            "one that was overtaken skips to the newest frame instead of the middle of the ring"
+            "a consumer that was overtaken skips to the newest frame instead of the middle of the ring"
         )
     if unused_percent > 40:
         notes.append(
@@ -194,46 +198,43 @@ def _pages(size: int) -> int:
 
 
 def check_fit(sizing: Sizing, base: Path, space: Space, available_bytes: int | None) -> Check:
-    """Whether there is that much shared memory, and memory behind it (`available_bytes`, None: unknown)."""
+    """Finding on whether the stream fits; `available_bytes` of memory, None if not known."""
     name = "room"
-    found = f"{base}: {megabytes(space.free_bytes)} free of {megabytes(space.total_bytes)}"
+    found = f"{base}: {format_bytes(space.free_bytes)} free of {format_bytes(space.total_bytes)}"
     if available_bytes is not None:
-        found += f"; {megabytes(available_bytes)} of memory available"
-    wanted = megabytes(sizing.total_bytes)
-    taken_bytes = space.total_bytes - space.free_bytes
+        found += f"; {format_bytes(available_bytes)} of memory available"
+    needed = format_bytes(sizing.total_bytes)
+    used_bytes = space.total_bytes - space.free_bytes
     if sizing.total_bytes > space.free_bytes:
         return fail(
             name,
             found,
-            f"{wanted} do not fit: the producer is refused when it attaches.",
-            f"mount -o remount,size={_gib(sizing.total_bytes + taken_bytes)}G {base}, or less latency, fewer "
-            "or smaller frames.",
+            f"{needed} do not fit: the producer is rejected when it attaches.",
+            f"mount -o remount,size={_gib_rounded_up(sizing.total_bytes + used_bytes)}G {base}, or "
+            "reduce the latency or the frames.",
         )
     if available_bytes is not None and sizing.total_bytes > available_bytes:
         return fail(
             name,
             found,
-            f"{wanted} are more than the machine has left: it swaps, or kills a process.",
-            "Less latency, fewer or smaller frames, or more memory.",
+            f"{needed} are more than the machine has left: it swaps, or kills a process.",
+            "Reduce the latency or the frames, or add memory.",
         )
     if 2 * sizing.total_bytes > space.free_bytes:
         return warn(
             name,
             found,
-            f"{wanted} fit, with little left for other streams.",
-            f"mount -o remount,size={_gib(2 * space.total_bytes)}G {base}",
+            f"{needed} fit, with little left for other streams.",
+            f"mount -o remount,size={_gib_rounded_up(2 * space.total_bytes)}G {base}",
         )
-    return ok(name, f"{found}: {wanted} fit")
+    return ok(name, f"{found}: {needed} fit")
 
 
-def _gib(size: int) -> int:
+def _gib_rounded_up(size: int) -> int:
     return -(-size // (1 << 30))
 
 
 def available_memory(meminfo: str) -> int | None:
-    """MemAvailable of /proc/meminfo, in bytes."""
-    for line in meminfo.splitlines():
-        key, _, rest = line.partition(":")
-        if key == "MemAvailable" and rest.split()[:1]:
-            return int(rest.split()[0]) * 1024
-    return None
+    """MemAvailable of /proc/meminfo, in bytes; None if it is not known."""
+    available_kib = parse_meminfo(meminfo).get("MemAvailable")
+    return None if available_kib is None else available_kib * 1024

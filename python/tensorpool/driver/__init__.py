@@ -1,4 +1,4 @@
-"""The SHM driver: one owner of the memory, leases, epochs, recovery."""
+"""The SHM driver: owner of a namespace's regions; leases, epochs and recovery (driver §2 to §14)."""
 
 from .agent import DriverAgent
 from .config import DEFAULT_NSLOTS, DriverSettings, StreamSettings

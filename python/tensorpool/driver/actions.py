@@ -1,6 +1,6 @@
-"""What the state machine wants done, and what comes back of it.
+"""Actions of the driver's state machine, and the results of file work. Pure.
 
-Plain values: the agent does the actions, and the results are events of the state machine.
+Plain values: the agent performs the actions; the results are events of the state machine.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from .plan import StreamPlan
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """A message for the control stream."""
+    """Send a message on the control stream."""
 
     message: Message
     is_repeat: bool = field(default=False, compare=False)
-    """An answer that was given before, to a request that came again."""
+    """The cached response to a repeated request."""
 
 
 @dataclass(frozen=True, slots=True)
 class MakeFiles:
-    """Make files under a new epoch. Comes back as `FilesReady` or `FilesFailed`."""
+    """Create files under a new epoch. The result is `FilesReady` or `FilesFailed`."""
 
     plan: StreamPlan
 
 
 @dataclass(frozen=True, slots=True)
 class AssignFiles:
-    """Give clean files a further epoch. Comes back as `FilesReady` or `FilesFailed`; then they are gone."""
+    """Give clean files a new epoch. The result is `FilesReady`, or `FilesFailed` without files."""
 
     plan: StreamPlan
     files: EpochFiles
@@ -42,7 +42,7 @@ class AssignFiles:
 
 @dataclass(frozen=True, slots=True)
 class RemoveFiles:
-    """Remove a directory. Comes back as `FilesRemoved`."""
+    """Remove a directory. The result is `FilesRemoved`."""
 
     stream_id: int
     directory: Path
@@ -50,7 +50,7 @@ class RemoveFiles:
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """Announce these from now on, with fresh activity. Answered at once: `on_announced`."""
+    """Announce these files and refresh their activity timestamps. The result goes to `on_announced`."""
 
     stream_id: int
     files: EpochFiles
@@ -59,22 +59,22 @@ class Announce:
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """No more announces and no more activity for this stream."""
+    """Stop announces and activity timestamps of this stream."""
 
     stream_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class SaveProvisions:
-    """Keep what is provisioned now for the next start."""
+    """Save the present provisions for the next start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Come to an orderly end."""
+    """Stop the driver in good order."""
 
     reason: ShutdownReason
-    words: str
+    message: str
 
 
 Action: TypeAlias = Send | MakeFiles | AssignFiles | RemoveFiles | Announce | Withdraw | SaveProvisions | Stop
@@ -82,7 +82,7 @@ Action: TypeAlias = Send | MakeFiles | AssignFiles | RemoveFiles | Announce | Wi
 
 @dataclass(frozen=True, slots=True)
 class FilesReady:
-    """Made or assigned; nobody has been told of them yet."""
+    """Files were created or assigned, and are not announced yet."""
 
     stream_id: int
     files: EpochFiles
@@ -90,7 +90,7 @@ class FilesReady:
 
 @dataclass(frozen=True, slots=True)
 class FilesFailed:
-    """Not made, or lost while they were assigned. Nothing is left of them."""
+    """Files were not created, or were lost during assignment. None remain."""
 
     stream_id: int
     refusal: Refusal
@@ -98,7 +98,7 @@ class FilesFailed:
 
 @dataclass(frozen=True, slots=True)
 class FilesRemoved:
-    """The directory is gone."""
+    """The directory was removed."""
 
     stream_id: int
     directory: Path

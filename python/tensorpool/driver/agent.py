@@ -1,9 +1,7 @@
-"""The driver at work: control stream → state machine → files, beacons, answers.
+"""The agent of the driver: control stream → state machine → files, announces, responses; decision log.
 
-The same agent runs as a service and inside a program. One thread owns it, and so all of the state; file
-work is done by the storage's threads, announces and activity by the conductor's.
-
-What a driver decided, in its log: whoever lost a lease can be told why, also weeks later.
+The same agent runs as a service and inside a program. One thread owns it and all its state. The storage's
+threads do the file work; the conductor's thread sends announces and refreshes activity timestamps.
 """
 
 from __future__ import annotations
@@ -57,28 +55,47 @@ from .state import DriverState
 from .storage import Storage, group_id, owner_id
 
 _LOG = logging.getLogger(__name__)
+_CHANNEL: Final = "aeron:ipc"
+# Tethered: a slow driver must slow its clients down rather than lose a keepalive.
+_TETHERED_CHANNEL: Final = "aeron:ipc?tether=true"
+_POLL_LIMIT: Final = 1024
+_MAX_POLLS: Final = 4
+# Together more than the stream's buffer holds: one pass skips the whole backlog.
+_MAX_BACKLOG_POLLS: Final = 256
+_MAX_UNSENT: Final = 4096
+_SHUTDOWN_FLUSH_NS: Final = 2_000_000_000
+_RETRY_S: Final = 0.001
+_SWEEP_NS: Final = 60_000_000_000
+# Provisions of a thousand streams in a row must not write the file a thousand times.
+_SAVE_NS: Final = 100_000_000
+# Announces stop when the duty cycle stalls for this many lease durations: consumers then see a stale epoch.
+_STALL_LEASES: Final = 2
+# The upper half of a correlation id is the client id.
+_CLIENT_ID_SHIFT: Final = 32
+_CLIENT_ID_MASK: Final = 0xFFFF_FFFF
 
 
 def log_decision(message: Message, *, is_repeat: bool = False) -> None:
-    """A line for what matters to people. Refusals that a client may well ask for again are no warnings."""
+    """Logs a decision of the driver. A refusal that the client may retry is not a warning."""
     if is_repeat:
         return
     match message:
-        case ShmAttachResponse() | ShmAttachResponseR2() as answer if answer.code is ResponseCode.OK:
-            client = answer.correlation_id >> 32 & 0xFFFF_FFFF
+        case ShmAttachResponse() | ShmAttachResponseR2() as response if response.code is ResponseCode.OK:
             _LOG.info(
-                "lease %d of stream %d, epoch %d, given to client %d",
-                answer.lease_id,
-                answer.stream_id,
-                answer.epoch,
-                client,
+                "lease %d of stream %d, epoch %d, granted to client %d",
+                response.lease_id,
+                response.stream_id,
+                response.epoch,
+                _client_id(response.correlation_id),
             )
-        case ShmAttachResponse() | ShmAttachResponseR2() as answer:
-            level = logging.WARNING if answer.code is ResponseCode.INTERNAL_ERROR else logging.INFO
-            client = answer.correlation_id >> 32 & 0xFFFF_FFFF
-            _LOG.log(level, "client %d refused, %s: %s", client, answer.code.name, answer.error_message)
+        case ShmAttachResponse() | ShmAttachResponseR2() as response:
+            level = logging.WARNING if response.code is ResponseCode.INTERNAL_ERROR else logging.INFO
+            client_id = _client_id(response.correlation_id)
+            _LOG.log(
+                level, "client %d refused, %s: %s", client_id, response.code.name, response.error_message
+            )
         case ShmLeaseRevoked() as notice:
-            why = f": {notice.error_message}" if notice.error_message else ""
+            reason = f": {notice.error_message}" if notice.error_message else ""
             _LOG.info(
                 "lease %d of stream %d, %s, client %d, has ended, %s%s",
                 notice.lease_id,
@@ -86,32 +103,21 @@ def log_decision(message: Message, *, is_repeat: bool = False) -> None:
                 notice.role.name.lower(),
                 notice.client_id,
                 notice.reason.name.lower(),
-                why,
+                reason,
             )
         case ShmDriverShutdown() as notice:
             _LOG.info(
-                "telling all clients of the end: %s", notice.error_message or notice.reason.name.lower()
+                "announcing the shutdown to all clients: %s",
+                notice.error_message or notice.reason.name.lower(),
             )
 
 
-_CHANNEL: Final = "aeron:ipc"
-# Tethered: a driver that falls behind holds its clients up rather than lose a keepalive.
-_TETHERED_CHANNEL: Final = "aeron:ipc?tether=true"
-_POLL_LIMIT: Final = 1024
-_MAX_POLLS: Final = 4
-# More than the stream holds, so that not even a flood is waited for at the start.
-_MAX_OLD_POLLS: Final = 256
-_MAX_WAITING: Final = 4096
-_GOODBYE_NS: Final = 2_000_000_000
-_SWEEP_NS: Final = 60_000_000_000
-# A thousand streams that are provisioned one after the other are not written a thousand times.
-_SAVE_NS: Final = 100_000_000
-# Announces stop when the duty cycle has stood still for this many leases' time: consumers then fail closed.
-_STALL_LEASES: Final = 2
+def _client_id(correlation_id: int) -> int:
+    return correlation_id >> _CLIENT_ID_SHIFT & _CLIENT_ID_MASK
 
 
 class DriverAgent:
-    """Give it to a `Runner`, or to `run_role`; `EmbeddedDriver` runs it on a thread."""
+    """The duty cycle of a driver, for a `Runner` or `run_role`; `EmbeddedDriver` runs it on a thread."""
 
     name = "driver"
 
@@ -145,30 +151,30 @@ class DriverAgent:
         self.service_streams = service_streams
         self.service_token = service_token
         self.discovery = discovery or DiscoverySettings()
-        self._parts: _Resources | None = None
-        self._waiting: deque[bytes] = deque()
+        self._opened: _Resources | None = None
+        self._unsent: deque[bytes] = deque()
         self._stop: Stop | None = None
 
     @property
-    def place(self) -> str:
-        """The namespace, with the instance id where there is one."""
+    def qualified_namespace(self) -> str:
+        """The namespace, with the instance id if there is one."""
         return qualified_namespace(self.namespace, self.settings.instance_id)
 
     @property
     def state(self) -> DriverState:
-        """There while it runs."""
-        return self._running.state
+        """The state machine of the running driver. Raises ClosedError before the start and after the end."""
+        return self._resources.state
 
     @property
-    def _running(self) -> _Resources:
-        if self._parts is None:
-            raise ClosedError("the driver has not started, or has ended")
-        return self._parts
+    def _resources(self) -> _Resources:
+        if self._opened is None:
+            raise ClosedError("the driver is not running; start it first")
+        return self._opened
 
     def holder(self) -> Holder:
-        """Who this driver is, for its lock."""
-        return Holder.here(
-            namespace=self.place,
+        """The identity of this driver, for its lock."""
+        return Holder.for_this_process(
+            namespace=self.qualified_namespace,
             aeron_dir=self.aeron_dir,
             control_stream_id=self.stream_ids.control,
             embedded=self.embedded,
@@ -178,148 +184,147 @@ class DriverAgent:
     # --- the agent protocol
 
     def on_start(self) -> None:
-        """Takes the namespace. Raises DriverHeld if somebody has it, ConfigError for unknown users."""
+        """Locks the namespace. Raises DriverAlreadyRunning if another driver has it, ConfigError for unknown
+        users."""
         _check_known(Access(group=self.settings.group), *(plan.access for plan in Plan(self.settings)))
-        self._parts = _Resources(self)
-        self._do(self.state.on_start(self.clock.monotonic_ns()))
+        self._opened = _Resources(self)
+        self.perform(self.state.on_start(self.clock.monotonic_ns()))
         _LOG.info(
             "driver of namespace %r below %s, on %s, control stream %d",
-            self.place,
+            self.qualified_namespace,
             self.base_dir,
             self.aeron_dir,
             self.stream_ids.control,
         )
 
     def is_ready(self) -> bool:
-        parts = self._parts
-        if parts is None:
+        """Whether all streams are open, and with `recreate_at_start` all files created."""
+        resources = self._opened
+        if resources is None:
             return False
-        is_open = parts.has_caught_up and parts.control.is_ready and parts.service.is_ready()
-        is_open &= parts.discovery.is_ready
-        # Who wants the files from the start wants to know when they are there.
-        return is_open and (not self.settings.recreate_at_start or parts.storage.is_idle)
+        is_open = resources.has_skipped_backlog and resources.control.is_ready
+        is_open = is_open and resources.service.is_ready() and resources.discovery.is_ready
+        return is_open and (not self.settings.recreate_at_start or resources.storage.is_idle)
 
     def do_work(self) -> int:
-        parts, now_ns = self._running, self.clock.monotonic_ns()
-        parts.beacons.beat()
-        work, drained = self._read(parts, now_ns)
-        # After the messages: a producer that detaches gives up its lock too, and says so first.
-        for stream_id, epoch in parts.beacons.deaths():
-            self._do(parts.state.on_death(stream_id, epoch, now_ns))
-        for result in parts.storage.poll():
-            self._do(parts.state.on_files(result, now_ns))
+        """Reads messages, results of file work and dead producers; performs the resulting actions."""
+        resources, now_ns = self._resources, self.clock.monotonic_ns()
+        resources.announcer.beat()
+        work, drained = self._read(resources, now_ns)
+        # After the messages: a producer that detaches sends its request before it releases its lock.
+        for stream_id, epoch in resources.announcer.deaths():
+            self.perform(resources.state.on_producer_exit(stream_id, epoch, now_ns))
+        for result in resources.storage.poll():
+            self.perform(resources.state.on_files(result, now_ns))
             work += 1
-        self._do(parts.state.on_tick(now_ns, drained=drained))
-        parts.keep_house(now_ns)
-        work += parts.service.do_work() + parts.discovery.do_work(now_ns)
-        parts.exposure.do_work()
-        work += self._publish(parts)
+        self.perform(resources.state.on_tick(now_ns, drained=drained))
+        resources.do_housekeeping(now_ns)
+        work += resources.service.do_work() + resources.discovery.do_work(now_ns)
+        resources.counter_publisher.do_work()
+        work += self._publish(resources)
         if self._stop is not None:
             raise AgentFinished
         return work
 
-    def _read(self, parts: _Resources, now_ns: int) -> tuple[int, bool]:
-        """Reads what has arrived; says how much of it led to anything, and whether that was all.
+    def _read(self, resources: _Resources, now_ns: int) -> tuple[int, bool]:
+        """Handles received messages. Returns how many caused actions, and whether all were read.
 
-        A keepalive leads to nothing: thousands of them a second would keep a strategy that backs off from
-        ever resting.
+        Keepalives cause no actions and are not counted as work: thousands of them a second would keep a
+        backoff idle strategy from ever sleeping.
         """
-        if not parts.has_caught_up:
-            self.counters.before_start.add(parts.catch_up())
+        if not resources.has_skipped_backlog:
+            self.counters.before_start.add(resources.skip_backlog())
             return 0, False
         work = 0
         for _ in range(_MAX_POLLS):
-            messages = parts.requests.poll(_POLL_LIMIT)
+            messages = resources.requests.poll(_POLL_LIMIT)
             for message in messages:
-                if parts.discovery.accept(message, now_ns):
+                if resources.discovery.accept(message, now_ns):
                     continue
-                actions = parts.state.on_message(message, now_ns)
-                self._do(actions)
+                actions = resources.state.on_message(message, now_ns)
+                self.perform(actions)
                 work += bool(actions)
             if not messages:
-                # Without a media driver nobody's keepalive can arrive.
-                return work, parts.requests.is_ready
+                # Without a media driver, keepalives cannot arrive: then not all were read.
+                return work, resources.requests.is_ready
         return max(work, 1), False
 
     def on_close(self) -> None:
-        """Says goodbye, removes every region, lets go of the namespace."""
-        parts = self._parts
-        if parts is None:
+        """Announces the shutdown, removes all regions and releases the namespace."""
+        resources = self._opened
+        if resources is None:
             return
         stop = self._stop or Stop(ShutdownReason.NORMAL, "")
         try:
-            self._do(parts.state.on_stop(stop.reason, stop.words, self.clock.monotonic_ns()))
-            self._say_goodbye(parts)
+            self.perform(resources.state.on_stop(stop.reason, stop.message, self.clock.monotonic_ns()))
+            self._flush_shutdown(resources)
         finally:
-            self._parts = None
-            parts.close()
+            self._opened = None
+            resources.close()
 
-    # --- administration, from commands that are called in a turn of this agent
-
-    def do(self, actions: list[Action]) -> None:
-        """Does what a command came to."""
-        self._do(actions)
+    # --- administration, by commands of the service, on this agent's thread
 
     def discovery_counters(self) -> dict[str, Any]:
-        """What discovery has counted."""
-        return dict(self._running.discovery.counters.snapshot())
+        """The counters of discovery."""
+        return dict(self._resources.discovery.counters.snapshot())
 
-    def stop(self, text: str) -> None:
-        """An orderly end after this turn."""
-        self._stop = self._stop or Stop(ShutdownReason.ADMIN, text)
+    def stop(self, message: str) -> None:
+        """Stops the driver in good order after this duty cycle."""
+        self._stop = self._stop or Stop(ShutdownReason.ADMIN, message)
 
     # --- actions
 
-    def _do(self, actions: list[Action]) -> None:
-        parts, todo = self._running, deque(actions)
+    def perform(self, actions: list[Action]) -> None:
+        """Performs actions of the state machine, and those that follow from them."""
+        resources, todo = self._resources, deque(actions)
         while todo:
             match todo.popleft():
                 case Send(message, is_repeat):
                     log_decision(message, is_repeat=is_repeat)
                     self._send(message)
                 case MakeFiles() | AssignFiles() | RemoveFiles() as job:
-                    parts.storage.submit(job)
+                    resources.storage.submit(job)
                 case Announce() as announce:
-                    failure = parts.announce(announce)
+                    failure = resources.announce(announce)
                     now_ns = self.clock.monotonic_ns()
                     if failure is None:
-                        parts.discovery.announced(announce, now_ns)
-                    todo.extend(parts.state.on_announced(announce.stream_id, failure, now_ns))
+                        resources.discovery.on_announce(announce, now_ns)
+                    todo.extend(resources.state.on_announced(announce.stream_id, failure, now_ns))
                 case Withdraw(stream_id):
-                    parts.beacons.remove(stream_id)
-                    parts.discovery.silenced(stream_id)
+                    resources.announcer.remove(stream_id)
+                    resources.discovery.on_withdraw(stream_id)
                 case SaveProvisions():
-                    parts.has_unsaved = True
+                    resources.has_unsaved = True
                 case Stop() as stop:
                     self._stop = self._stop or stop
 
     def _send(self, message: Message) -> None:
-        self._waiting.append(message.encode())
-        if len(self._waiting) > _MAX_WAITING:
-            self._waiting.popleft()
+        self._unsent.append(message.encode())
+        if len(self._unsent) > _MAX_UNSENT:
+            self._unsent.popleft()
             self.counters.unsent.add()
 
-    def _publish(self, parts: _Resources) -> int:
+    def _publish(self, resources: _Resources) -> int:
         sent = 0
-        while self._waiting and parts.control.offer(self._waiting[0]) == "sent":
-            self._waiting.popleft()
+        while self._unsent and resources.control.offer(self._unsent[0]) == "sent":
+            self._unsent.popleft()
             sent += 1
         return sent
 
-    def _say_goodbye(self, parts: _Resources) -> None:
-        """Tries for a while: a media driver that is gone takes no goodbye."""
-        deadline_ns = self.clock.monotonic_ns() + _GOODBYE_NS
-        while self._waiting and self.clock.monotonic_ns() < deadline_ns:
-            if not self._publish(parts):
-                # The stream may be full of what we have not read ourselves.
-                parts.requests.poll(_POLL_LIMIT)
-                self.clock.sleep(0.001)
-        self.counters.unsent.add(len(self._waiting))
-        self._waiting.clear()
+    def _flush_shutdown(self, resources: _Resources) -> None:
+        """Sends the last messages; gives up after a while, because the media driver may have ended."""
+        deadline_ns = self.clock.monotonic_ns() + _SHUTDOWN_FLUSH_NS
+        while self._unsent and self.clock.monotonic_ns() < deadline_ns:
+            if not self._publish(resources):
+                # The tethered subscription may fill the stream with messages that the driver has not read.
+                resources.requests.poll(_POLL_LIMIT)
+                self.clock.sleep(_RETRY_S)
+        self.counters.unsent.add(len(self._unsent))
+        self._unsent.clear()
 
 
 class _Resources:
-    """What a driver holds while it runs, and gives back in the reverse order."""
+    """The locks, streams, storage and state of a running driver; closed in reverse order."""
 
     def __init__(self, agent: DriverAgent) -> None:
         settings, conductor, control = agent.settings, agent.conductor, agent.stream_ids.control
@@ -329,21 +334,21 @@ class _Resources:
         self._next_sweep_ns = agent.clock.monotonic_ns() + stale_ns
         self._next_save_ns = 0
         self.has_unsaved = False
-        self.has_caught_up = False
+        self.has_skipped_backlog = False
         self.state = DriverState(
             settings,
             counters=agent.counters,
             has_hugepages=is_hugetlbfs(agent.base_dir),
-            # Lease ids of an earlier driver are never this one's.
+            # Random: the lease ids of an earlier driver must not occur again.
             first_lease_id=secrets.randbits(47) << 16 | 1,
         )
         with ExitStack() as stack:
-            lock = DriverLock(agent.base_dir, agent.place, agent.holder())
+            lock = DriverLock(agent.base_dir, agent.qualified_namespace, agent.holder())
             stack.callback(lock.release)
             check_no_other_driver(agent.aeron_dir, agent.stream_ids.control)
             self.storage = Storage(
                 agent.base_dir,
-                agent.place,
+                agent.qualified_namespace,
                 lock.state,
                 stale_after_ns=stale_ns,
                 prefault=agent.settings.prefault,
@@ -351,12 +356,12 @@ class _Resources:
             stack.callback(self.storage.close)
             self._load_provisions()
             self.storage.sweep(at_once=settings.recreate_at_start)
-            self.beacons = _native.Beacons(
+            self.announcer = _native.Beacons(
                 conductor,
                 period_ns=agent.announce_period_ns,
                 stall_ns=_STALL_LEASES * settings.lease_ns,
             )
-            stack.callback(self.beacons.close)
+            stack.callback(self.announcer.close)
             self.control = _native.Publication(conductor, _CHANNEL, control)
             stack.callback(self.control.close)
             self.requests = _native.Subscription(conductor, _TETHERED_CHANNEL, control)
@@ -366,48 +371,48 @@ class _Resources:
             service = DriverService(agent, instance=settings.instance_id or None, token=agent.service_token)
             self.service = ServiceAgent(service, conductor, agent.service_streams, clock=agent.clock)
             stack.callback(self.service.on_close)
-            self.exposure = CounterPublisher(conductor, agent.counters, clock=agent.clock)
-            stack.callback(self.exposure.close)
-            label = driver_counter_label(agent.place, control)
-            presence = _native.AeronCounter(conductor, label, GAUGE_TYPE_ID, os.getpid())
-            stack.callback(presence.close)
+            self.counter_publisher = CounterPublisher(conductor, agent.counters, clock=agent.clock)
+            stack.callback(self.counter_publisher.close)
+            label = driver_counter_label(agent.qualified_namespace, control)
+            driver_counter = _native.AeronCounter(conductor, label, GAUGE_TYPE_ID, os.getpid())
+            stack.callback(driver_counter.close)
             self._stack = stack.pop_all()
 
-    def catch_up(self) -> int:
-        """Skips what was said before this driver was there; says how much that was.
+    def skip_backlog(self) -> int:
+        """Skips messages that were sent before this driver started. Returns their number.
 
-        Aeron hands a new reader what the slowest one has not read, and that may be a driver that was killed
-        seconds ago. Whoever sent those requests has given up, or asks again; granted, they would keep the
-        producers out that are there.
+        Aeron delivers to a new subscription what the slowest one has not read; that may be a driver killed
+        seconds ago. The clients of these requests have given up or will repeat them. Granted leases would
+        block live producers.
         """
-        # Our own publication is the stream's, so that its image is sure to come.
+        # The driver's own publication is on this stream, so an image appears in any case.
         if not (self.control.is_ready and self.requests.is_ready and self.requests.is_connected):
             return 0
         skipped = 0
-        for _ in range(_MAX_OLD_POLLS):
+        for _ in range(_MAX_BACKLOG_POLLS):
             messages = self.requests.poll(_POLL_LIMIT)
             skipped += len(messages)
             if not messages:
                 break
-        self.has_caught_up = True
+        self.has_skipped_backlog = True
         return skipped
 
     def _load_provisions(self) -> None:
         dumped = self.storage.load_provisions()
         for fault in [] if dumped is None else self.state.plan.load(dumped):
-            _LOG.warning("a provision was not taken over: %s", fault)
+            _LOG.warning("a saved provision was not restored: %s", fault)
 
-    def announce(self, wanted: Announce) -> str | None:
-        """Why it cannot be done; None if it is."""
-        files = wanted.files
+    def announce(self, action: Announce) -> str | None:
+        """Starts announces of an epoch. Returns why that failed; None after success."""
+        files = action.files
         try:
-            self.beacons.put(
-                stream_id=wanted.stream_id,
+            self.announcer.put(
+                stream_id=action.stream_id,
                 epoch=files.epoch,
-                producer_id=wanted.producer_id,
+                producer_id=action.producer_id,
                 nslots=files.nslots,
                 header_uri=files.header_uri,
-                pools=files.pools,
+                pools=[(pool.pool_id, pool.stride_bytes, pool.uri) for pool in files.pools],
                 base_dirs=[self._base_dir],
                 lock_memory=self._mlock,
             )
@@ -415,13 +420,13 @@ class _Resources:
             return f"the driver cannot map the regions: {error}"
         return None
 
-    def keep_house(self, now_ns: int) -> None:
-        """What need not be done in every turn."""
+    def do_housekeeping(self, now_ns: int) -> None:
+        """Saves provisions and removes leftovers, each once per period."""
         if self.has_unsaved and now_ns >= self._next_save_ns:
             self._next_save_ns = now_ns + _SAVE_NS
             self._save()
         if now_ns >= self._next_sweep_ns:
-            # What a killed driver left is not yet stale when the next one starts, so it looks again.
+            # Files of a killed driver are not stale yet when the next driver starts: sweep again later.
             self._next_sweep_ns = now_ns + _SWEEP_NS
             self.storage.sweep()
 
@@ -430,6 +435,7 @@ class _Resources:
         self.storage.save_provisions(self.state.plan.dump())
 
     def close(self) -> None:
+        """Saves provisions and closes everything."""
         if self.has_unsaved:
             self._save()
         self._stack.close()

@@ -1,6 +1,6 @@
-"""What a driver can be told by file and environment: `[driver]` and `[[driver.streams]]`.
+"""Settings of the driver: `[driver]` and `[[driver.streams]]`.
 
-Base directory and namespace are those of `[shm]`, stream ids and the announce period those of `[aeron]`.
+Base directory and namespace are in `[shm]`, stream ids and the announce period in `[aeron]`.
 """
 
 from __future__ import annotations
@@ -13,30 +13,42 @@ from typing import Final
 from ..attributes.tags import MAX_DATA_SOURCE_ID, tags_fault
 from ..discovery.channels import channels_fault
 from ..errors import ConfigError
-from ..runtime.config import DurationNs, FileMode, Secret, SizeBytes, parse_duration, setting, settings, table
-from ..shm import parse_pools, parse_size
-from ..shm.sizes import DEFAULT_POOLS
+from ..runtime.config import (
+    DurationNs,
+    FileMode,
+    IdRange,
+    Secret,
+    SizeBytes,
+    parse_duration,
+    setting,
+    settings,
+    table,
+)
+from ..shm.ownership import DEFAULT_POOLS, parse_pools
+from ..units import parse_size
 
 MAX_DIMS: Final = 8
-"""What a tensor header has room for."""
+"""The number of dimensions in a tensor header."""
 MAX_STREAM_ID: Final = 0xFFFF_FFFE
-"""The one above is the wire's null."""
+"""0xFFFF_FFFF is the wire's null."""
 MAX_NSLOTS: Final = 1 << 20
 DEFAULT_NSLOTS: Final = 8
 DEFAULT_STRIDES: Final = tuple(parse_size(size) for size in DEFAULT_POOLS)
 
-_INSTANCE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,31}")
+DEFAULT_DYNAMIC_IDS: Final = IdRange(20_000, 29_999)
+
+_INSTANCE_ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,31}")
 
 
 def nslots_fault(nslots: int) -> str | None:
-    """Why a ring cannot have that many slots."""
+    """Why a header ring cannot have this number of slots; None for a valid number."""
     if not 0 < nslots <= MAX_NSLOTS or nslots & (nslots - 1):
         return f"use a power of two from 1 to {MAX_NSLOTS}, as in {DEFAULT_NSLOTS}"
     return None
 
 
 def pools_fault(strides: Sequence[int]) -> str | None:
-    """Why there can be no such pools."""
+    """Why these pool sizes are invalid; None for valid sizes."""
     try:
         parse_pools(list(strides))
     except ConfigError as error:
@@ -44,138 +56,150 @@ def pools_fault(strides: Sequence[int]) -> str | None:
     return None
 
 
-def _visible(text: str) -> str | None:
+def _name_fault(text: str) -> str | None:
     return None if not text or (text.isprintable() and text == text.strip()) else "use visible characters"
 
 
+def _dynamic_ids_fault(ids: IdRange) -> str | None:
+    if ids.first < 1 or ids.last > MAX_STREAM_ID:
+        return f"use ids from 1 to {MAX_STREAM_ID}, as in '{DEFAULT_DYNAMIC_IDS}'"
+    return None
+
+
 def _instance_fault(text: str) -> str | None:
-    if not text or _INSTANCE.fullmatch(text):
+    if not text or _INSTANCE_ID.fullmatch(text):
         return None
     return "use up to 32 of letters, digits, - _ . and no leading dot"
 
 
 @table
 class StreamSettings:
-    """A stream that the driver always has, with a layout that no client can change."""
+    """A static stream: the driver always has it, and no client can change its layout."""
 
-    stream_id: int = setting("Its id.", minimum=1, maximum=MAX_STREAM_ID)
-    name: str = setting("What people call it.", default="", check=_visible)
+    stream_id: int = setting("Stream id.", minimum=1, maximum=MAX_STREAM_ID)
+    name: str = setting("Name of the data source.", default="", check=_name_fault)
     nslots: int = setting(
-        "How many frames a reader may lag behind: a power of two.",
+        "Slots of the header ring, a power of two: the frames that a consumer may lag behind.",
         default=DEFAULT_NSLOTS,
         check=nslots_fault,
     )
     pools: tuple[SizeBytes, ...] = setting(
-        "Size classes of payloads, each a power of two.", default=DEFAULT_STRIDES, check=pools_fault
+        "Strides of the payload pools, each a power of two.", default=DEFAULT_STRIDES, check=pools_fault
     )
-    tags: tuple[str, ...] = setting("Words to find it by.", default=(), check=tags_fault)
+    tags: tuple[str, ...] = setting("Tags for discovery.", default=(), check=tags_fault)
     data_source_id: int | None = setting(
-        "A number to find it by, as a catalogue of sources has it.",
+        "Data source id for discovery, for example from a catalogue of sources.",
         default=None,
         minimum=0,
         maximum=MAX_DATA_SOURCE_ID,
     )
     owner: str | None = setting(
-        "The user whom the files belong to; takes a driver that is root.", default=None
+        "User who owns the files; only a driver that runs as root can set it.", default=None
     )
-    group: str | None = setting("The group that may map it. None: the driver's own setting.", default=None)
+    group: str | None = setting(
+        "Group that may map the regions. None: the group of `[driver]`.", default=None
+    )
     mode: FileMode | None = setting(
-        "Permission bits of the files. None: 0660 where there is a group, else 0600.", default=None
+        "Permission bits of the files. None: 0660 with a group, else 0600.", default=None
     )
     quota_bytes: SizeBytes | None = setting(
-        "Most memory for its files, old ones that are not yet gone included. None: no limit.", default=None
+        "Largest total size of the stream's files, including old files that are not removed yet. None: no "
+        "limit.",
+        default=None,
     )
     max_leases: int | None = setting(
-        "Most leases at a time. None: the driver's own setting.", default=None, minimum=1
+        "Largest number of leases. None: the limit of `[driver]`.", default=None, minimum=1
     )
-    max_dims: int = setting("Most dimensions of a tensor.", default=MAX_DIMS, minimum=1, maximum=MAX_DIMS)
+    max_dims: int = setting(
+        "Largest number of dimensions of a tensor.", default=MAX_DIMS, minimum=1, maximum=MAX_DIMS
+    )
     hugepages: bool = setting(
-        "Only ever on huge pages: the base directory has to be on hugetlbfs.", default=False
+        "Create regions on hugepages only: the base directory has to be on hugetlbfs.", default=False
     )
 
 
 @settings("driver")
 class DriverSettings:
-    """The SHM driver: the one owner of a namespace's memory."""
+    """The SHM driver: owner of a namespace's regions."""
 
     instance_id: str = setting(
-        "Part of the path, where several drivers share a namespace's name.",
+        "Instance id, part of the regions' path; for several drivers with the same namespace.",
         default="",
         check=_instance_fault,
     )
     keepalive_ns: DurationNs = setting(
-        "How often clients say that they are there.",
+        "Period of keepalives.",
         default=parse_duration("1s"),
         minimum=parse_duration("10ms"),
     )
-    grace: int = setting(
-        "A lease ends after this many missed keepalives.", default=3, minimum=1, maximum=1000
+    grace: int = setting("Missed keepalives after which a lease ends.", default=3, minimum=1, maximum=1000)
+    nslots: int = setting(
+        "Slots of the header ring of a stream without a provision.", default=8, check=nslots_fault
     )
-    nslots: int = setting("Slots of a stream that nobody has described.", default=8, check=nslots_fault)
     pools: tuple[SizeBytes, ...] = setting(
-        "Pools of a stream that nobody has described.", default=DEFAULT_STRIDES, check=pools_fault
+        "Strides of the payload pools of a stream without a provision.",
+        default=DEFAULT_STRIDES,
+        check=pools_fault,
     )
-    dynamic_first: int = setting(
-        "The first id that clients may have streams made for.",
-        default=20_000,
-        minimum=1,
-        maximum=MAX_STREAM_ID,
+    dynamic_ids: IdRange = setting(
+        f"Stream ids of dynamic streams, which clients may create; from 1 to {MAX_STREAM_ID}.",
+        default=DEFAULT_DYNAMIC_IDS,
+        check=_dynamic_ids_fault,
     )
-    dynamic_last: int = setting("The last one.", default=29_999, minimum=1, maximum=MAX_STREAM_ID)
-    any_stream: bool = setting("Clients may have a stream of any id made.", default=False)
+    any_stream: bool = setting("Clients may create dynamic streams with any id.", default=False)
     max_streams: int = setting(
-        "Most streams made for clients that have files or leases at a time.", default=10_000, minimum=0
+        "Largest number of dynamic streams with files or leases.", default=10_000, minimum=0
     )
     max_leases_per_stream: int | None = setting(
-        "Most leases of one stream. None: no limit.", default=None, minimum=1
+        "Largest number of leases of a stream. None: no limit.", default=None, minimum=1
     )
     quota_bytes: SizeBytes | None = setting(
-        "Most memory for all files, old ones that are not yet gone included. None: what the filesystem has.",
+        "Largest total size of all files, including old files that are not removed yet. None: no limit but "
+        "the filesystem's.",
         default=None,
     )
     release_idle_ns: DurationNs = setting(
-        "After this long without a lease a stream made for a client loses its files.",
+        "Time without a lease after which the driver removes the files of a dynamic stream.",
         default=parse_duration("60s"),
     )
     recreate_at_start: bool = setting(
-        "At the start, removes what a dead driver left, however fresh, and makes the files of all streams.",
+        "At the start, remove all files of a dead driver, also fresh ones, and create the files of all "
+        "static streams.",
         default=False,
     )
-    group: str | None = setting(
-        "The group that may map the memory. None: the driver's user alone.", default=None
-    )
+    group: str | None = setting("Group that may map the regions. None: only the driver's user.", default=None)
     mode: FileMode | None = setting(
-        "Permission bits of the files. None: 0660 where there is a group, else 0600.", default=None
+        "Permission bits of the files. None: 0660 with a group, else 0600.", default=None
     )
-    hugepages: bool = setting("Streams made for clients are only ever on huge pages.", default=False)
+    hugepages: bool = setting("Create dynamic streams on hugepages only.", default=False)
     prefault: bool = setting(
-        "Touches all memory when it is made: an attach takes longer, and the first frames do not.",
+        "Touch all pages of new regions: an attach takes longer, and the first frames are faster.",
         default=False,
     )
-    mlock: bool = setting("Keeps the memory from being swapped out.", default=False)
+    mlock: bool = setting("Lock the regions in memory, so that they are never swapped out.", default=False)
     shutdown_token: Secret | None = setting(
-        "ShmDriverShutdownRequest must carry it. Guards against accidents: who can open the media driver's "
-        "directory can read the stream. None: nobody can stop the driver by message.",
+        "Token that ShmDriverShutdownRequest must have. It prevents accidents and is no security boundary: "
+        "every process that can open the media driver's directory can read the stream. None: no message can "
+        "stop the driver.",
         default=None,
     )
     announce_to: tuple[str, ...] = setting(
-        "Channels on which announces and metadata are said again, for registries on other machines, as in "
-        "`aeron:udp?endpoint=registry.example.org:40125`.",
+        "Channels on which the driver repeats announces and metadata, for registries on other machines, as "
+        "in `aeron:udp?endpoint=registry.example.org:40125`.",
         default=(),
         check=channels_fault,
     )
-    streams: tuple[StreamSettings, ...] = setting("Streams that it always has.", default=())
+    streams: tuple[StreamSettings, ...] = setting("Static streams.", default=())
 
     @property
     def lease_ns(self) -> int:
-        """How long a lease lives without a keepalive."""
+        """The duration of a lease without a keepalive."""
         return self.keepalive_ns * self.grace
 
     def check(self) -> Iterator[tuple[str, str]]:
-        if self.dynamic_first > self.dynamic_last:
-            yield "dynamic_last", f"comes before dynamic_first, which is {self.dynamic_first}"
+        """Yields (key, reason) for values that contradict each other."""
         if self.shutdown_token is not None and not self.shutdown_token.reveal():
-            yield "shutdown_token", "is empty, which would protect nothing"
-        for stream_id, count in Counter(one.stream_id for one in self.streams).items():
+            yield "shutdown_token", "is empty; remove it, or set a token that is not empty"
+        for stream_id, count in Counter(stream.stream_id for stream in self.streams).items():
             if count > 1:
-                yield "streams", f"stream {stream_id} is there {count} times"
+                yield "streams", f"stream {stream_id} is configured {count} times; keep one entry"

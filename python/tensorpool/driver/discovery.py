@@ -1,13 +1,12 @@
-"""Discovery inside a driver: it answers for its own streams, on its control stream (discovery §2.1, §13).
+"""The driver's discovery provider, and the metadata of its stream plans (discovery §2.1, §13).
 
-It hears its own announces and its producers' metadata like any registry, so that both answer by the same
-rules. What it hears it also says again on the channels of registries on other machines. Owned by the agent's
-thread.
+The provider responds for the driver's own streams on the control stream. It reads the driver's announces and
+the producers' metadata like a registry, so that both follow the same rules. It also repeats these messages on
+the channels of registries on other machines. Owned by the agent's thread.
 
-What a driver says of its streams beside their memory: name, tags and data source id of its plans. Pure.
-
-Producers speak for themselves on the metadata stream. A plan's words go out beside the announces, as metadata
-version 0, which no producer has: so registries know them, and no consumer takes them for its frames'.
+`PlanMetadata` (pure) has the names, tags and data source ids of stream plans. They are published on the
+announce stream as metadata version 0. Producers never use this version: registries know the plan's metadata,
+and no consumer applies it to frames.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .. import _native
 from ..attributes.tags import MAX_NAME_BYTES, make_attributes, to_wire, wire_length
@@ -34,12 +33,18 @@ from .plan import HEADER_SLOT_BYTES, LAYOUT_VERSION, Plan, StreamPlan
 if TYPE_CHECKING:
     from .agent import DriverAgent
 
-# A thousand streams that are due at once must not hold up anybody's keepalive.
-_MOST_A_TURN: Final = 16
+_CHANNEL: Final = "aeron:ipc"
+# Untethered: missed announces are repeated, so publishers need not wait for this subscription.
+_UNTETHERED_CHANNEL: Final = "aeron:ipc?tether=false"
+_POLL_LIMIT: Final = 256
+# A thousand streams due at once must not delay keepalives.
+_MAX_PER_CYCLE: Final = 16
 
 
 @dataclass(slots=True)
 class _PlanMessages:
+    """The encoded metadata of one announced stream; encoded again when its plan changes."""
+
     plan: StreamPlan | None
     epoch: int
     producer_id: int
@@ -47,59 +52,68 @@ class _PlanMessages:
 
 
 class PlanMetadata:
-    """The words of the streams that are announced, each said again after a period."""
+    """The metadata of the plans of announced streams, repeated every period. Pure."""
 
     def __init__(self, plan_of: Callable[[int], StreamPlan | None], *, period_ns: int) -> None:
         self._plan_of = plan_of
         self._period_ns = period_ns
-        self._said: dict[int, _PlanMessages] = {}
-        # In the order in which they fall due: all wait for the same time.
-        self._due: deque[tuple[int, int, _PlanMessages]] = deque()
+        self._announced: dict[int, _PlanMessages] = {}
+        # Ordered by due time, because all streams have the same period.
+        self._due: deque[_DueMessages] = deque()
 
     def __contains__(self, stream_id: int) -> bool:
-        return stream_id in self._said
+        return stream_id in self._announced
 
     def is_own(self, stream_id: int, message: bytes) -> bool:
-        """Whether words of metadata version 0 are the driver's: its plan's, or another's of a stream of which
-        the plan says nothing, as a bridge brings them along."""
-        said = self._said.get(stream_id)
-        messages = () if said is None else self._messages(stream_id, said)
+        """Whether metadata of version 0 is valid for the stream: it is the plan's, or the plan has none.
+
+        A bridge forwards such metadata of its source stream.
+        """
+        entry = self._announced.get(stream_id)
+        messages = () if entry is None else self._messages(stream_id, entry)
         return not messages or message in messages
 
     def put(self, stream_id: int, epoch: int, producer_id: int, now_ns: int) -> tuple[bytes, ...]:
-        """A stream is announced under that epoch from now on. Returns what is to be said of it at once."""
-        said = self._said[stream_id] = _PlanMessages(None, epoch, producer_id)
-        self._due.append((now_ns + self._period_ns, stream_id, said))
-        return self._messages(stream_id, said)
+        """Adds a stream that is announced under this epoch. Returns the messages to publish at once."""
+        entry = self._announced[stream_id] = _PlanMessages(None, epoch, producer_id)
+        self._due.append(_DueMessages(now_ns + self._period_ns, stream_id, entry))
+        return self._messages(stream_id, entry)
 
     def remove(self, stream_id: int) -> None:
-        self._said.pop(stream_id, None)
+        """Removes a stream that is no longer announced."""
+        self._announced.pop(stream_id, None)
 
     def due(self, now_ns: int) -> Iterator[bytes]:
-        """What is to be said again; a few streams at a time."""
-        for _ in range(_MOST_A_TURN):
-            if not self._due or self._due[0][0] > now_ns:
+        """Yields the messages to repeat now, of a few streams at a time."""
+        for _ in range(_MAX_PER_CYCLE):
+            if not self._due or self._due[0].due_ns > now_ns:
                 return
-            _, stream_id, said = self._due.popleft()
-            if self._said.get(stream_id) is said:
-                self._due.append((now_ns + self._period_ns, stream_id, said))
-                yield from self._messages(stream_id, said)
+            _, stream_id, entry = self._due.popleft()
+            if self._announced.get(stream_id) is entry:
+                self._due.append(_DueMessages(now_ns + self._period_ns, stream_id, entry))
+                yield from self._messages(stream_id, entry)
 
-    def _messages(self, stream_id: int, said: _PlanMessages) -> tuple[bytes, ...]:
+    def _messages(self, stream_id: int, entry: _PlanMessages) -> tuple[bytes, ...]:
         plan = self._plan_of(stream_id)
-        if plan is not said.plan:
-            said.plan, said.messages = plan, _encoded(plan, said)
-        return said.messages
+        if plan is not entry.plan:
+            entry.plan, entry.messages = plan, _encoded(plan, entry)
+        return entry.messages
 
 
-def _encoded(plan: StreamPlan | None, said: _PlanMessages) -> tuple[bytes, ...]:
+class _DueMessages(NamedTuple):
+    due_ns: int
+    stream_id: int
+    entry: _PlanMessages
+
+
+def _encoded(plan: StreamPlan | None, entry: _PlanMessages) -> tuple[bytes, ...]:
     if plan is None or not (plan.name or plan.tags or plan.data_source_id is not None):
         return ()
     name = to_wire(plan.name)
     announce = DataSourceAnnounce(
         stream_id=plan.stream_id,
-        producer_id=said.producer_id,
-        epoch=said.epoch,
+        producer_id=entry.producer_id,
+        epoch=entry.epoch,
         meta_version=DRIVER_VERSION,
         name=name if wire_length(name) <= MAX_NAME_BYTES else "",
     )
@@ -112,14 +126,8 @@ def _encoded(plan: StreamPlan | None, said: _PlanMessages) -> tuple[bytes, ...]:
     return announce.encode(), meta.encode()
 
 
-_CHANNEL: Final = "aeron:ipc"
-# Announces that were missed come again: nobody waits for this reader.
-_UNTETHERED: Final = "aeron:ipc?tether=false"
-_POLL_LIMIT: Final = 256
-
-
 class EmbeddedDiscovery:
-    """A driver's index and provider, and its voice for names."""
+    """A driver's discovery index and provider, and the publication of its plans' metadata."""
 
     def __init__(self, agent: DriverAgent, plan: Plan) -> None:
         conductor, stream_ids, period_ns = agent.conductor, agent.stream_ids, agent.announce_period_ns
@@ -129,30 +137,30 @@ class EmbeddedDiscovery:
         self._identity = identity
         self._index = DiscoveryIndex()
         self._index.set_driver(identity, announce_period_ns=period_ns)
-        self._words = PlanMetadata(plan.get, period_ns=period_ns)
+        self._metadata = PlanMetadata(plan.get, period_ns=period_ns)
         self._updater = IndexUpdater(
-            self._index, identity.instance_id, self.counters, self._words.__contains__
+            self._index, identity.instance_id, self.counters, self._metadata.__contains__
         )
         self._provider: DiscoveryProvider | None = None
         with ExitStack() as stack:
 
             def publication(channel: str, stream_id: int) -> _native.Publication:
-                made = _native.Publication(conductor, channel, stream_id)
-                stack.callback(made.close)
-                return made
+                opened = _native.Publication(conductor, channel, stream_id)
+                stack.callback(opened.close)
+                return opened
 
             def subscription(stream_id: int) -> _native.Subscription:
-                made = _native.Subscription(conductor, _UNTETHERED, stream_id)
-                stack.callback(made.close)
-                return made
+                opened = _native.Subscription(conductor, _UNTETHERED_CHANNEL, stream_id)
+                stack.callback(opened.close)
+                return opened
 
-            self._voice = publication(_CHANNEL, stream_ids.announce)
-            self._ears = [
-                (
-                    subscription(stream),
-                    [publication(channel, stream) for channel in agent.settings.announce_to],
+            self._publication = publication(_CHANNEL, stream_ids.announce)
+            self._forwarded = [
+                _ForwardedStream(
+                    subscription(stream_id),
+                    [publication(channel, stream_id) for channel in agent.settings.announce_to],
                 )
-                for stream in dict.fromkeys((stream_ids.announce, stream_ids.metadata))
+                for stream_id in dict.fromkeys((stream_ids.announce, stream_ids.metadata))
             ]
             if settings.embedded:
                 self._provider = DiscoveryProvider(
@@ -168,22 +176,25 @@ class EmbeddedDiscovery:
 
     @property
     def is_ready(self) -> bool:
-        return self._voice.is_ready and all(ear.is_ready for ear, _ in self._ears)
+        """Whether all streams are open."""
+        return self._publication.is_ready and all(
+            forwarded.subscription.is_ready for forwarded in self._forwarded
+        )
 
     def accept(self, message: bytes, now_ns: int) -> bool:
-        """A message of the control stream: whether it is a question for this provider."""
+        """Whether a message of the control stream is a discovery request; then it is handled."""
         return self._provider is not None and self._provider.accept(message, now_ns)
 
-    def announced(self, said: Announce, now_ns: int) -> None:
-        """The driver announces a stream, or announces it anew. Known here at once: whoever was granted a
-        lease can be found."""
-        files = said.files
-        for message in self._words.put(said.stream_id, files.epoch, said.producer_id, now_ns):
-            self._voice.offer(message)
+    def on_announce(self, action: Announce, now_ns: int) -> None:
+        """Indexes a stream that the driver announces, without waiting for the announce itself: a stream must
+        be discoverable as soon as a lease is granted."""
+        files = action.files
+        for message in self._metadata.put(action.stream_id, files.epoch, action.producer_id, now_ns):
+            self._publication.offer(message)
             self._updater.on_message(message, now_ns)
         announce = ShmPoolAnnounce(
-            stream_id=said.stream_id,
-            producer_id=said.producer_id,
+            stream_id=action.stream_id,
+            producer_id=action.producer_id,
             epoch=files.epoch,
             announce_timestamp_ns=now_ns,
             announce_clock_domain=ClockDomain.MONOTONIC,
@@ -191,44 +202,58 @@ class EmbeddedDiscovery:
             header_nslots=files.nslots,
             header_slot_bytes=HEADER_SLOT_BYTES,
             payload_pools=tuple(
-                PayloadPool(pool_id=pool_id, pool_nslots=files.nslots, stride_bytes=stride, region_uri=uri)
-                for pool_id, stride, uri in files.pools
+                PayloadPool(
+                    pool_id=pool.pool_id,
+                    pool_nslots=files.nslots,
+                    stride_bytes=pool.stride_bytes,
+                    region_uri=pool.uri,
+                )
+                for pool in files.pools
             ),
             header_region_uri=files.header_uri,
         )
         self._index.on_announce(self._identity.instance_id, announce, now_ns)
 
-    def silenced(self, stream_id: int) -> None:
-        """No more announces of it."""
-        self._words.remove(stream_id)
+    def on_withdraw(self, stream_id: int) -> None:
+        """Removes a stream that the driver no longer announces."""
+        self._metadata.remove(stream_id)
         self._index.remove(self._identity.instance_id, stream_id)
 
     def do_work(self, now_ns: int) -> int:
-        for message in self._words.due(now_ns):
-            self._voice.offer(message)
-            # Not only by way of the stream: after a stall nobody is to find a stream without its name.
+        """Publishes due metadata, indexes and forwards received messages, responds to requests."""
+        for message in self._metadata.due(now_ns):
+            self._publication.offer(message)
+            # Indexed directly too: after a stall, the index must not have streams without names.
             self._updater.on_message(message, now_ns)
-        for ear, others in self._ears:
-            for message in ear.poll(_POLL_LIMIT):
-                if self._is_disputed(message):
+        for forwarded in self._forwarded:
+            for message in forwarded.subscription.poll(_POLL_LIMIT):
+                if self._contradicts_plan(message):
                     self.counters.foreign.add()
                 elif self._updater.on_message(message, now_ns):
-                    for other in others:
-                        # Lost where nobody listens; it comes again in a period.
-                        other.offer(message)
+                    for publication in forwarded.publications:
+                        # Lost without a subscriber, and repeated after a period.
+                        publication.offer(message)
         return 0 if self._provider is None else self._provider.do_work(now_ns)
 
-    def _is_disputed(self, message: bytes) -> bool:
-        """Whether somebody else says what only the driver's own plan has to say."""
+    def _contradicts_plan(self, message: bytes) -> bool:
+        """Whether another process publishes driver metadata that differs from the plan's."""
         stream_id = read_stream_id(message)
-        if stream_id is None or not is_driver_metadata(message):
-            return False
-        return not self._words.is_own(stream_id, message)
+        return (
+            stream_id is not None
+            and is_driver_metadata(message)
+            and not self._metadata.is_own(stream_id, message)
+        )
 
     def close(self) -> None:
+        """Closes all streams."""
         self._stack.close()
 
 
+class _ForwardedStream(NamedTuple):
+    subscription: _native.Subscription
+    publications: list[_native.Publication]
+
+
 def _reserved(ids: StreamIds, service: ServiceStreams) -> frozenset[int]:
-    """Streams where an answer would only be in the way. The control stream is where one may ask for it."""
+    """Streams that a discovery request must not name for its response. The control stream is allowed."""
     return frozenset((ids.announce, ids.descriptor, ids.qos, ids.metadata, service.control, service.status))

@@ -1,4 +1,4 @@
-"""A driver inside a program: the same agent as the service's, on a thread of its own."""
+"""A driver inside a program: the agent of the service, on its own thread."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from ..runtime.runner import Runner
 from .agent import DriverAgent
 
 _READY_TIMEOUT_S: Final = 10.0
+_POLL_S: Final = 0.001
 
 
 class EmbeddedDriver:
-    """Runs from its making until it is closed."""
+    """A running driver, from its creation to `close`."""
 
     def __init__(self, agent: DriverAgent, *, timeout: float = _READY_TIMEOUT_S) -> None:
-        """Raises DriverHeld if there is a driver already, MediaDriverUnavailable without a media driver."""
+        """Starts the driver. Raises DriverAlreadyRunning if another driver runs, MediaDriverUnavailable
+        without a media driver."""
         self.agent = agent
         self._runner = Runner(agent)
         self._runner.start()
@@ -26,22 +28,24 @@ class EmbeddedDriver:
             if time.monotonic() > deadline or self._runner.stopped:
                 self.close()
                 raise MediaDriverUnavailable(
-                    f"the media driver in {agent.aeron_dir} gave the driver no streams; check that it runs",
+                    f"the media driver in {agent.aeron_dir} opened no streams for the SHM driver within "
+                    f"{timeout:g} s; check that it runs",
                     aeron_dir=agent.aeron_dir,
                 )
-            time.sleep(0.001)
+            time.sleep(_POLL_S)
 
     @property
     def is_ready(self) -> bool:
+        """Whether the driver runs and its streams are open."""
         return not self._runner.stopped and self.agent.is_ready()
 
     @property
     def is_running(self) -> bool:
-        """False once it was closed, or told to stop."""
+        """False after `close` or an order to stop."""
         return not self._runner.stopped
 
     def close(self) -> None:
-        """Says goodbye to all clients and removes all memory. Harmless when closed already."""
+        """Announces the shutdown and removes all regions. Does nothing when closed already."""
         self._runner.close()
 
     def __enter__(self) -> Self:

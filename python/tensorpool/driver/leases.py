@@ -1,8 +1,7 @@
-"""Leases: who may use which stream in which role (driver §4.1, §4.7, §4.8).
+"""Leases: the clients' rights to streams, and the table of live leases (driver §4.1, §4.7, §4.8).
 
-Pure: events and the time go in, what happened comes out. The invariants, whatever the order of events: one
-live producer lease a stream, one live lease a client, ids never used twice, and a lease that has ended
-stays ended.
+Pure. The invariants for any order of events: a stream has at most one live producer lease, a client at most
+one live lease, no id is used twice, and an ended lease stays ended.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from ..sbe.driver import LeaseRevokeReason, Role
 from ..sbe.wire import ResponseCode
 
 DEFAULT_LEASE_NS: Final = 3_000_000_000
-# How many ended leases are remembered, so that a late client can be told what became of its own.
-_MAX_ENDED = 4096
+# Ended leases that are kept, so that a late keepalive gets the reason of the end.
+_MAX_ENDED: Final = 4096
 
 
 class LeaseState(Enum):
-    """The life of a lease."""
+    """The state of a lease."""
 
     ATTACHED = "attached"
-    """Given out; no keepalive has come yet."""
+    """Granted, before the first keepalive."""
     ACTIVE = "active"
     DETACHED = "detached"
     EXPIRED = "expired"
@@ -34,6 +33,7 @@ class LeaseState(Enum):
 
     @property
     def is_live(self) -> bool:
+        """Whether the lease is in force."""
         return self in (LeaseState.ATTACHED, LeaseState.ACTIVE)
 
 
@@ -56,12 +56,12 @@ class Lease:
     expires_ns: int
     state: LeaseState = LeaseState.ATTACHED
     is_reserved: bool = False
-    """Not yet told to the client: its files are in the making. It keeps others out and does not age."""
+    """The response waits for the stream's files. A reserved lease excludes others and does not expire."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request is not granted."""
+    """The code and the reason of a refused request."""
 
     code: ResponseCode
     reason: str
@@ -77,7 +77,7 @@ class LeaseTable:
         self._by_client: dict[int, Lease] = {}
         self._by_stream: dict[int, dict[int, Lease]] = {}
         self._producers: dict[int, Lease] = {}
-        # Each granted lease has one entry, which may be too early: keepalives do not touch the heap.
+        # One entry per granted lease. Its time may be too early, because keepalives do not change the heap.
         self._due: list[tuple[int, int]] = []
         self._ended: OrderedDict[int, LeaseRevokeReason] = OrderedDict()
 
@@ -88,23 +88,26 @@ class LeaseTable:
         return iter(list(self._by_id.values()))
 
     def get(self, lease_id: int) -> Lease | None:
+        """The live lease with this id."""
         return self._by_id.get(lease_id)
 
     def producer_of(self, stream_id: int) -> Lease | None:
+        """The live producer lease of a stream."""
         return self._producers.get(stream_id)
 
     def of_stream(self, stream_id: int) -> list[Lease]:
+        """All live leases of a stream."""
         return list(self._by_stream.get(stream_id, {}).values())
 
     def refusal(
         self, stream_id: int, client_id: int, role: Role, max_leases: int | None = None
     ) -> Refusal | None:
-        """Why an attach would be refused; None if it would not."""
+        """Why an attach is refused; None if it may be granted."""
         if (held := self._by_client.get(client_id)) is not None:
             return Refusal(
                 ResponseCode.REJECTED,
                 f"client id {client_id} has lease {held.lease_id} on stream {held.stream_id} already; "
-                "draw another client id",
+                "use another client id",
             )
         if role is Role.PRODUCER and (other := self._producers.get(stream_id)) is not None:
             return Refusal(
@@ -116,12 +119,13 @@ class LeaseTable:
         if max_leases is not None and holders >= max_leases:
             return Refusal(
                 ResponseCode.REJECTED,
-                f"stream {stream_id} has {holders} leases, and its limit is {max_leases}",
+                f"stream {stream_id} has {holders} leases, and its limit is {max_leases}; end one, or raise "
+                "max_leases",
             )
         return None
 
     def reserve(self, stream_id: int, client_id: int, role: Role, now_ns: int) -> Lease:
-        """Keeps the place for a client that is still to be told. The caller has asked for a refusal."""
+        """Adds a lease whose response waits for files. The caller has checked `refusal`."""
         lease = Lease(self._next_id, stream_id, client_id, role, now_ns, 0, is_reserved=True)
         self._next_id += 1
         self._by_id[lease.lease_id] = self._by_client[client_id] = lease
@@ -131,14 +135,14 @@ class LeaseTable:
         return lease
 
     def grant(self, lease: Lease, now_ns: int) -> None:
-        """The client is told now, so its time begins now."""
+        """Grants a reserved lease: it expires one lease duration from now."""
         lease.is_reserved = False
         lease.attached_ns = now_ns
         lease.expires_ns = now_ns + self.lease_ns
         heapq.heappush(self._due, (lease.expires_ns, lease.lease_id))
 
     def find(self, lease_id: int, stream_id: int, client_id: int, role: Role) -> Lease | None:
-        """The granted lease that all four name; None if one of them is wrong."""
+        """The granted lease that matches all four values; None if any differs."""
         lease = self._by_id.get(lease_id)
         named = (stream_id, client_id, role)
         if lease is None or lease.is_reserved or (lease.stream_id, lease.client_id, lease.role) != named:
@@ -146,28 +150,28 @@ class LeaseTable:
         return lease
 
     def keep_alive(self, lease: Lease, now_ns: int) -> None:
-        """A valid keepalive: the lease lives on for its full duration."""
+        """Extends a lease by its full duration."""
         lease.state = LeaseState.ACTIVE
         lease.expires_ns = max(lease.expires_ns, now_ns + self.lease_ns)
 
     def drop(self, lease: Lease) -> None:
-        """A reservation that came to nothing. Nobody was told of it."""
-        self._forget(lease)
+        """Removes a reserved lease that was never granted."""
+        self._remove(lease)
         lease.state = LeaseState.REVOKED
 
     def end(self, lease: Lease, reason: LeaseRevokeReason) -> None:
-        """The lease is over; nothing brings it back."""
-        self._forget(lease)
+        """Ends a lease for good."""
+        self._remove(lease)
         lease.state = _ENDED[reason]
         self._ended[lease.lease_id] = reason
         if len(self._ended) > _MAX_ENDED:
             self._ended.popitem(last=False)
 
     def ended(self, lease_id: int) -> LeaseRevokeReason | None:
-        """How a lease came to its end, as long as it is remembered."""
+        """Why a lease has ended; None for an unknown lease, or one that ended long ago."""
         return self._ended.get(lease_id)
 
-    def _forget(self, lease: Lease) -> None:
+    def _remove(self, lease: Lease) -> None:
         del self._by_id[lease.lease_id]
         del self._by_client[lease.client_id]
         holders = self._by_stream[lease.stream_id]
@@ -178,9 +182,9 @@ class LeaseTable:
             del self._producers[lease.stream_id]
 
     def overdue(self, now_ns: int) -> list[Lease]:
-        """Leases whose time was up at `now_ns`, in that order. The caller ends them, each of them, having
-        read all keepalives that wait."""
-        found = []
+        """Leases that have expired at `now_ns`, in this order. The caller has read all received keepalives,
+        and ends every lease of the list."""
+        overdue = []
         while self._due and self._due[0][0] <= now_ns:
             _, lease_id = heapq.heappop(self._due)
             lease = self._by_id.get(lease_id)
@@ -189,5 +193,5 @@ class LeaseTable:
             if lease.expires_ns > now_ns:
                 heapq.heappush(self._due, (lease.expires_ns, lease_id))
             else:
-                found.append(lease)
-        return found
+                overdue.append(lease)
+        return overdue

@@ -1,11 +1,8 @@
-"""One driver a namespace: a lock that dies with its holder and says who that is.
+"""Exclusion of drivers: locks of a namespace and a control stream, and the Aeron counter of a driver.
 
-The same for the control stream of a media driver: requests name no namespace, so that two drivers on one
-control stream would both answer each of them.
-
-A driver among the media driver's counters, where everybody on that media driver can see it.
-
-The lock of a driver is its user's own; another user's driver on the same control stream is seen here.
+A namespace has one driver. A control stream has one driver too: requests name no namespace, so two drivers
+would both respond. The locks end with their process and name their holder. They belong to a user; the drivers
+of other users on the same control stream are found by their Aeron counters.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock
@@ -34,14 +31,19 @@ from ..state_dir import state_dir, state_path
 
 # struct flock on 64-bit Linux: type, whence, start, length, pid.
 _FLOCK = struct.Struct("@hhqqi4x")
-# A holder writes its line right after it has locked: a reader in between looks again.
-_LOOKS = 50
-_LOOK_S = 0.002
+# A holder writes its identity right after it has locked the file: a reader in between polls again.
+_POLLS: Final = 50
+_POLL_S: Final = 0.002
+_MAX_HOLDER_BYTES: Final = 4096
+_LABEL: Final = "tensorpool-driver: namespace {namespace}, control stream {control}"
+_LABEL_PATTERN: Final = re.compile(
+    r"tensorpool-driver: namespace (?P<namespace>\S+), control stream (?P<control>\d+)"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who runs a driver, as its lock file says."""
+    """The process of a driver, as written in its lock file."""
 
     pid: int = 0
     user: str = ""
@@ -53,7 +55,7 @@ class Holder:
     started: str = ""
 
     @classmethod
-    def here(
+    def for_this_process(
         cls,
         *,
         namespace: str,
@@ -62,7 +64,7 @@ class Holder:
         embedded: bool,
         clock: Clock = SYSTEM_CLOCK,
     ) -> Holder:
-        """This process."""
+        """The holder of a driver in this process."""
         return cls(
             pid=os.getpid(),
             user=user_name(),
@@ -76,27 +78,28 @@ class Holder:
 
     @classmethod
     def parse(cls, text: str) -> Holder | None:
-        """None for what no holder wrote."""
+        """The holder that wrote the text; None for any other text."""
         try:
-            found = json.loads(text)
+            document = json.loads(text)
         except ValueError:
             return None
-        if not isinstance(found, dict):
+        if not isinstance(document, dict):
             return None
-        fields: dict[str, Any] = {name: found.get(name) for name in cls.__slots__}
-        usual = cls()
-        if any(type(value) is not type(getattr(usual, name)) for name, value in fields.items()):
+        fields: dict[str, Any] = {name: document.get(name) for name in cls.__slots__}
+        defaults = cls()
+        if any(type(value) is not type(getattr(defaults, name)) for name, value in fields.items()):
             return None
         return cls(**fields)
 
-    def line(self) -> str:
+    def to_text(self) -> str:
+        """The text of the lock file, which `parse` reads."""
         return json.dumps(asdict(self))
 
     def __str__(self) -> str:
         if not self.pid:
             return "another process"
         if not self.user:
-            # Another user's, seen among the media driver's counters: its lock is out of sight.
+            # Another user's driver, known by its Aeron counter only.
             return (
                 f"process {self.pid}, namespace {self.namespace!r}, media driver {self.aeron_dir}, control "
                 f"stream {self.control_stream_id}"
@@ -109,132 +112,131 @@ class Holder:
 
 
 def qualified_namespace(namespace: str, instance_id: str = "") -> str:
-    """The directory's name for a namespace, with the driver's instance id where it has one (driver §14)."""
+    """The namespace with the driver's instance id, if it has one (driver §14). Part of paths and labels."""
     return f"{namespace}.{instance_id}" if instance_id else namespace
 
 
-def driver_state(base: Path, place: str) -> Path:
-    """Where a driver keeps its lock and what it has to remember."""
-    return state_dir("driver", base_digest(base), place)
+def driver_state(base: Path, namespace: str) -> Path:
+    """The state directory of a driver, for its lock and provisions. The namespace is the qualified one."""
+    return state_dir("driver", base_digest(base), namespace)
 
 
 def read_holder(base_dir: Path, namespace: str, instance_id: str = "") -> Holder | None:
-    """Who holds the namespace; None if nobody does. Takes nothing, and so disturbs nobody."""
-    place = qualified_namespace(namespace, instance_id)
-    # Not through driver_state(): a look must not make it.
-    path = state_path("driver", base_digest(base_dir), place, "lock")
-    for _ in range(_LOOKS):
+    """The driver of a namespace; None without one. Does not take the lock."""
+    # Not driver_state(), which would create the directory.
+    qualified = qualified_namespace(namespace, instance_id)
+    path = state_path("driver", base_digest(base_dir), qualified, "lock")
+    for _ in range(_POLLS):
         try:
             with path.open("rb") as file:
                 if _is_free(file.fileno()):
                     return None
-                found = Holder.parse(file.read(4096).decode(errors="replace"))
+                holder = Holder.parse(file.read(_MAX_HOLDER_BYTES).decode(errors="replace"))
         except FileNotFoundError:
             return None
-        if found is not None:
-            return found
-        time.sleep(_LOOK_S)
+        if holder is not None:
+            return holder
+        time.sleep(_POLL_S)
     return Holder()
 
 
 def _is_free(descriptor: int) -> bool:
-    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-    answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, asked)
-    return bool(_FLOCK.unpack(answer)[0] == fcntl.F_UNLCK)
+    query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+    lock_type, *_ = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, query))
+    return bool(lock_type == fcntl.F_UNLCK)
 
 
 class DriverLock:
-    """Held as long as the driver runs: the namespace, and the media driver's control stream."""
+    """The locks of a running driver: its namespace, and the control stream of its media driver."""
 
-    def __init__(self, base_dir: Path, place: str, holder: Holder) -> None:
-        """Raises DriverHeld, which says who has it and what to do."""
-        line = holder.line()
-        self.state = driver_state(base_dir, place)
-        self._namespace = _take(
+    def __init__(self, base_dir: Path, namespace: str, holder: Holder) -> None:
+        """Takes both locks; `namespace` is the qualified one. Raises DriverAlreadyRunning."""
+        text = holder.to_text()
+        self.state = driver_state(base_dir, namespace)
+        self._namespace = _lock(
             self.state / "lock",
-            line,
-            f"namespace {place!r} below {base_dir} has a driver already",
-            "attach to that one, stop it, or choose another namespace or instance id",
+            text,
+            f"namespace {namespace!r} below {base_dir} has a driver already",
+            "attach to that driver, stop it, or choose another namespace or instance id",
         )
         digest = hashlib.sha256(str(Path(holder.aeron_dir).absolute()).encode()).hexdigest()[:16]
         try:
-            self._control = _take(
+            self._control = _lock(
                 state_dir("driver", "control", digest) / f"{holder.control_stream_id}.lock",
-                line,
+                text,
                 f"control stream {holder.control_stream_id} of the media driver {holder.aeron_dir} has a "
                 "driver already",
-                "attach to that one, stop it, or choose another control_stream_id",
+                "attach to that driver, stop it, or choose another control_stream_id",
             )
         except BaseException:
             self._namespace.release()
             raise
 
     def release(self) -> None:
+        """Releases both locks."""
         self._control.release()
         self._namespace.release()
 
 
-def _take(path: Path, line: str, what: str, remedy: str) -> _native.FileLock:
+def _lock(path: Path, text: str, fault: str, remedy: str) -> _native.FileLock:
     try:
-        return _native.FileLock(path, line)
+        return _native.FileLock(path, text)
     except LockHeld as error:
         holder = Holder.parse(error.holder) or Holder()
         raise DriverAlreadyRunning(
-            f"{what}: {holder}; {remedy}", holder=error.holder, pid=holder.pid, embedded=holder.embedded
+            f"{fault}: {holder}; {remedy}", holder=error.holder, pid=holder.pid, embedded=holder.embedded
         ) from None
 
 
-LABEL = "tensorpool-driver: namespace {place}, control stream {control}"
-_LABEL = re.compile(r"tensorpool-driver: namespace (?P<place>\S+), control stream (?P<control>\d+)")
-
-
-def driver_counter_label(place: str, control_stream_id: int) -> str:
-    """The label of the counter whose value is the driver's process id."""
-    return LABEL.format(place=place, control=control_stream_id)
+def driver_counter_label(namespace: str, control_stream_id: int) -> str:
+    """The label of a driver's Aeron counter, whose value is its process id. Part of the protocol."""
+    return _LABEL.format(namespace=namespace, control=control_stream_id)
 
 
 def _drivers_on(aeron_dir: str, control_stream_id: int) -> Iterator[tuple[int, str]]:
-    """Process and place of each live driver on that control stream."""
+    """Process id and qualified namespace of each live driver on the control stream."""
     try:
         counters = read_aeron_counters(aeron_dir)
     except MediaDriverError:
         return
     for counter in counters:
-        found = _LABEL.match(counter.label)
-        # The counter of a killed driver stays for a while.
-        if found is not None and int(found["control"]) == control_stream_id and is_alive(counter.value):
-            yield counter.value, found["place"]
+        match = _LABEL_PATTERN.match(counter.label)
+        # The counter of a killed driver remains for a while.
+        if match is not None and int(match["control"]) == control_stream_id and is_alive(counter.value):
+            yield counter.value, match["namespace"]
 
 
 def other_driver(aeron_dir: str, control_stream_id: int) -> Holder | None:
-    """A live driver of another process on that control stream."""
-    for pid, place in _drivers_on(aeron_dir, control_stream_id):
+    """A live driver of another process on the control stream."""
+    for pid, namespace in _drivers_on(aeron_dir, control_stream_id):
         if pid != os.getpid():
-            return Holder(pid=pid, namespace=place, aeron_dir=aeron_dir, control_stream_id=control_stream_id)
+            return Holder(
+                pid=pid, namespace=namespace, aeron_dir=aeron_dir, control_stream_id=control_stream_id
+            )
     return None
 
 
 def namespace_on(aeron_dir: str, control_stream_id: int) -> str | None:
-    """The namespace, with the instance id where there is one, of the driver on that control stream."""
-    return next((place for _, place in _drivers_on(aeron_dir, control_stream_id)), None)
+    """The qualified namespace of the driver on the control stream; None without a driver."""
+    return next((namespace for _, namespace in _drivers_on(aeron_dir, control_stream_id)), None)
 
 
 def check_no_other_driver(aeron_dir: str, control_stream_id: int) -> None:
-    """Raises DriverHeld if somebody else's driver serves the control stream."""
+    """Raises DriverAlreadyRunning if another process has a driver on the control stream."""
     holder = other_driver(aeron_dir, control_stream_id)
-    for _ in range(_LOOKS):
+    for _ in range(_POLLS):
         if holder is None:
             return
-        # One that has just ended in a process that lives on: its counter goes a moment after its lock.
-        time.sleep(_LOOK_S)
+        # A driver that has just ended in a live process: its counter disappears a moment after its lock.
+        time.sleep(_POLL_S)
         holder = other_driver(aeron_dir, control_stream_id)
     if holder is None:
         return
     raise DriverAlreadyRunning(
         f"control stream {control_stream_id} of the media driver {aeron_dir} has a driver already: "
-        f"process {holder.pid}, namespace {holder.namespace!r}; attach to that one, stop it, or choose "
+        f"process {holder.pid}, namespace {holder.namespace!r}; attach to that driver, stop it, or choose "
         "another control_stream_id",
-        holder=holder.line(),
+        holder=holder.to_text(),
         pid=holder.pid,
         embedded=False,
     )

@@ -1,9 +1,6 @@
-"""From bytes to requests, and from decisions to answers (driver §4.2, §4.3, §4.6). Pure.
+"""Requests of the control stream, their responses, and the cache of responses (driver §4). Pure.
 
-Both revisions of an attach become the same request, which remembers the one it came in: the answer goes
-out in that.
-
-Answers that were given, so that a request that comes again gets the same one and nothing is done twice.
+Both revisions of an attach are decoded to the same request, which keeps the revision for its response.
 """
 
 from __future__ import annotations
@@ -39,12 +36,22 @@ from .leases import Lease, Refusal
 from .plan import HEADER_SLOT_BYTES, LAYOUT_VERSION, StreamPlan
 
 _REQUESTS: Final = (ShmAttachRequest, ShmDetachRequest, ShmLeaseKeepalive, ShmDriverShutdownRequest)
-# What a driver says itself comes back to it on the shared stream.
+# The driver receives its own messages too, because the stream is shared.
 _OWN: Final = (ShmAttachResponse, ShmDetachResponse, ShmDriverShutdown, ShmLeaseRevoked)
+_HEADER_BYTES: Final = 8
+# A later revision may add values to these enums: an unknown value is unsupported, not malformed.
+_EXTENSIBLE_ENUMS: Final = frozenset({"publish_mode", "hugepages_policy"})
+# A response has to fit one message of the control stream, with any path or reason in its text.
+_MAX_TEXT: Final = 1024
+MAX_RESPONSES: Final = 4096
+
+Response: TypeAlias = ShmAttachResponse | ShmAttachResponseR2 | ShmDetachResponse | ControlResponse
+Key: TypeAlias = tuple[type, int | None, int]
+"""Kind of request, client id, correlation id."""
 
 
 class _Ids(NamedTuple):
-    """The schema's numbers."""
+    """Numbers of the schema."""
 
     schema_id: int
     attach: int
@@ -56,12 +63,13 @@ class _Ids(NamedTuple):
 
     @property
     def requests(self) -> tuple[int, ...]:
+        """The template ids of all requests."""
         return (self.attach, self.detach, self.keepalive, self.shutdown)
 
 
 @cache
 def _ids() -> _Ids:
-    """Read from the schema when first needed: every start of a command imports this module."""
+    """The numbers, read at first use: every command imports this module, and most need no schema."""
     attach, detach, keepalive, shutdown = (kind.layout().template_id for kind in _REQUESTS)
     return _Ids(
         schema_id=ShmAttachRequest.layout().schema_id,
@@ -74,19 +82,9 @@ def _ids() -> _Ids:
     )
 
 
-_HEADER_BYTES: Final = 8
-# Values that a later revision may well add: not malformed, only unknown here.
-_FEATURES: Final = frozenset({"publish_mode", "hugepages_policy"})
-# An answer has to fit one message of the control stream, whatever path or reason it quotes.
-_MAX_WORDS: Final = 1024
-
-
-Answer: TypeAlias = ShmAttachResponse | ShmAttachResponseR2 | ShmDetachResponse | ControlResponse
-
-
 @dataclass(frozen=True, slots=True)
 class Attach:
-    """An attach of either revision."""
+    """An attach request of either revision."""
 
     correlation_id: int
     stream_id: int
@@ -99,24 +97,27 @@ class Attach:
     revision: int = 1
 
     @property
-    def key(self) -> tuple[type, int | None, int]:
-        """By which a request is known when it comes again."""
+    def key(self) -> Key:
+        """The key of the request in the response cache."""
         return Attach, self.client_id, self.correlation_id
 
 
 @dataclass(frozen=True, slots=True)
 class InvalidRequest:
-    """A request that cannot be used: why, and what to answer if that can be said to anybody."""
+    """An invalid request: the reason, and the response if its correlation id could be read."""
 
     reason: str
-    answer: Answer | None = None
+    response: Response | None = None
 
 
 Request: TypeAlias = Attach | ShmDetachRequest | ShmLeaseKeepalive | ShmDriverShutdownRequest | InvalidRequest
 
 
 def read_request(message: bytes) -> Request | None:
-    """The request in a message of the control stream; None if it is not for a driver. Never raises."""
+    """The request of a message on the control stream; None for a message that is not for a driver.
+
+    Never raises.
+    """
     if len(message) < _HEADER_BYTES:
         return InvalidRequest("short")
     header = read_header(message)
@@ -126,57 +127,57 @@ def read_request(message: bytes) -> Request | None:
     if header.template_id not in ids.requests:
         return InvalidRequest("template")
     try:
-        found = decode(message)
+        request = decode(message)
     except CodecError as error:
-        return _unusable(header, message, error)
-    match found:
+        return _invalid(header, message, error)
+    match request:
         case ShmAttachRequest():
-            is_required = found.require_hugepages is True
+            is_required = request.require_hugepages is True
             return Attach(
-                found.correlation_id,
-                found.stream_id,
-                found.client_id,
-                found.role,
-                found.expected_layout_version,
-                found.max_dims,
-                found.publish_mode or PublishMode.REQUIRE_EXISTING,
+                request.correlation_id,
+                request.stream_id,
+                request.client_id,
+                request.role,
+                request.expected_layout_version,
+                request.max_dims,
+                request.publish_mode or PublishMode.REQUIRE_EXISTING,
                 HugepagesPolicy.HUGEPAGES if is_required else HugepagesPolicy.UNSPECIFIED,
             )
         case ShmAttachRequestR2():
             return Attach(
-                found.correlation_id,
-                found.stream_id,
-                found.client_id,
-                found.role,
-                found.expected_layout_version,
+                request.correlation_id,
+                request.stream_id,
+                request.client_id,
+                request.role,
+                request.expected_layout_version,
                 0,
-                found.publish_mode or PublishMode.REQUIRE_EXISTING,
-                found.hugepages_policy,
+                request.publish_mode or PublishMode.REQUIRE_EXISTING,
+                request.hugepages_policy,
                 revision=2,
             )
         case ShmDetachRequest() | ShmLeaseKeepalive() | ShmDriverShutdownRequest():
-            return found
-    raise AssertionError(f"{type(found).__name__} has no place here")
+            return request
+    raise AssertionError(f"{type(request).__name__} is not a request")
 
 
-def _unusable(header: MessageHeader, message: bytes, error: CodecError) -> InvalidRequest:
-    """Decision 12: answered while its correlation id can be read, and counted by reason."""
+def _invalid(header: MessageHeader, message: bytes, error: CodecError) -> InvalidRequest:
+    """An invalid request gets a response if its correlation id can be read (decision 12)."""
     reason = "malformed"
     if error.field == "version":
         reason = "version"
-    elif error.field in _FEATURES and len(message) >= _HEADER_BYTES + header.block_length:
-        # Not merely cut off there.
+    elif error.field in _EXTENSIBLE_ENUMS and len(message) >= _HEADER_BYTES + header.block_length:
+        # The block is complete, so the value is unknown and not truncated.
         reason = "feature"
     code = ResponseCode.INVALID_PARAMS if reason == "malformed" else ResponseCode.UNSUPPORTED
     correlation_id = read_correlation_id(message)
     if correlation_id is None:
-        # Keepalives have none: nobody waits for an answer to them.
+        # Keepalives have no correlation id and no response.
         return InvalidRequest(reason if header.template_id == _ids().keepalive else "unanswerable")
     refusal = Refusal(code, str(error))
     if header.template_id == _ids().detach:
-        return InvalidRequest(reason, detach_answer(correlation_id, refusal))
+        return InvalidRequest(reason, detach_response(correlation_id, refusal))
     if header.template_id == _ids().shutdown:
-        return InvalidRequest(reason, shutdown_answer(correlation_id, refusal))
+        return InvalidRequest(reason, shutdown_response(correlation_id, refusal))
     return InvalidRequest(reason, attach_refused(correlation_id, refusal, 2 if _is_r2(header) else 1))
 
 
@@ -185,14 +186,14 @@ def _is_r2(header: MessageHeader) -> bool:
 
 
 def ascii_text(text: str) -> str:
-    """Text as the wire holds it: ASCII, and not without end."""
-    return text.encode("ascii", "backslashreplace").decode("ascii")[:_MAX_WORDS]
+    """Text for a message: ASCII, of limited length."""
+    return text.encode("ascii", "backslashreplace").decode("ascii")[:_MAX_TEXT]
 
 
 def attach_refused(
     correlation_id: int, refusal: Refusal, revision: int
 ) -> ShmAttachResponse | ShmAttachResponseR2:
-    """Everything but correlation id, code and reason is null."""
+    """The response to a refused attach: correlation id, code and reason; all other fields are null."""
     kind = ShmAttachResponse if revision == 1 else ShmAttachResponseR2
     return kind(correlation_id=correlation_id, code=refusal.code, error_message=ascii_text(refusal.reason))
 
@@ -200,7 +201,7 @@ def attach_refused(
 def attach_granted(
     request: Attach, lease: Lease, plan: StreamPlan, files: EpochFiles
 ) -> ShmAttachResponse | ShmAttachResponseR2:
-    """Every field that a client needs."""
+    """The response to a granted attach: the lease and its regions."""
     granted = {
         "correlation_id": request.correlation_id,
         "code": ResponseCode.OK,
@@ -212,70 +213,76 @@ def attach_granted(
         "header_nslots": files.nslots,
         "header_slot_bytes": HEADER_SLOT_BYTES,
         "payload_pools": tuple(
-            PayloadPool(pool_id=pool_id, pool_nslots=files.nslots, stride_bytes=stride, region_uri=uri)
-            for pool_id, stride, uri in files.pools
+            PayloadPool(
+                pool_id=pool.pool_id,
+                pool_nslots=files.nslots,
+                stride_bytes=pool.stride_bytes,
+                region_uri=pool.uri,
+            )
+            for pool in files.pools
         ),
         "header_region_uri": files.header_uri,
     }
     if request.revision == 1:
         return ShmAttachResponse(max_dims=plan.max_dims, **granted)  # type: ignore[arg-type]
-    # Memory is not bound to a node, so there is none to name.
+    # Regions are not bound to a NUMA node.
     return ShmAttachResponseR2(node_id=None, **granted)  # type: ignore[arg-type]
 
 
-def detach_answer(correlation_id: int, refusal: Refusal | None) -> ShmDetachResponse:
+def detach_response(correlation_id: int, refusal: Refusal | None) -> ShmDetachResponse:
+    """The response to a detach request."""
     code = ResponseCode.OK if refusal is None else refusal.code
     reason = "" if refusal is None else ascii_text(refusal.reason)
     return ShmDetachResponse(correlation_id=correlation_id, code=code, error_message=reason)
 
 
-def shutdown_answer(correlation_id: int, refusal: Refusal | None) -> ControlResponse:
+def shutdown_response(correlation_id: int, refusal: Refusal | None) -> ControlResponse:
+    """The response to a shutdown request."""
     code = ResponseCode.OK if refusal is None else refusal.code
     reason = "" if refusal is None else ascii_text(refusal.reason)
     return ControlResponse(correlation_id=correlation_id, code=code, error_message=reason)
 
 
-MAX_ANSWERS: Final = 4096
-
-Key: TypeAlias = tuple[type, int | None, int]
-"""Kind of request, client id, correlation id."""
-
-
 class ResponseCache:
-    """The newest ones, by who asked what (decision 18). Each goes out as an action."""
+    """The newest responses by request, so that a repeated request is not handled twice (decision 18).
 
-    def __init__(self, actions: list[Action], counters: DriverCounters, most: int = MAX_ANSWERS) -> None:
+    Every response is appended to the actions.
+    """
+
+    def __init__(
+        self, actions: list[Action], counters: DriverCounters, capacity: int = MAX_RESPONSES
+    ) -> None:
         self._actions = actions
         self._counters = counters
-        self._most = most
-        self._kept: OrderedDict[Key, Answer | None] = OrderedDict()
+        self._capacity = capacity
+        self._responses: OrderedDict[Key, Response | None] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._responses)
 
     def is_repeat(self, key: Key) -> bool:
-        """Whether it came before; then it gets the answer that it got, if there is one already."""
-        if key not in self._kept:
+        """Whether the request is a repetition. Then its response is sent again, if there is one yet."""
+        if key not in self._responses:
             return False
         self._counters.repeats.add()
-        answer = self._kept[key]
-        if answer is not None:
-            self._actions.append(Send(answer, is_repeat=True))
+        response = self._responses[key]
+        if response is not None:
+            self._actions.append(Send(response, is_repeat=True))
         return True
 
-    def begin(self, key: Key) -> None:
-        """It is being worked on: no second time."""
-        self._keep(key, None)
+    def start(self, key: Key) -> None:
+        """Marks a request as in progress, before it has a response."""
+        self._put(key, None)
 
-    def give(self, answer: Answer, key: Key | None = None) -> None:
-        """Without a key it is not kept: nobody knows who asked."""
-        if answer.code is not ResponseCode.OK:
-            self._counters.rejects[answer.code.name.lower()].add()
+    def respond(self, response: Response, key: Key | None = None) -> None:
+        """Sends a response. Without a key it is not cached."""
+        if response.code is not ResponseCode.OK:
+            self._counters.rejects[response.code.name.lower()].add()
         if key is not None:
-            self._keep(key, answer)
-        self._actions.append(Send(answer))
+            self._put(key, response)
+        self._actions.append(Send(response))
 
-    def _keep(self, key: Key, answer: Answer | None) -> None:
-        self._kept[key] = answer
-        if len(self._kept) > self._most:
-            self._kept.popitem(last=False)
+    def _put(self, key: Key, response: Response | None) -> None:
+        self._responses[key] = response
+        if len(self._responses) > self._capacity:
+            self._responses.popitem(last=False)

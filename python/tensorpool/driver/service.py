@@ -1,7 +1,7 @@
-"""`service:driver`: the driver as others see and steer it. Commands run in the agent's turns, on its thread.
+"""`service:driver`: status, streams, leases and commands of a driver. Commands run on the agent's thread.
 
-64-bit ids are strings, since many a JSON reader would round them. Lists come in ascending order of id and in
-parts: ask on with `first` one above the last id until nothing comes.
+64-bit ids are strings, since many JSON readers round such numbers. Lists are in ascending order of id and
+come in parts: call again with `first` one above the last id until the list is empty.
 """
 
 from __future__ import annotations
@@ -9,25 +9,28 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ..errors import RequestRejected
 from ..runtime.config import Secret
 from ..sbe.driver import Role
 from ..service import Service, command
 from ..shm.epoch_files import user_name
+from .client import DriverStatus, LeaseRow, StreamRow
 from .leases import Lease, Refusal
 from .plan import StreamPlan
 
 if TYPE_CHECKING:
     from .agent import DriverAgent
 
-# An answer is one message; a quarter of the smallest largest one leaves room for everything around it.
+# A reply is one message. A quarter of the smallest maximum message length leaves room for all other fields.
 _MAX_BYTES: Final = 128 << 10
+_MAX_DIGITS: Final = 20
+_Row = TypeVar("_Row")
 
 
 class DriverService(Service, name="driver"):
-    """What a driver has, who uses it, and the few things that can be done about it."""
+    """The service of a driver."""
 
     def __init__(
         self, agent: DriverAgent, *, instance: str | None = None, token: Secret | None = None
@@ -36,8 +39,8 @@ class DriverService(Service, name="driver"):
         self._agent = agent
 
     @command
-    def status(self) -> dict[str, Any]:
-        """The driver as a whole."""
+    def status(self) -> DriverStatus:
+        """Returns the state, settings and counters of the driver."""
         agent = self._agent
         state, settings = agent.state, agent.settings
         return {
@@ -62,23 +65,24 @@ class DriverService(Service, name="driver"):
         }
 
     @command
-    def streams(self, first: int | None = None, limit: int = 1000) -> list[dict[str, Any]]:
-        """Streams that are provisioned, from the id `first` on."""
+    def streams(self, first: int | None = None, limit: int = 1000) -> list[StreamRow]:
+        """Returns the provisioned streams, from the id `first` on."""
         start = _number("first", first, default=0)
         plans = (plan for plan in self._agent.state.plan if plan.stream_id >= start)
-        return _part((self._stream(plan) for plan in plans), limit)
+        return _first_rows((self._stream(plan) for plan in plans), limit)
 
     @command
     def leases(
         self, stream_id: int | None = None, first: int | str | None = None, limit: int = 1000
-    ) -> list[dict[str, Any]]:
-        """Leases in force, of all streams or of one, from the id `first` on."""
-        wanted = None if stream_id is None else _number("stream_id", stream_id)
+    ) -> list[LeaseRow]:
+        """Returns the leases in force, of all streams or of one, from the id `first` on."""
         start = _number("first", first, default=0)
         table = self._agent.state.leases
-        found = list(table) if wanted is None else table.of_stream(wanted)
-        chosen = sorted((one for one in found if one.lease_id >= start), key=lambda one: one.lease_id)
-        return _part((self._lease(one) for one in chosen), limit)
+        leases = list(table) if stream_id is None else table.of_stream(_number("stream_id", stream_id))
+        selected = sorted(
+            (lease for lease in leases if lease.lease_id >= start), key=lambda lease: lease.lease_id
+        )
+        return _first_rows((self._lease(lease) for lease in selected), limit)
 
     @command
     def provision(
@@ -89,8 +93,8 @@ class DriverService(Service, name="driver"):
         name: str | None = None,
         tags: list[str] | None = None,
         data_source_id: int | str | None = None,
-    ) -> dict[str, Any]:
-        """Says what a stream is to look like before somebody attaches to it. Saying it again is harmless."""
+    ) -> StreamRow:
+        """Provisions a stream: sets its layout and metadata before a client attaches. May be repeated."""
         agent = self._agent
         plan, actions = agent.state.provision(
             _number("stream_id", stream_id),
@@ -101,7 +105,7 @@ class DriverService(Service, name="driver"):
             tags=tags,
             data_source_id=None if data_source_id is None else _number("data_source_id", data_source_id),
         )
-        agent.do(actions)
+        agent.perform(actions)
         if isinstance(plan, Refusal):
             raise RequestRejected(plan.reason)
         return self._stream(plan)
@@ -113,30 +117,30 @@ class DriverService(Service, name="driver"):
         stream_id: int | None = None,
         client_id: int | None = None,
         reason: str = "",
-    ) -> list[dict[str, Any]]:
-        """Takes back the leases that fit all that is given. Returns them."""
+    ) -> list[LeaseRow]:
+        """Revokes and returns the leases that match all arguments."""
         if lease_id is None and stream_id is None and client_id is None:
             raise RequestRejected("revoke() needs a lease_id, a stream_id or a client_id")
         agent = self._agent
-        found, actions = agent.state.revoke(
+        revoked, actions = agent.state.revoke(
             agent.clock.monotonic_ns(),
             lease_id=None if lease_id is None else _number("lease_id", lease_id),
             stream_id=None if stream_id is None else _number("stream_id", stream_id),
             client_id=None if client_id is None else _number("client_id", client_id),
             text=_text("reason", reason),
         )
-        agent.do(actions)
-        return [self._lease(one) for one in found]
+        agent.perform(actions)
+        return [self._lease(lease) for lease in revoked]
 
     @command(needs_token=True)
     def stop(self, reason: str = "") -> dict[str, Any]:
-        """Stops the driver in good order: clients are told, all memory goes."""
+        """Stops the driver in good order: sends a notice to all clients, then removes all regions."""
         self._agent.stop(_text("reason", reason))
         return {"pid": os.getpid(), "leases": len(self._agent.state.leases)}
 
     # --- rows
 
-    def _stream(self, plan: StreamPlan) -> dict[str, Any]:
+    def _stream(self, plan: StreamPlan) -> StreamRow:
         state = self._agent.state
         record = state.records.get(plan.stream_id)
         leases = state.leases.of_stream(plan.stream_id)
@@ -154,11 +158,11 @@ class DriverService(Service, name="driver"):
             "epoch": None if files is None else str(files.epoch),
             "state": "absent" if record is None else record.state,
             "producer": None if producer is None else producer.client_id,
-            "consumers": sum(one.role is Role.CONSUMER for one in leases),
+            "consumers": sum(lease.role is Role.CONSUMER for lease in leases),
             "directory": None if files is None else str(files.directory),
         }
 
-    def _lease(self, lease: Lease) -> dict[str, Any]:
+    def _lease(self, lease: Lease) -> LeaseRow:
         now_ns = self._agent.clock.monotonic_ns()
         record = self._agent.state.records.get(lease.stream_id)
         files = None if record is None else record.files
@@ -174,26 +178,26 @@ class DriverService(Service, name="driver"):
         }
 
 
-def _part(rows: Iterable[dict[str, Any]], limit: Any) -> list[dict[str, Any]]:
-    """As many as were asked for and as fit into one message."""
-    most = _number("limit", limit)
-    found: list[dict[str, Any]] = []
+def _first_rows(rows: Iterable[_Row], limit: Any) -> list[_Row]:
+    """The first rows, at most `limit`, that fit into one message."""
+    max_rows = _number("limit", limit)
+    selected: list[_Row] = []
     nbytes = 0
     for row in rows:
         nbytes += len(json.dumps(row))
-        if len(found) >= most or (found and nbytes > _MAX_BYTES):
+        if len(selected) >= max_rows or (selected and nbytes > _MAX_BYTES):
             break
-        found.append(row)
-    return found
+        selected.append(row)
+    return selected
 
 
 def _number(name: str, value: Any, default: int | None = None) -> int:
-    """An id or a count from outside: a whole number, or its digits."""
+    """An untrusted id or count: a whole number, or its digits."""
     if value is None and default is not None:
         return default
     if type(value) is int and value >= 0:
         return value
-    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 20:
+    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= _MAX_DIGITS:
         return int(value)
     raise RequestRejected(f"{name} {value!r}: use a whole number")
 

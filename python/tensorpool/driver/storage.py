@@ -1,12 +1,10 @@
-"""The driver's file work: regions are made, given a further epoch and removed, off the duty cycle.
+"""The driver's file work: creation, assignment and removal of regions, and the directories above them.
 
-Work for one stream is done in the order in which it was asked for, work for different streams side by side
-on a few threads. Results are fetched by `poll`. While a stream has a directory the stream's lock is held,
-the one that stand-alone producers take: the two never own the same stream.
+A few threads do the work. Jobs of one stream run in the order of their submission, jobs of different streams
+in parallel. `poll` returns the results. While a stream has a directory, the driver holds the stream's lock,
+which standalone producers use too: a stream never has both owners.
 
-The directories above a stream's regions: made with the rights that its users need, gone when empty.
-
-`<base>/tensorpool-<user>/<namespace>/<stream>`; the epochs below are made natively.
+Directories are `<base>/tensorpool-<user>/<namespace>/<stream>`; the native side creates the epochs below.
 """
 
 from __future__ import annotations
@@ -25,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from .. import _native
+from ..durable import replace_file
 from ..errors import ConfigError, RegionCreateError, StreamBusy
 from ..sbe.wire import ResponseCode
 from ..shm import EpochFiles, remove_leftovers
@@ -32,48 +31,67 @@ from ..shm.epoch_files import user_name
 from ..shm.ownership import epoch_mark, lock_stream, stream_state
 from .actions import AssignFiles, FileResult, FilesFailed, FilesReady, FilesRemoved, MakeFiles, RemoveFiles
 from .leases import Refusal
-from .plan import Access, Layout
+from .plan import Access, StreamLayout
 
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_LOG = logging.getLogger(__name__)
+_DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_PRIVATE_MODE: Final = 0o700
+_MODE_MASK: Final = 0o7777
+_WORKERS: Final = 4
+# No stream has the id 0: its queue orders the writes of the provisions file.
+_PROVISIONS_QUEUE: Final = 0
+_CODES: Final = {
+    "invalid": ResponseCode.INVALID_PARAMS,
+    "not_hugepages": ResponseCode.REJECTED,
+    "held": ResponseCode.REJECTED,
+}
+"""Response codes of native reasons; every other reason is INTERNAL_ERROR."""
+
+FileJob = MakeFiles | AssignFiles | RemoveFiles
 
 
 def group_id(access: Access) -> int | None:
-    """Raises ConfigError for a group that this machine does not know."""
+    """The id of the configured group. Raises ConfigError for an unknown group."""
     if access.group is None:
         return None
     try:
         return int(access.group) if access.group.isdecimal() else grp.getgrnam(access.group).gr_gid
     except KeyError:
-        raise ConfigError(f"group {access.group!r}: there is no such group on this machine") from None
+        raise ConfigError(
+            f"group {access.group!r} does not exist on this machine; create it, or change the setting"
+        ) from None
 
 
 def owner_id(access: Access) -> int | None:
-    """Raises ConfigError for a user that this machine does not know."""
+    """The id of the configured owner. Raises ConfigError for an unknown user."""
     if access.owner is None:
         return None
     try:
         return int(access.owner) if access.owner.isdecimal() else pwd.getpwnam(access.owner).pw_uid
     except KeyError:
-        raise ConfigError(f"owner {access.owner!r}: there is no such user on this machine") from None
+        raise ConfigError(
+            f"owner {access.owner!r} does not exist on this machine; create the user, or change the setting"
+        ) from None
 
 
-class Directories:
-    """The tree of one namespace. Safe to use from several threads."""
+class StreamDirectories:
+    """The directories of one namespace. Several threads may use them."""
 
-    def __init__(self, base: Path, place: str) -> None:
+    def __init__(self, base: Path, namespace: str) -> None:
         self._base = base
-        self.root = base / f"tensorpool-{user_name()}" / place
-        # A directory that one stream leaves empty must not vanish while another stream's is made in it.
+        self.root = base / f"tensorpool-{user_name()}" / namespace
+        # Removal of an empty directory must not race with the creation of another stream's directory in it.
         self._lock = threading.Lock()
 
     def stream(self, stream_id: int) -> Path:
+        """The directory of a stream."""
         return self.root / str(stream_id)
 
     def make(self, stream_id: int, access: Access) -> None:
-        """Makes what is missing. Raises RegionCreateError."""
+        """Creates missing directories of a stream. Raises RegionCreateError."""
         group = group_id(access)
         if not self._base.is_dir():
-            message = f"there is no base directory {self._base}; make it, or set another [shm] base_dir"
+            message = f"there is no base directory {self._base}; create it, or set another [shm] base_dir"
             raise RegionCreateError(message, reason="io")
         with self._lock:
             for directory in (self.root.parent, self.root):
@@ -81,12 +99,13 @@ class Directories:
             _ensure(self.stream(stream_id), access.dir_mode, group, is_shared=False)
 
     def remove_if_empty(self, stream_id: int) -> None:
+        """Removes the directory of a stream, and those above it, if they are empty."""
         with self._lock, suppress(OSError):
             for directory in (self.stream(stream_id), self.root, self.root.parent):
                 directory.rmdir()
 
     def streams(self) -> list[int]:
-        """Ids of the streams that have a directory, whoever made it."""
+        """Ids of the streams that have a directory."""
         with suppress(OSError):
             return sorted(
                 int(entry.name)
@@ -99,27 +118,27 @@ class Directories:
 def _ensure(directory: Path, mode: int, group: int | None, *, is_shared: bool) -> None:
     try:
         with suppress(FileExistsError):
-            directory.mkdir(mode=0o700)
-            # A strict umask may have left us out of our own directory.
-            directory.chmod(0o700)
-        descriptor = os.open(directory, _DIRECTORY)
+            directory.mkdir(mode=_PRIVATE_MODE)
+            # A strict umask may deny this process the use of its own directory.
+            directory.chmod(_PRIVATE_MODE)
+        descriptor = os.open(directory, _DIRECTORY_FLAGS)
     except OSError as error:
         raise RegionCreateError(f"{directory}: {error.strerror}", reason="io") from None
     try:
-        found = os.fstat(descriptor)
-        # Someone who may write in the base could have made this directory first, as a trap.
-        if found.st_uid != os.geteuid():
+        status = os.fstat(descriptor)
+        # Another user with write access to the base could have created this directory first.
+        if status.st_uid != os.geteuid():
             raise RegionCreateError(
-                f"{directory} belongs to user id {found.st_uid}, not to this process; remove it or choose "
+                f"{directory} belongs to user id {status.st_uid}, not to this process; remove it or choose "
                 "another base directory",
                 reason="foreign_owner",
             )
-        if group is not None and found.st_gid != group:
+        if group is not None and status.st_gid != group:
             os.fchown(descriptor, -1, group)
-        # A shared one is only ever widened: other streams, or another namespace, may need what it has.
-        wanted = found.st_mode & 0o7777 | mode if is_shared else mode
-        # After a change of group, which clears the setgid bit.
-        os.fchmod(descriptor, wanted)
+        # A shared directory only gains permissions: other streams or namespaces may need those it has.
+        new_mode = status.st_mode & _MODE_MASK | mode if is_shared else mode
+        # After fchown, which clears the setgid bit.
+        os.fchmod(descriptor, new_mode)
     except OSError as error:
         if isinstance(error, RegionCreateError):
             raise
@@ -128,46 +147,35 @@ def _ensure(directory: Path, mode: int, group: int | None, *, is_shared: bool) -
         os.close(descriptor)
 
 
-_LOG = logging.getLogger(__name__)
-_WORKERS: Final = 4
-_CODES: Final = {
-    "invalid": ResponseCode.INVALID_PARAMS,
-    "not_hugepages": ResponseCode.REJECTED,
-    "held": ResponseCode.REJECTED,
-}
-"""What native reasons mean to a client; every other one is INTERNAL_ERROR."""
-
-FileJob = MakeFiles | AssignFiles | RemoveFiles
-
-
 class Storage:
-    """All files of one driver."""
+    """All files of one driver, and the threads that work on them."""
 
     def __init__(
-        self, base: Path, place: str, state: Path, *, stale_after_ns: int, prefault: bool = False
+        self, base: Path, namespace: str, state: Path, *, stale_after_ns: int, prefault: bool = False
     ) -> None:
-        """`stale_after_ns`: silence after which the files of a dead process are nobody's."""
+        """`namespace` is the qualified one. `stale_after_ns`: age of the activity timestamp after which the
+        files of a dead process may be removed."""
         self._base = base
         self._stale_after_ns = stale_after_ns
         self._prefault = prefault
-        self._place = place
+        self._namespace = namespace
         self._provisions = state / "provisions.json"
-        self._marks = stream_state(base, place)
-        self._directories = Directories(base, place)
+        self._marks = stream_state(base, namespace)
+        self._directories = StreamDirectories(base, namespace)
         self._changed = threading.Condition()
-        # A stream is in here while one of its jobs runs or waits, and in `_ready` while none of them runs.
+        # A stream is a key while one of its jobs runs or waits, and in `_ready` while none of them runs.
         self._jobs: dict[int, deque[Callable[[], FileResult | None]]] = {}
         self._ready: deque[int] = deque()
         self._workers = 0
         self._results: deque[FileResult] = deque()
-        # Below: each stream's entries are touched only by that stream's jobs, one at a time.
+        # Only the jobs of a stream, one at a time, use the stream's entries of these two.
         self._locks: dict[int, _native.FileLock] = {}
-        self._held: dict[int, set[Path]] = {}
+        self._owned: dict[int, set[Path]] = {}
 
-    # --- asked by the agent
+    # --- for the agent
 
     def submit(self, job: FileJob) -> None:
-        """Does it soon; the result comes by `poll`."""
+        """Starts a job. `poll` returns its result."""
         match job:
             case MakeFiles(plan):
                 self._queue(plan.stream_id, lambda: self._make(job))
@@ -177,45 +185,44 @@ class Storage:
                 self._queue(stream_id, lambda: self._remove(job))
 
     def poll(self) -> list[FileResult]:
-        """What has been done since the last look."""
-        found = []
+        """Returns and removes the results since the last call."""
+        results = []
         while self._results:
-            found.append(self._results.popleft())
-        return found
+            results.append(self._results.popleft())
+        return results
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is being done and no result waits."""
+        """Whether no job runs and `poll` would return nothing."""
         with self._changed:
             return not self._jobs and not self._results
 
     def sweep(self, *, at_once: bool = False) -> None:
-        """Removes what dead owners left, of streams that nobody else has now (decisions 19 and 26).
-        `at_once`: also what was in use a moment ago."""
-        silence_ns = -1 if at_once else self._stale_after_ns
+        """Removes leftovers of dead owners, in streams without another owner (decisions 19 and 26).
+        `at_once`: also files with fresh activity timestamps."""
+        stale_after_ns = -1 if at_once else self._stale_after_ns
         for stream_id in self._directories.streams():
-            self._queue(stream_id, partial(self._sweep, stream_id, silence_ns))
+            self._queue(stream_id, partial(self._sweep, stream_id, stale_after_ns))
 
     def load_provisions(self) -> object:
-        """What was saved last; None if there is nothing, or nothing that can be read."""
+        """The saved provisions; None if the file is missing or unreadable."""
         try:
             return json.loads(self._provisions.read_text("utf-8"))
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            _LOG.warning("%s cannot be read, so its provisions are forgotten: %s", self._provisions, error)
+            _LOG.warning("%s cannot be read, so its provisions are lost: %s", self._provisions, error)
             return None
 
     def save_provisions(self, dumped: dict[str, Any]) -> None:
-        """Keeps them for the next start: written beside and moved into place, in the order of the calls."""
-        # No stream has the id 0, so this is a queue of its own.
-        self._queue(0, lambda: self._save(dumped))
+        """Saves provisions for the next start. The file is replaced atomically, in the order of the calls."""
+        self._queue(_PROVISIONS_QUEUE, lambda: self._save(dumped))
 
     def close(self) -> None:
-        """Waits for what is being done, then removes every directory and gives up every stream."""
+        """Waits for running jobs, then removes all directories and releases all streams."""
         with self._changed:
             self._changed.wait_for(lambda: not self._workers)
-        for stream_id, directories in list(self._held.items()):
+        for stream_id, directories in list(self._owned.items()):
             for directory in list(directories):
                 self._remove(RemoveFiles(stream_id, directory))
         for lock in self._locks.values():
@@ -236,15 +243,15 @@ class Storage:
                 return
             self._workers += 1
         try:
-            # Not a pool of the standard library: that one takes no work once the interpreter is ending, and a
-            # program that ends without a close would leave its memory behind.
+            # Not a ThreadPoolExecutor: it accepts no work while the interpreter shuts down, and a program
+            # that ends without a close would leave its files behind.
             threading.Thread(target=self._work, name="tp-driver-files", daemon=True).start()
         except RuntimeError:
-            # From then on Python starts no threads either.
+            # Later in the shutdown Python starts no threads either.
             self._work()
 
     def _work(self) -> None:
-        """Does what there is to do, stream by stream, until there is nothing left."""
+        """Runs jobs, one stream at a time, until none is left."""
         while True:
             with self._changed:
                 if not self._ready:
@@ -256,8 +263,8 @@ class Storage:
             try:
                 result = job()
             except Exception:
-                # A job answers for its own errors. One that does not must not take the others with it.
-                _LOG.exception("file work for stream %d went wrong", stream_id)
+                # Jobs handle their own errors. An unexpected error must not end the worker.
+                _LOG.exception("file work for stream %d failed", stream_id)
                 result = None
             if result is not None:
                 self._results.append(result)
@@ -267,98 +274,94 @@ class Storage:
                 else:
                     del self._jobs[stream_id]
 
-    # --- jobs, each on one of the threads
+    # --- jobs, on the worker threads
 
     def _make(self, job: MakeFiles) -> FileResult:
-        plan, stream_id, made = job.plan, job.plan.stream_id, None
+        plan, stream_id, files = job.plan, job.plan.stream_id, None
         try:
-            self._own(stream_id)
+            self._acquire(stream_id)
             self._directories.make(stream_id, plan.access)
             epoch = epoch_mark(self._marks, stream_id).next()
-            directory, header_uri, pools = _native.create_epoch(
+            created = _native.create_epoch(
                 base=self._base,
                 user=user_name(),
-                namespace=self._place,
+                namespace=self._namespace,
                 stream_id=stream_id,
                 epoch=epoch,
                 nslots=plan.layout.nslots,
-                pools=plan.layout.pools,
+                pools=list(plan.layout.pools),
                 require_hugepages=plan.hugepages,
                 prefault=self._prefault,
                 dir_mode=plan.access.dir_mode,
                 file_mode=plan.access.file_mode,
                 group=group_id(plan.access),
             )
-            made = EpochFiles(Path(directory), epoch, plan.layout.nslots, header_uri, pools)
-            self._held.setdefault(stream_id, set()).add(made.directory)
-            _give_to(owner_id(plan.access), made.directory)
+            files = EpochFiles.from_native(created, epoch, plan.layout.nslots)
+            self._owned.setdefault(stream_id, set()).add(files.directory)
+            _set_owner(owner_id(plan.access), files.directory)
         except Exception as error:
-            if made is not None:
-                self._unlink(stream_id, made.directory)
-            self._disown_if_empty(stream_id)
+            if files is not None:
+                self._unlink(stream_id, files.directory)
+            self._release_if_empty(stream_id)
             return FilesFailed(stream_id, _refusal(error))
-        return FilesReady(stream_id, made)
+        return FilesReady(stream_id, files)
 
     def _assign(self, job: AssignFiles) -> FileResult:
         plan, files = job.plan, job.files
-        stream_id, held = plan.stream_id, self._held.setdefault(plan.stream_id, set())
-        layout = Layout.of_files(files)
+        stream_id, owned = plan.stream_id, self._owned.setdefault(plan.stream_id, set())
+        layout = StreamLayout.from_files(files)
         try:
             epoch = epoch_mark(self._marks, stream_id).next()
-            # Known under both names, until it is known which one it has.
-            held.add(files.directory.with_name(str(epoch)))
-            directory, header_uri, pools = _native.assign_epoch(
+            # The set has both names until the native side has renamed the directory.
+            owned.add(files.directory.with_name(str(epoch)))
+            assigned = _native.assign_epoch(
                 files.directory,
                 epoch=epoch,
                 stream_id=stream_id,
                 nslots=layout.nslots,
-                pools=[(pool_id, stride) for pool_id, stride, _ in files.pools],
+                pools=[(pool.pool_id, pool.stride_bytes) for pool in files.pools],
                 require_hugepages=plan.hugepages,
             )
-            held.discard(files.directory)
+            owned.discard(files.directory)
         except Exception as error:
-            for directory in [one for one in held if int(one.name) >= files.epoch]:
-                self._unlink(stream_id, Path(directory))
-            self._disown_if_empty(stream_id)
+            for directory in [path for path in owned if int(path.name) >= files.epoch]:
+                self._unlink(stream_id, directory)
+            self._release_if_empty(stream_id)
             return FilesFailed(stream_id, _refusal(error))
-        return FilesReady(stream_id, EpochFiles(Path(directory), epoch, layout.nslots, header_uri, pools))
+        return FilesReady(stream_id, EpochFiles.from_native(assigned, epoch, layout.nslots))
 
     def _remove(self, job: RemoveFiles) -> FileResult:
         self._unlink(job.stream_id, job.directory)
-        self._disown_if_empty(job.stream_id)
+        self._release_if_empty(job.stream_id)
         return FilesRemoved(job.stream_id, job.directory)
 
     def _sweep(self, stream_id: int, stale_after_ns: int) -> None:
-        # Also beside our own files: what a killed driver left was still young when we took the stream.
+        # Streams of this driver are swept too: files of a killed driver may have been fresh at the start.
         if stream_id not in self._locks:
             try:
-                # Somebody else's stream is theirs to sweep.
-                self._locks[stream_id] = lock_stream(self._marks, self._place, stream_id, holder=_holder())
+                self._locks[stream_id] = lock_stream(
+                    self._marks, self._namespace, stream_id, holder=_holder()
+                )
             except (StreamBusy, OSError):
+                # Another process owns the stream, and removes its leftovers.
                 return
         removed = remove_leftovers(self._directories.stream(stream_id), stale_after_ns=stale_after_ns)
         if removed:
-            _LOG.info("stream %d: removed what a dead owner left, epochs %s", stream_id, removed)
-        self._disown_if_empty(stream_id)
+            _LOG.info("stream %d: removed epochs %s of a dead owner", stream_id, removed)
+        self._release_if_empty(stream_id)
 
     def _save(self, dumped: dict[str, Any]) -> None:
-        fresh = self._provisions.with_suffix(f".{os.getpid()}")
         try:
-            with fresh.open("w", encoding="utf-8") as file:
-                json.dump(dumped, file)
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(self._provisions)
+            replace_file(self._provisions, json.dumps(dumped).encode())
         except OSError as error:
-            fresh.unlink(missing_ok=True)
-            _LOG.error("%s: provisions are not kept for the next start: %s", self._provisions, error)
+            _LOG.error("%s: provisions could not be saved for the next start: %s", self._provisions, error)
 
-    # --- who owns what
+    # --- ownership
 
-    def _own(self, stream_id: int) -> None:
-        """Takes the stream's lock, and removes what its last owner may have left."""
+    def _acquire(self, stream_id: int) -> None:
+        """Takes the stream's lock, and removes leftovers of its last owner."""
         if stream_id not in self._locks:
-            self._locks[stream_id] = lock_stream(self._marks, self._place, stream_id, holder=_holder())
+            self._locks[stream_id] = lock_stream(self._marks, self._namespace, stream_id, holder=_holder())
             remove_leftovers(self._directories.stream(stream_id), stale_after_ns=self._stale_after_ns)
 
     def _unlink(self, stream_id: int, directory: Path) -> None:
@@ -367,21 +370,21 @@ class Storage:
                 _native.remove_epoch(directory)
         except OSError as error:
             _LOG.error("%s cannot be removed: %s", directory, error)
-        self._held.get(stream_id, set()).discard(directory)
+        self._owned.get(stream_id, set()).discard(directory)
 
-    def _disown_if_empty(self, stream_id: int) -> None:
-        """A stream without a directory belongs to nobody."""
-        if self._held.get(stream_id):
+    def _release_if_empty(self, stream_id: int) -> None:
+        """Releases the lock of a stream without directories."""
+        if self._owned.get(stream_id):
             return
-        self._held.pop(stream_id, None)
+        self._owned.pop(stream_id, None)
         self._directories.remove_if_empty(stream_id)
         lock = self._locks.pop(stream_id, None)
         if lock is not None:
             lock.release()
 
 
-def _give_to(uid: int | None, directory: Path) -> None:
-    """The files, not the directory: whoever owns that could replace what is in it."""
+def _set_owner(uid: int | None, directory: Path) -> None:
+    """Changes the owner of the files, not of the directory: its owner could replace the files."""
     if uid is not None:
         for path in directory.iterdir():
             os.chown(path, uid, -1, follow_symlinks=False)
@@ -392,7 +395,7 @@ def _holder() -> str:
 
 
 def _refusal(error: Exception) -> Refusal:
-    """What went wrong, as it is told to those who wait."""
+    """The refusal of the attaches that waited for these files."""
     match error:
         case StreamBusy():
             return Refusal(ResponseCode.REJECTED, str(error))
@@ -400,5 +403,5 @@ def _refusal(error: Exception) -> Refusal:
             return Refusal(_CODES.get(error.reason, ResponseCode.INTERNAL_ERROR), str(error))
         case ConfigError() | OSError():
             return Refusal(ResponseCode.INTERNAL_ERROR, str(error))
-    _LOG.exception("files could not be made", exc_info=error)
+    _LOG.exception("files could not be created", exc_info=error)
     return Refusal(ResponseCode.INTERNAL_ERROR, f"{type(error).__name__}: {error}")

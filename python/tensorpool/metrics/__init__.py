@@ -1,22 +1,4 @@
-"""Figures of a running system for Prometheus and OpenTelemetry, made from the supervisor's picture of it."""
+"""Metrics of a running system for Prometheus and OpenTelemetry, from snapshots of the system model.
 
-from .agent import MetricsExporter, MetricsSource
-from .collect import Limits, collect
-from .config import MetricsSettings
-from .exposition import CONTENT_TYPE, Family, Metric, render
-from .server import Address, AddressInUse, MetricsServer
-
-__all__ = [
-    "CONTENT_TYPE",
-    "Address",
-    "AddressInUse",
-    "Family",
-    "Limits",
-    "Metric",
-    "MetricsExporter",
-    "MetricsServer",
-    "MetricsSettings",
-    "MetricsSource",
-    "collect",
-    "render",
-]
+Imports nothing: the client library takes 0.1 s to import, and every command reads the settings in `config`.
+"""

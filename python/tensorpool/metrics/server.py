@@ -1,17 +1,15 @@
-"""The metrics endpoint: one thread, few connections, none of them for long.
+"""The metrics endpoint: address, HTTP requests and responses, and the server.
 
-with MetricsServer("127.0.0.1:9464", page):     # page() gives the text of /metrics
+with MetricsServer("127.0.0.1:9464", page):     # page() returns the text of /metrics
     ...
 
-A stranger can cost it a bounded number of sockets and bytes, and one page a second: scrapes in between get
-the same page again.
+The server is one thread of its own. A client can cost it a bounded number of sockets and bytes, and one new
+page every half second: scrapes in between get the previous page again.
 
-HOST:PORT of the metrics endpoint. The host is an address of this machine: its own, unless said.
-
-One HTTP request, as little of it as a scrape needs. Pure: bytes in, an answer out.
-
-A page on this machine is within reach of every web page that its users open: a foreign name that was made to
-point here (DNS rebinding) is refused by its `Host`. Addresses are let in, since no name stands behind them.
+Every web page that a user opens on this machine can send requests to the endpoint. The `Host` field exposes
+those that use a foreign name which resolves to this machine (DNS rebinding): such requests are rejected.
+Addresses are accepted, because no name was resolved for them. Prometheus' client library has a WSGI
+application for the same page; it checks no Host and limits neither connections nor time.
 """
 
 from __future__ import annotations
@@ -25,6 +23,7 @@ import socket
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from types import TracebackType
 from typing import Final, Self
 
@@ -34,43 +33,60 @@ from .exposition import CONTENT_TYPE
 
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 9464
-"""The one that exporters of OpenTelemetry use for Prometheus."""
+"""The port that OpenTelemetry's exporters use for Prometheus."""
+MAX_REQUEST: Final = 8192
+"""Bytes of a request's head."""
+MAX_CONNECTIONS: Final = 32
+
+_LOG = logging.getLogger(__name__)
+_BACKLOG: Final = 128
+_CONNECTION_NS: Final = 10_000_000_000
+_PAGE_NS: Final = 500_000_000
+_SELECT_S: Final = 1.0
+_HEAD_END: Final = b"\r\n\r\n"
+_TEXT: Final = "text/plain; charset=utf-8"
+_LOCAL_NAMES: Final = frozenset({"localhost"})
+_INDEX: Final = (
+    b"<!doctype html><html lang=en><title>TensorPool metrics</title>"
+    b'<p>TensorPool: <a href="/metrics">metrics</a> for Prometheus.</html>\n'
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to listen. Port 0: any that is free."""
+    """An address of this machine and a port. Port 0: any free port."""
 
     host: str = DEFAULT_HOST
     port: int = DEFAULT_PORT
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """`HOST:PORT`, `HOST`, `:PORT` or `PORT`; raises ValueError with the reason."""
+        """Parses `HOST:PORT`, `HOST`, `:PORT` or `PORT`; raises ValueError with the reason."""
         host, port = text.strip(), ""
         if host.isascii() and host.isdecimal():
             host, port = "", host
         elif host.startswith("["):
             host, closing, rest = host[1:].partition("]")
             if not closing or (rest and not rest.startswith(":")):
-                raise ValueError(f"{text!r} is no HOST:PORT; an IPv6 address is written as [::1]:9464")
+                raise ValueError(f"{text!r} is not HOST:PORT; an IPv6 address is written as [::1]:9464")
             port = rest[1:]
         elif host.count(":") == 1:
             host, _, port = host.partition(":")
         host = {"": DEFAULT_HOST, "localhost": DEFAULT_HOST}.get(host, host)
         try:
-            # No names: a look-up that takes its time, and may say another thing tomorrow.
-            found = str(ipaddress.ip_address(host))
+            # Names are not resolved: that may take long, and the result may change.
+            address = str(ipaddress.ip_address(host))
         except ValueError:
-            raise ValueError(f"{text!r} is no HOST:PORT; HOST is an address, as in 127.0.0.1:9464") from None
+            raise ValueError(f"{text!r} is not HOST:PORT; HOST is an address, as in 127.0.0.1:9464") from None
         if not port:
-            return cls(found)
+            return cls(address)
         if not (port.isascii() and port.isdecimal() and int(port) < 1 << 16):
-            raise ValueError(f"{port!r} is no port; ports are 0 to 65535")
-        return cls(found, int(port))
+            raise ValueError(f"{port!r} is not a port; ports are 0 to 65535")
+        return cls(address, int(port))
 
     @property
     def is_loopback(self) -> bool:
+        """Whether only this machine can reach the address."""
         return ipaddress.ip_address(self.host).is_loopback
 
     def __str__(self) -> str:
@@ -78,7 +94,7 @@ class Address:
 
 
 def address_fault(text: str) -> str | None:
-    """Why a setting is no address; None for one that is."""
+    """Why a setting is not an address; None for a valid one."""
     try:
         Address.parse(text)
     except ValueError as error:
@@ -86,35 +102,20 @@ def address_fault(text: str) -> str | None:
     return None
 
 
-LARGEST_REQUEST: Final = 8192
-_END: Final = b"\r\n\r\n"
-_PLAIN: Final = "text/plain; charset=utf-8"
-_WORDS: Final = {
-    200: "OK",
-    400: "Bad Request",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    421: "Misdirected Request",
-    431: "Request Header Fields Too Large",
-    500: "Internal Server Error",
-    503: "Service Unavailable",
-}
-_LOCAL: Final = frozenset({"localhost"})
-
-
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """What goes back; the connection is closed after it."""
+    """A response; the server closes the connection after it."""
 
     status: int
     body: bytes
-    content_type: str = _PLAIN
+    content_type: str = _TEXT
     allow: str = ""
     head_only: bool = False
 
     def encode(self) -> bytes:
+        """The bytes to send."""
         lines = [
-            f"HTTP/1.1 {self.status} {_WORDS[self.status]}",
+            f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}",
             f"Content-Type: {self.content_type}",
             f"Content-Length: {len(self.body)}",
             "X-Content-Type-Options: nosniff",
@@ -123,49 +124,53 @@ class HttpResponse:
         ]
         if self.allow:
             lines.append(f"Allow: {self.allow}")
-        head = "\r\n".join(lines).encode("ascii") + _END
+        head = "\r\n".join(lines).encode("ascii") + _HEAD_END
         return head if self.head_only else head + self.body
 
 
-def words(status: int, text: str) -> HttpResponse:
+def text_response(status: int, text: str) -> HttpResponse:
+    """A response of one line of text."""
     return HttpResponse(status, (text + "\n").encode())
 
 
-def is_whole(received: bytes) -> bool:
-    """Whether there is enough for an answer. Nothing after the head is read: no request here has a body."""
-    return _END in received or len(received) > LARGEST_REQUEST
+def is_complete(received: bytes) -> bool:
+    """Whether the request's head was received, or is too long. No request here has a body."""
+    return _HEAD_END in received or len(received) > MAX_REQUEST
 
 
-def answer(
-    received: bytes, pages: Callable[[str], HttpResponse | None], hosts: Collection[str] = ()
+def respond(
+    received: bytes, resources: Callable[[str], HttpResponse | None], hosts: Collection[str] = ()
 ) -> HttpResponse:
-    """`pages` gives the answer for a path, None for one that is not there."""
-    head, end, _ = received.partition(_END)
-    if not end or len(head) > LARGEST_REQUEST:
-        return words(431, f"a request has at most {LARGEST_REQUEST} bytes")
+    """The response to a request. Pure. `resources` returns that of a path, None for an unknown path."""
+    head, end, _ = received.partition(_HEAD_END)
+    if not end or len(head) > MAX_REQUEST:
+        return text_response(431, f"a request has at most {MAX_REQUEST} bytes")
     line, *rest = head.split(b"\r\n")
     parts = line.split(b" ")
-    if len(parts) != 3 or not parts[2].startswith(b"HTTP/1.") or not parts[1].isascii():
-        return words(400, "this is no HTTP request")
+    if len(parts) != 3:
+        return text_response(400, "this is not an HTTP request")
+    method, target, version = parts
+    if not version.startswith(b"HTTP/1.") or not target.isascii():
+        return text_response(400, "this is not an HTTP request")
     fields: dict[bytes, bytes] = {}
-    for one in rest:
-        name, colon, value = one.partition(b":")
+    for header in rest:
+        name, colon, value = header.partition(b":")
         if not colon or not name or name != name.strip() or (name.lower() == b"host" and b"host" in fields):
-            return words(400, "this is no HTTP request")
+            return text_response(400, "this is not an HTTP request")
         fields[name.lower()] = value.strip()
-    if not host_is_known(fields.get(b"host", b"").decode("latin-1"), hosts):
-        return words(421, "this name is not ours; metrics.hosts says which names are")
-    if parts[0] not in (b"GET", b"HEAD"):
+    if not is_known_host(fields.get(b"host", b"").decode("latin-1"), hosts):
+        return text_response(421, "this host name is not accepted; metrics.hosts lists the accepted names")
+    if method not in (b"GET", b"HEAD"):
         return HttpResponse(405, b"only GET and HEAD\n", allow="GET, HEAD")
-    path = parts[1].decode("ascii").partition("?")[0]
-    found = pages(path) or words(404, "not found; the metrics are at /metrics")
-    if parts[0] == b"HEAD":
-        return HttpResponse(found.status, found.body, found.content_type, head_only=True)
-    return found
+    path = target.decode("ascii").partition("?")[0]
+    response = resources(path) or text_response(404, "not found; the metrics are at /metrics")
+    if method == b"HEAD":
+        return HttpResponse(response.status, response.body, response.content_type, head_only=True)
+    return response
 
 
-def host_is_known(host: str, hosts: Collection[str] = ()) -> bool:
-    """Whether a `Host` field names this machine: by an address, as localhost, or by a name that was set."""
+def is_known_host(host: str, hosts: Collection[str] = ()) -> bool:
+    """Whether a `Host` field names this machine: by an address, as localhost, or by a configured name."""
     name = host
     if host.startswith("["):
         name, closing, port = host[1:].partition("]")
@@ -175,7 +180,7 @@ def host_is_known(host: str, hosts: Collection[str] = ()) -> bool:
         name, _, port = host.rpartition(":")
         if not _is_port(":" + port):
             return False
-    if name.lower().rstrip(".") in _LOCAL or name.lower() in {one.lower() for one in hosts}:
+    if name.lower().rstrip(".") in _LOCAL_NAMES or name.lower() in {known.lower() for known in hosts}:
         return True
     try:
         ipaddress.ip_address(name)
@@ -188,20 +193,8 @@ def _is_port(text: str) -> bool:
     return text.startswith(":") and text[1:].isascii() and text[1:].isdecimal() and int(text[1:]) < 1 << 16
 
 
-_LOG = logging.getLogger(__name__)
-_MOST_CONNECTIONS: Final = 32
-_WAITING: Final = 128
-_PATIENCE_NS: Final = 10_000_000_000
-_FRESH_NS: Final = 500_000_000
-_TURN_S: Final = 1.0
-_INDEX: Final = (
-    b"<!doctype html><html lang=en><title>TensorPool metrics</title>"
-    b'<p>TensorPool: <a href="/metrics">metrics</a> for Prometheus.</html>\n'
-)
-
-
 class AddressInUse(TensorPoolError, OSError):
-    """The address cannot be listened on."""
+    """The server cannot listen on the address."""
 
     def __init__(self, message: str, *, address: str) -> None:
         super().__init__(message)
@@ -227,41 +220,48 @@ class MetricsServer:
         hosts: Collection[str] = (),
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        wanted = Address.parse(address) if isinstance(address, str) else address
+        requested = Address.parse(address) if isinstance(address, str) else address
         self._page = page
         self._hosts = frozenset(hosts)
         self._clock = clock
         self._connections: dict[socket.socket, _Connection] = {}
-        self._cached: bytes | None = None
+        self._cached_page: bytes | None = None
         self._cached_ns = 0
-        self._stopping = False
+        self._closing = False
         self.requests = 0
         self.refused = 0
-        self._listener = _listen(wanted)
+        self._listener = _listen(requested)
         port: int = self._listener.getsockname()[1]
-        self.address = Address(wanted.host, port)
+        self.address = Address(requested.host, port)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
-        self._wake, self._woken = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._selector.register(self._wake, selectors.EVENT_READ)
+        self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._selector.register(self._wake_read, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._run, name="tensorpool-metrics", daemon=True)
         self._thread.start()
 
     @property
     def url(self) -> str:
+        """The URL that Prometheus scrapes."""
         return f"http://{self.address}/metrics"
 
+    @property
+    def connections(self) -> int:
+        """Connections that are open now."""
+        return len(self._connections)
+
     def close(self) -> None:
-        if self._stopping:
+        """Ends the thread and closes all sockets."""
+        if self._closing:
             return
-        self._stopping = True
+        self._closing = True
         with contextlib.suppress(OSError):
-            os.write(self._woken, b"x")
+            os.write(self._wake_write, b"x")
         self._thread.join()
         self._selector.close()
         self._listener.close()
-        os.close(self._wake)
-        os.close(self._woken)
+        os.close(self._wake_read)
+        os.close(self._wake_write)
 
     def __enter__(self) -> Self:
         return self
@@ -274,113 +274,114 @@ class MetricsServer:
     ) -> None:
         self.close()
 
-    # --- on the thread
+    # --- on the server's thread
 
     def _run(self) -> None:
         try:
-            while not self._stopping:
-                for key, events in self._selector.select(_TURN_S):
+            while not self._closing:
+                for key, events in self._selector.select(_SELECT_S):
                     self._serve(key.fileobj, events)
-                self._drop_the_slow()
+                self._drop_expired()
         finally:
-            for one in list(self._connections.values()):
-                self._drop(one)
+            for connection in list(self._connections.values()):
+                self._drop(connection)
 
     def _serve(self, ready: object, events: int) -> None:
         if ready is self._listener:
             self._accept()
             return
-        one = self._connections.get(ready) if isinstance(ready, socket.socket) else None
-        if one is None:
+        connection = self._connections.get(ready) if isinstance(ready, socket.socket) else None
+        if connection is None:
             return
         try:
             if events & selectors.EVENT_READ:
-                self._read(one)
+                self._read(connection)
             elif events & selectors.EVENT_WRITE:
-                self._write(one)
+                self._write(connection)
         except BlockingIOError:
             pass
         except OSError:
-            self._drop(one)
+            self._drop(connection)
 
     def _accept(self) -> None:
         try:
             peer, _ = self._listener.accept()
         except OSError:
-            # Gone again, or no descriptors are left: the next turn tries anew, not at full speed.
+            # The peer has closed, or no file descriptors are left: a pause keeps the retries from spinning.
             self._clock.sleep(0.01)
             return
-        if len(self._connections) >= _MOST_CONNECTIONS:
-            # The oldest makes room: whoever sits on connections must not shut out who comes to scrape.
+        if len(self._connections) >= MAX_CONNECTIONS:
+            # The oldest connection is dropped: idle clients must not lock out a scraper.
             self.refused += 1
             self._drop(next(iter(self._connections.values())))
         peer.setblocking(False)
-        self._connections[peer] = _Connection(peer, self._clock.monotonic_ns() + _PATIENCE_NS)
+        self._connections[peer] = _Connection(peer, self._clock.monotonic_ns() + _CONNECTION_NS)
         self._selector.register(peer, selectors.EVENT_READ)
 
-    def _read(self, one: _Connection) -> None:
-        part = one.socket.recv(LARGEST_REQUEST + 5 - len(one.received))
-        if not part:
-            self._drop(one)
+    def _read(self, connection: _Connection) -> None:
+        data = connection.socket.recv(MAX_REQUEST + 5 - len(connection.received))
+        if not data:
+            self._drop(connection)
             return
-        one.received += part
-        if is_whole(bytes(one.received)):
+        connection.received += data
+        request = bytes(connection.received)
+        if is_complete(request):
             self.requests += 1
-            one.to_send = memoryview(answer(bytes(one.received), self._answer, self._hosts).encode())
-            self._selector.modify(one.socket, selectors.EVENT_WRITE)
-            self._write(one)
+            connection.to_send = memoryview(respond(request, self._resource, self._hosts).encode())
+            self._selector.modify(connection.socket, selectors.EVENT_WRITE)
+            self._write(connection)
 
-    def _write(self, one: _Connection) -> None:
-        assert one.to_send is not None, "it is written to once there is an answer"
-        one.to_send = one.to_send[one.socket.send(one.to_send) :]
-        if not one.to_send:
-            # What it still sends would otherwise reset the connection before it has read our answer.
+    def _write(self, connection: _Connection) -> None:
+        assert connection.to_send is not None, "written only after the request was received"
+        connection.to_send = connection.to_send[connection.socket.send(connection.to_send) :]
+        if not connection.to_send:
+            # Unread bytes would reset the connection before the client has read the response.
             with contextlib.suppress(OSError):
-                one.socket.shutdown(socket.SHUT_WR)
-                one.socket.recv(LARGEST_REQUEST)
-            self._drop(one)
+                connection.socket.shutdown(socket.SHUT_WR)
+                connection.socket.recv(MAX_REQUEST)
+            self._drop(connection)
 
-    def _drop_the_slow(self) -> None:
+    def _drop_expired(self) -> None:
         now = self._clock.monotonic_ns()
-        for one in [one for one in self._connections.values() if one.deadline_ns <= now]:
+        for connection in [c for c in self._connections.values() if c.deadline_ns <= now]:
             self.refused += 1
-            self._drop(one)
+            self._drop(connection)
 
-    def _drop(self, one: _Connection) -> None:
-        del self._connections[one.socket]
-        self._selector.unregister(one.socket)
-        one.socket.close()
+    def _drop(self, connection: _Connection) -> None:
+        del self._connections[connection.socket]
+        self._selector.unregister(connection.socket)
+        connection.socket.close()
 
-    def _answer(self, path: str) -> HttpResponse | None:
+    def _resource(self, path: str) -> HttpResponse | None:
         match path:
             case "/metrics":
                 return self._metrics()
             case "/":
                 return HttpResponse(200, _INDEX, "text/html; charset=utf-8")
             case "/-/healthy":
-                return words(200, "ok")
+                return text_response(200, "ok")
             case _:
                 return None
 
     def _metrics(self) -> HttpResponse:
         now = self._clock.monotonic_ns()
-        if self._cached is None or now - self._cached_ns >= _FRESH_NS:
+        if self._cached_page is None or now - self._cached_ns >= _PAGE_NS:
             try:
-                self._cached = self._page().encode()
+                self._cached_page = self._page().encode()
             except Exception:
-                _LOG.exception("the metrics could not be put together")
-                return words(500, "the metrics could not be put together; the log says why")
+                _LOG.exception("the metrics could not be collected")
+                return text_response(500, "the metrics could not be collected; the log has the reason")
             self._cached_ns = now
-        return HttpResponse(200, self._cached, CONTENT_TYPE)
+        return HttpResponse(200, self._cached_page, CONTENT_TYPE)
 
 
 def _listen(address: Address) -> socket.socket:
     listener = socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET)
     try:
-        # Only against what a server before us has left behind; two at once are refused all the same.
+        # Allows an address that a closed server has just used; two servers at once are still refused.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((address.host, address.port))
-        listener.listen(_WAITING)
+        listener.listen(_BACKLOG)
         listener.setblocking(False)
     except OSError as error:
         listener.close()

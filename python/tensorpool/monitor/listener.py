@@ -34,9 +34,6 @@ from .reports import (
     ListenerPaused,
     MessageReader,
     RejectedMessage,
-    StatusEvent,
-    StatusKind,
-    parse_status,
     read_status_event,
 )
 from .services import ServicePoller
@@ -232,11 +229,7 @@ class SystemListener:
         if event is None:
             # Values of other formats are for the callers that asked for them.
             return
-        kind = _status_kind(event)
-        if kind is not None:
-            status = parse_status(kind, event.value)
-            self._notify(RejectedMessage("malformed") if status is None else status, now_ns)
-        elif self._poller is not None and event.correlation_id:
+        if self._poller is not None and event.correlation_id:
             answers, queries = self._poller.on_status_event(event)
             for answer in answers:
                 self._notify(answer, now_ns)
@@ -263,21 +256,6 @@ class SystemListener:
     def close(self) -> None:
         """Closes all subscriptions."""
         self._stack.close()
-
-
-def _status_kind(event: StatusEvent) -> StatusKind | None:
-    """What the value of an event is; None for an event of another service."""
-    parts = event.tag.split(":", 2)
-    role = parts[1] if len(parts) == 3 else ""
-    match role, event.key:
-        case "producer", "account":
-            return "producer"
-        case "consumer", "account":
-            return "consumer"
-        case "consumer", "latency":
-            return "latency"
-        case _:
-            return None
 
 
 class SystemMonitor:

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from .. import _native
 from ..errors import CodecError
@@ -35,7 +35,6 @@ from ..sbe.wire import (
 from .snapshot import DriverView, LatencyView, LeaseView, MappingView, RecordedView, RecorderView
 
 _MAX_REASONS: Final = 64
-_MAX_SOURCES: Final = 64
 _MAX_ROWS: Final = 4096
 _MAX_TEXT: Final = 256
 _UINT64_LIMIT: Final = 1 << 64
@@ -54,8 +53,6 @@ _EVENT_HEAD: Final = struct.Struct("<HHHHQq")
 """Message header, timestamp and correlation id of an EventMessage."""
 _MIN_MESSAGE_BYTES: Final = HEADER_BYTES + 8
 """Header and the two ids that every message of interest starts with."""
-
-StatusKind = Literal["producer", "consumer", "latency"]
 
 
 # --- events from endpoints
@@ -252,81 +249,16 @@ _LARGE: Final = RejectedMessage("large")
 # --- JSON
 
 
-def parse_status(kind: StatusKind, value: object) -> ProducerStatus | ConsumerStatus | LatencyStatus | None:
-    """The JSON value of an event of `service:producer:…` or `service:consumer:…`; None if it is invalid."""
-    fields = parse_json(value)
-    if not isinstance(fields, dict):
-        return None
-    try:
-        match kind:
-            case "producer":
-                return _producer_status(fields)
-            case "consumer":
-                return _consumer_status(fields)
-            case "latency":
-                return _latency_status(fields)
-    except (ValueError, KeyError, TypeError):
-        return None
-
-
 def parse_json(value: object) -> Any:
     """The parsed text; None for a value that is not JSON text."""
     if not isinstance(value, str):
         return None
     try:
         parsed, end = _PARSE_JSON(value)
-        # Status reports have no white space around them; other texts take the slower way.
+        # Most texts have no white space around them; others take the slower way.
         return parsed if end == len(value) else json.loads(value)
     except (ValueError, RecursionError):
         return None
-
-
-def _producer_status(fields: dict[str, Any]) -> ProducerStatus:
-    return ProducerStatus(
-        read_unsigned(fields["stream_id"]),
-        read_unsigned(fields["producer_id"]),
-        read_unsigned(fields["pid"]),
-        read_unsigned(fields["epoch"]),
-        read_unsigned(fields["next_seq"]),
-        read_unsigned(fields["committed"]),
-        read_unsigned(fields["published"]),
-        read_counts(fields["unpublished"]),
-        read_unsigned(fields["deferred"]),
-        read_counts(fields["dropped"]),
-        read_unsigned(fields["holes"]),
-        read_unsigned(fields["bytes"]),
-        tuple(sorted({read_unsigned(source) for source in list(fields["sources"])[:_MAX_SOURCES]})),
-        bool(fields["final"]),
-    )
-
-
-def _consumer_status(fields: dict[str, Any]) -> ConsumerStatus:
-    return ConsumerStatus(
-        read_unsigned(fields["stream_id"]),
-        read_unsigned(fields["consumer_id"]),
-        read_unsigned(fields["pid"]),
-        _read_optional(fields["epoch"]),
-        _read_optional(fields["first_seq"]),
-        _read_optional(fields["last_seq"]),
-        read_unsigned(fields["span"]),
-        read_unsigned(fields["received"]),
-        read_counts(fields["dropped"]),
-        read_counts(fields["outside"]),
-        read_unsigned(fields["looks"]),
-        bool(fields["final"]),
-    )
-
-
-def _latency_status(fields: dict[str, Any]) -> LatencyStatus:
-    return LatencyStatus(
-        read_unsigned(fields["stream_id"]),
-        read_unsigned(fields["consumer_id"]),
-        read_unsigned(fields["count"]),
-        read_unsigned(fields["p50_ns"]),
-        read_unsigned(fields["p99_ns"]),
-        read_unsigned(fields["max_ns"]),
-        read_text(fields.get("since", "")),
-    )
 
 
 def read_unsigned(value: object) -> int:
@@ -336,10 +268,6 @@ def read_unsigned(value: object) -> int:
     if type(value) is int and 0 <= value < _UINT64_LIMIT:
         return value
     raise ValueError("not an unsigned integer")
-
-
-def _read_optional(value: object) -> int | None:
-    return None if value is None else read_unsigned(value)
 
 
 def read_counts(value: object) -> dict[str, int]:
@@ -448,7 +376,7 @@ class MessageReader:
 
     def read_status(self, messages: list[bytes]) -> list[object]:
         """The status reports among messages of the status stream; other messages are returned as bytes."""
-        return self._native.told(messages)
+        return [_MALFORMED if event is None else event for event in self._native.told(messages)]
 
     def clear(self) -> None:
         """Empties the cache: every message is decoded once more."""

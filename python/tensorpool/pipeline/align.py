@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 ALIGNED, MISSING, TIMEOUT, LATE = "aligned", "missing", "timeout", "late"
 _EPOCH_SHIFT: Final = 48
-_MOST_EPOCHS: Final = 64
+_MAX_EPOCHS: Final = 64
 Ints = npt.NDArray[np.int64]
 
 
@@ -52,7 +52,7 @@ class Progress:
     floor: int | None = None
     """The largest key of the pace that was decided: what comes for it later is late."""
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         return {
             "frontier": {str(k): v for k, v in self.frontier.items()},
             "now_ns": self.now_ns,
@@ -177,11 +177,11 @@ class EpochOrder:
                 if later not in order:
                     order[later] = max(order.values(), default=-1) + 1
                 found[of & (epoch == later)] = order[later] << _EPOCH_SHIFT
-            for old in sorted(order)[:-_MOST_EPOCHS]:
+            for old in sorted(order)[:-_MAX_EPOCHS]:
                 del order[old]
         return found + seq
 
-    def as_json(self) -> dict[str, dict[str, int]]:
+    def to_json(self) -> dict[str, dict[str, int]]:
         return {str(s): {str(e): n for e, n in order.items()} for s, order in self.known.items()}
 
     @classmethod

@@ -112,9 +112,9 @@ def align_files(item: dict[str, Any]) -> dict[str, Any]:
     counts = Counter(reason for _, reason, _ in decision.unaligned)
     counts[ALIGNED] += len(decision.aligned)
     return {
-        "files": [one.as_json() for one in files.close()],
-        "carried": [one.as_json() for one in carry.close()],
-        "state": {"progress": progress.as_json(), "epochs": order.as_json(), "pending": len(decision.kept)},
+        "files": [one.to_json() for one in files.close()],
+        "carried": [one.to_json() for one in carry.close()],
+        "state": {"progress": progress.to_json(), "epochs": order.to_json(), "pending": len(decision.kept)},
         "counts": dict(counts),
     }
 

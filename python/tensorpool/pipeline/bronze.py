@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from ..recording.arrow_format import TABLES
 from ..recording.layout import SEALED, TABLES_DIR
-from ..recording.tables import read_more
+from ..recording.tables import read_batches
 from . import schemas
 from .definition import PipelineSettings
 from .payloads import inlined
@@ -65,7 +65,7 @@ def write_rows(df: DataFrame, settings: PipelineSettings, staging: str) -> list[
     payload, target = settings.payload, settings.target_file_bytes
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        made = json.dumps([one.as_json() for one in files_of(batches, payload, target, staging)])
+        made = json.dumps([one.to_json() for one in files_of(batches, payload, target, staging)])
         yield pa.RecordBatch.from_pydict({"files": [made]})
 
     rows = df.mapInArrow(run, "files string").collect()
@@ -106,7 +106,7 @@ def write_metadata(
     for root in settings.recordings:
         directory = Path(root) / TABLES_DIR / "metadata"
         for path in sorted(directory.glob(f"*{SEALED}")) if directory.is_dir() else ():
-            batches, places[str(path)] = read_more(path, places.get(str(path), 0))
+            batches, places[str(path)] = read_batches(path, places.get(str(path), 0))
             for batch in batches:
                 if set(names) <= set(batch.schema.names):
                     rows = batch.select(names).append_column("recording", pa.repeat(str(root), len(batch)))

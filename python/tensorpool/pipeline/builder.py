@@ -53,8 +53,8 @@ class Pipeline:
         def take(function: F) -> F:
             chosen = name or function.__name__
             self.callables[chosen] = function
-            words = {"name": chosen, "function": f"{function.__module__}:{function.__name__}", **keys}
-            self._tables.setdefault("functions", []).append(words)
+            entry = {"name": chosen, "function": f"{function.__module__}:{function.__name__}", **keys}
+            self._tables.setdefault("functions", []).append(entry)
             return function
 
         return take

@@ -52,7 +52,7 @@ class Commit:
         """Its files of a table."""
         return [one for one in self.files if one["table"] == table]
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
@@ -133,7 +133,7 @@ class StageLog:
             seconds,
             time.time_ns(),
         )
-        intent = {"moves": moves, "removes": list(removes), "commit": made.as_json()}
+        intent = {"moves": moves, "removes": list(removes), "commit": made.to_json()}
         path = self._layout.intent(self._stage)
         with write_errors(path):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -30,7 +30,7 @@ def merge_files(item: dict[str, Any]) -> dict[str, Any]:
             for batch in file.iter_batches(_INLINE_ROWS if is_inline else _ROWS, use_threads=False):
                 files.add(table, batch)
     written += [] if files is None else files.close()
-    return {"files": [one.as_json() for one in written]}
+    return {"files": [one.to_json() for one in written]}
 
 
 def _table(name: str, schema: pa.Schema) -> Table:

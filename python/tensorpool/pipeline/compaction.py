@@ -50,7 +50,7 @@ class CompactionResult:
     before: int = 0
     after: int = 0
 
-    def as_json(self) -> dict[str, int]:
+    def to_json(self) -> dict[str, int]:
         return {"before": self.before, "after": self.after}
 
 

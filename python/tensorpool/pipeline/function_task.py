@@ -96,13 +96,10 @@ def _chosen(batch: pa.RecordBatch, stream_id: int, item: dict[str, Any]) -> pa.R
 
 def statistics_of(item: dict[str, Any]) -> dict[str, Any]:
     """The work of one task of `gold/statistics`."""
-    from ..spark.tensors.functions import figures
+    from ..spark.tensors.functions import compute_stats
 
-    names = ("min", "max", "mean", "std", "nan_count")
     table = schemas.statistics()
-    return _tabled(
-        item, table, lambda array: dict(zip(names, figures(array), strict=True)), ("dtype", "shape")
-    )
+    return _tabled(item, table, lambda array: compute_stats(array)._asdict(), ("dtype", "shape"))
 
 
 def table_work(function: Function | None, name: str, columns: str) -> Work:
@@ -140,7 +137,7 @@ def _tabled(
         made |= {"stream_id": pa.array(stream), "date": dates(batch["receive_time_ns"].to_numpy())}
         files.add(table, pa.table(made))
         rows += len(batch)
-    return {"files": [one.as_json() for one in files.close()], "rows": rows}
+    return {"files": [one.to_json() for one in files.close()], "rows": rows}
 
 
 def recording_work(function: Function | None) -> Work:

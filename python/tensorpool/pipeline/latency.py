@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..recording.layout import SEALED, TABLES_DIR
-from ..recording.tables import read_more
+from ..recording.tables import read_batches
 
-_LONGEST_NS: Final = 3_600_000_000_000
+_MAX_NS: Final = 3_600_000_000_000
 """More is no latency, but the clock of another host."""
 
 
@@ -29,7 +29,7 @@ class AnchorReader:
         """Reads what is new."""
         wall, offset = [self._wall], [self._offset]
         for path in sorted(self._directory.glob(f"*{SEALED}")) if self._directory.is_dir() else ():
-            batches, self._places[path] = read_more(path, self._places.get(path, 0))
+            batches, self._places[path] = read_batches(path, self._places.get(path, 0))
             for batch in batches:
                 wall.append(batch["wall_ns"].to_numpy())
                 offset.append(wall[-1] - batch["monotonic_ns"].to_numpy())
@@ -57,4 +57,4 @@ def latencies(
     offset = np.array([by for _, by in anchors], np.int64)
     at = np.maximum(np.searchsorted(wall, received_ns, "right") - 1, 0)
     found = received_ns - offset[at] - sent_ns
-    return found, (found >= 0) & (found <= _LONGEST_NS) & (sent_ns > 0)
+    return found, (found >= 0) & (found <= _MAX_NS) & (sent_ns > 0)

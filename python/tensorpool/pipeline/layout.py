@@ -4,7 +4,7 @@
 OUT/
   pipeline.json                            id, versions of the tables, the definition that was last run
   bronze/{frames,gaps,metadata}/           as recorded
-  silver/{frames,rejects,gaps}/            judged
+  silver/{frames,rejects,gaps}/            validated
   silver/{aligned,unaligned}/<name>/       frames of several streams that belong together
   gold/{quality,statistics}/, gold/<function>/
   derived/<function>/                      a recording, for functions that give tensors

@@ -1,4 +1,4 @@
-"""What producers said of their streams, by version, for the frames that carry it; and what traces were made
+"""What producers fields of their streams, by version, for the frames that carry it; and what traces were made
 from."""
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import Any, Final
 import pyarrow as pa
 
 _KINDS: Final = ("DataSourceAnnounce", "DataSourceMeta")
-_MOST_VERSIONS: Final = 64
-_MOST_CHARACTERS: Final = 65_536
+_MAX_VERSIONS: Final = 64
+_MAX_CHARACTERS: Final = 65_536
 
 Notes = dict[str, dict[str, dict[str, Any]]]
-"""Stream → epoch and version, as in `17:3` → kind of message → what it said. As JSON wants it."""
+"""Stream → epoch and version, as in `17:3` → kind of message → what it fields. As JSON wants it."""
 
 
 def merge_metadata(before: Notes, rows: Iterable[dict[str, Any]]) -> Notes:
@@ -22,13 +22,13 @@ def merge_metadata(before: Notes, rows: Iterable[dict[str, Any]]) -> Notes:
     found = {stream: dict(versions) for stream, versions in before.items()}
     for row in rows:
         text, version = row["json"], row["meta_version"]
-        if row["kind"] not in _KINDS or text is None or version is None or len(text) > _MOST_CHARACTERS:
+        if row["kind"] not in _KINDS or text is None or version is None or len(text) > _MAX_CHARACTERS:
             continue
         versions = found.setdefault(str(row["stream_id"]), {})
         key = key_of(row["epoch"], version)
-        said = {**versions.pop(key, {}), row["kind"]: json.loads(text).get("fields", {})}
-        versions[key] = said
-        while len(versions) > _MOST_VERSIONS:
+        fields = {**versions.pop(key, {}), row["kind"]: json.loads(text).get("fields", {})}
+        versions[key] = fields
+        while len(versions) > _MAX_VERSIONS:
             del versions[next(iter(versions))]
     return found
 
@@ -37,12 +37,12 @@ def key_of(epoch: int | None, version: int) -> str:
     return f"{'' if epoch is None else epoch}:{version}"
 
 
-def column(epochs: list[int], versions: list[int], said: dict[str, dict[str, Any]]) -> pa.Array:
-    """What was said of each row, as JSON; null where nothing was."""
+def column(epochs: list[int], versions: list[int], fields: dict[str, dict[str, Any]]) -> pa.Array:
+    """What was fields of each row, as JSON; null where nothing was."""
     texts: list[str] = []
     places: dict[tuple[int, int], int | None] = {}
     for kind in set(zip(epochs, versions, strict=True)):
-        about = said.get(key_of(*kind)) or said.get(key_of(None, kind[1]))
+        about = fields.get(key_of(*kind)) or fields.get(key_of(None, kind[1]))
         places[kind] = None if about is None else len(texts)
         if about is not None:
             texts.append(json.dumps(about, sort_keys=True))
@@ -51,7 +51,7 @@ def column(epochs: list[int], versions: list[int], said: dict[str, dict[str, Any
 
 
 def parents_of(rows: Iterable[dict[str, Any]]) -> dict[int, list[int]]:
-    """Trace → the traces it was made from, as far as it was said."""
+    """Trace → the traces it was made from, as far as it was fields."""
     from ..errors import CodecError
     from ..recording.layout import signed
     from ..sbe import TraceLinkSet, decode

@@ -39,7 +39,7 @@ class StreamPosition:
     latest_ns: int | None = None
     open_from: int | None = None
 
-    def as_json(self) -> list[int | None]:
+    def to_json(self) -> list[int | None]:
         return [self.latest_ns, self.open_from]
 
 

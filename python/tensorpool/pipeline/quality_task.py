@@ -34,14 +34,14 @@ def measure_files(item: dict[str, Any]) -> dict[str, Any]:
         rows[0].extend(done)
         rows[1].extend(growing)
         carry.add(CARRY, kept)
-        places[str(stream)] = place.as_json()
+        places[str(stream)] = place.to_json()
     for files, found in zip((closed, still_open), rows, strict=True):
         if found:
             files.add(schemas.quality(), _table(found))
     return {
-        "closed": [one.as_json() for one in closed.close()],
-        "open": [one.as_json() for one in still_open.close()],
-        "carried": [one.as_json() for one in carry.close()],
+        "closed": [one.to_json() for one in closed.close()],
+        "open": [one.to_json() for one in still_open.close()],
+        "carried": [one.to_json() for one in carry.close()],
         "places": places,
     }
 

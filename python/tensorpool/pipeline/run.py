@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-_LOOK_S: Final = 0.2
+_POLL_S: Final = 0.2
 _STOPPING_S: Final = 30.0
 _LOCK_S: Final = 1.0
 Look = Callable[[Status, dict[int, int]], None]
@@ -61,7 +61,7 @@ def run(
         session = spark if spark is not None else open_session(master=master, remote=remote)
         try:
             # Who changed their mind while Spark started does not have to wait for a micro-batch.
-            with _said_plainly():
+            with _short_error():
                 if not stop():
                     _stream(session, settings, engine, once=once, look=look, stop=stop)
                 if once and not stop():
@@ -183,7 +183,7 @@ def _watch(
 
     while not stop():
         # Short waits: a signal is noticed in between. Spark takes fractions, whatever its types say.
-        is_over = query.awaitTermination(_LOOK_S)  # type: ignore[arg-type]
+        is_over = query.awaitTermination(_POLL_S)  # type: ignore[arg-type]
         if look is not None:
             look(status(settings.out), lag(query))
         if is_over:
@@ -196,11 +196,11 @@ def _let_finish(query: StreamingQuery) -> None:
     again."""
     deadline = time.monotonic() + _STOPPING_S
     while time.monotonic() < deadline and query.isActive and query.status.get("isTriggerActive", False):
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
 @contextmanager
-def _said_plainly() -> Iterator[None]:
+def _short_error() -> Iterator[None]:
     from pyspark.errors import PySparkException
 
     try:
@@ -213,13 +213,13 @@ def _failure(error: Exception) -> Exception:
     """What a user has to know of what Spark says in a hundred lines."""
     text = str(error)
     for line in reversed(text.splitlines()):
-        name, colon, words = line.strip().partition(": ")
+        name, colon, message = line.strip().partition(": ")
         kind = name.rpartition(".")[2]
         if colon and name.startswith("tensorpool.errors."):
             if kind == "MissingPackage":
-                return MissingPackage(words)
+                return MissingPackage(message)
             return PipelineError(
-                f"{words} ({kind}). What the tables have stays; run it again when that is mended"
+                f"{message} ({kind}). What the tables have stays; run it again when that is mended"
             )
     last = next((line for line in reversed(text.splitlines()) if line.strip()), text)
     return PipelineError(f"Spark: {last.strip()[:500]}")

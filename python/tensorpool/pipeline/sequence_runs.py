@@ -70,7 +70,7 @@ class SequenceRuns:
             found.append((at, end))
         return found
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         return {"runs": [list(run) for run in self._runs], "closed": self.closed}
 
     def _trim(self) -> None:

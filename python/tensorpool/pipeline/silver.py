@@ -18,13 +18,13 @@ from .definition import PipelineSettings
 from .latency import AnchorReader
 from .metadata import merge_metadata
 from .sequence_runs import Run, SequenceRuns
-from .silver_task import judge_files
+from .silver_task import validate_files
 from .table_files import StagedFile, TableFileWriter, dates, moments, read_file
 from .tasks import Item, Tasks
 from .validation import rules_for
 
 _FOREVER = 1 << 63
-_MOST_EPOCHS = 64
+_MAX_EPOCHS = 64
 """Of a stream whose runs are remembered: epochs only grow, so older ones do not come back."""
 
 
@@ -52,7 +52,7 @@ def step(
             "payload": settings.payload,
             "verify": settings.silver.verify,
             "max_runs": settings.silver.max_runs,
-            "rules": [rule.as_json() for rule in rules_for(stream, settings.rules)],
+            "rules": [rule.to_json() for rule in rules_for(stream, settings.rules)],
             "seen": _touched(seen.get(str(stream), {}), group),
             "notes": notes.get(str(stream), {}),
             "anchors": _anchors(anchors, group),
@@ -63,7 +63,7 @@ def step(
     counts: Counter[str] = Counter()
     rows = payload_bytes = 0
     edges: dict[int, list[list[int]]] = {}
-    for item, result in zip(items, tasks.run(judge_files, items), strict=True):
+    for item, result in zip(items, tasks.run(validate_files, items), strict=True):
         written += [StagedFile.from_json(one) for one in result["files"]]
         stream = item["stream_id"]
         for known in (seen, accounted):
@@ -126,8 +126,8 @@ def _remembered(before: dict[str, Any], more: dict[str, list[Run]], most: int) -
         one = found.get(epoch, {"runs": [], "closed": None})
         made = SequenceRuns(one["runs"], closed=one["closed"], most=most)
         made.add((int(first), int(last)) for first, last in runs)
-        found[epoch] = made.as_json()
-    kept = sorted(found, key=int)[-_MOST_EPOCHS:]
+        found[epoch] = made.to_json()
+    kept = sorted(found, key=int)[-_MAX_EPOCHS:]
     return {epoch: found[epoch] for epoch in kept}
 
 
@@ -145,7 +145,7 @@ def _gaps(
     edges: dict[int, list[list[int]]],
     staging: str,
 ) -> tuple[list[StagedFile], dict[str, Any], int]:
-    """What nobody has: gaps of the recordings without what another recording had, or told of before."""
+    """What nobody has: gaps of the recordings without what another recording had, or reported of before."""
     accounted, most = {**accounted}, settings.silver.max_runs
     names = ("stream_id", "epoch", "first_seq", "count", "reason", "receive_time_ns")
     rows: list[tuple[Any, ...]] = []
@@ -155,7 +155,7 @@ def _gaps(
         own = accounted.get(str(stream), {})
         known: dict[int, SequenceRuns] = {}
         dated: dict[int, GapTimes] = {}
-        told: dict[str, list[Run]] = {}
+        reported: dict[str, list[Run]] = {}
         for row in read_file(root / file["path"]).to_pylist():
             epoch = row["epoch"]
             if epoch not in known:
@@ -165,9 +165,9 @@ def _gaps(
                 at = dated[epoch].of(first, last)
                 at = latest if at is None else at
                 rows.append((stream, epoch, first, last - first + 1, row["gap_reason"], at))
-                told.setdefault(str(epoch), []).append((first, last))
+                reported.setdefault(str(epoch), []).append((first, last))
                 known[epoch].add([(first, last)])
-        accounted[str(stream)] = _remembered(own, told, most)
+        accounted[str(stream)] = _remembered(own, reported, most)
     files = TableFileWriter(staging, settings.target_file_bytes)
     if rows:
         columns = dict(zip(names, zip(*rows, strict=True), strict=True))

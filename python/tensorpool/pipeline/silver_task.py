@@ -23,7 +23,7 @@ _ROWS: Final = 16_384
 _INLINE_ROWS: Final = 64
 
 
-def judge_files(item: dict[str, Any]) -> dict[str, Any]:
+def validate_files(item: dict[str, Any]) -> dict[str, Any]:
     """The work of one task: files of one stream, in order, each frame of which becomes a row or a reject."""
     return _Silver(item).run()
 
@@ -34,7 +34,7 @@ class _Silver:
 
         self._item = item
         self._segments = Segments()
-        self._judge = Validator([Rule.from_json(one) for one in item["rules"]])
+        self._validator = Validator([Rule.from_json(one) for one in item["rules"]])
         self._files = TableFileWriter(item["staging"], item["target_bytes"])
         self._frames = schemas.silver_frames(item["payload"])
         self._rejects = schemas.silver_rejects(item["payload"])
@@ -54,7 +54,7 @@ class _Silver:
                 for batch in file.iter_batches(rows, use_threads=False):
                     self._take(batch)
         return {
-            "files": [one.as_json() for one in self._files.close()],
+            "files": [one.to_json() for one in self._files.close()],
             "accepted": {str(epoch): runs for epoch, runs in self._accepted.items()},
             "edges": self._edges,
             "reasons": dict(self._reasons),
@@ -101,7 +101,7 @@ class _Silver:
         for number in range(len(batch)):
             if number in known:
                 continue
-            verdict = self._judge.verdict(dtypes[number], shapes[number], sizes[number])
+            verdict = self._validator.check(dtypes[number], shapes[number], sizes[number])
             if verdict is None and verify:
                 try:
                     is_sound = _native.crc32c(payloads[number]) == checksums[number]

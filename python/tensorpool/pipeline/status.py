@@ -31,7 +31,7 @@ class StageStatus:
     def bytes_per_s(self) -> float:
         return self.bytes / self.seconds if self.seconds > 0 else 0.0
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         return {
             "batch": self.batch,
             "rows": self.rows,
@@ -56,13 +56,13 @@ class Status:
     """Alignment → frames that are kept until they are decided."""
     is_running: bool
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         return {
             "root": str(self.root),
             "id": self.pipeline_id,
             "versions": self.versions,
             "is_running": self.is_running,
-            "stages": {name: one.as_json() for name, one in self.stages.items()},
+            "stages": {name: one.to_json() for name, one in self.stages.items()},
             "last_frames_ns": {str(stream): str(at) for stream, at in self.last_frames.items()},
             "pending": self.pending,
         }

@@ -42,7 +42,7 @@ class StagedFile:
     bytes: int
     facts: dict[str, Any] = field(default_factory=dict)
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         return {
             "table": self.table,
             "staged": self.staged,
@@ -153,7 +153,7 @@ class _File:
             self._partition,
             self.rows,
             self._path.stat().st_size,
-            self._facts.as_json(),
+            self._facts.to_json(),
         )
 
 
@@ -176,7 +176,7 @@ class _Facts:
                 before = self._bounds.setdefault(name, [low, high])
                 before[0], before[1] = min(before[0], low), max(before[1], high)
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         found: dict[str, Any] = dict(self._bounds)
         if self._payload_bytes:
             found["payload_bytes"] = self._payload_bytes

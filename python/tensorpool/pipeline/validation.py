@@ -21,7 +21,7 @@ class Rule:
     shape: tuple[int, ...] | None
     max_payload_bytes: int | None
 
-    def verdict(self, dtype: str, shape: Sequence[int], payload_bytes: int) -> Verdict | None:
+    def check(self, dtype: str, shape: Sequence[int], payload_bytes: int) -> Verdict | None:
         if self.dtypes and dtype not in self.dtypes:
             return "dtype", f"{dtype} is not {' or '.join(self.dtypes)}"
         if self.shape is not None and not _fits(shape, self.shape):
@@ -30,7 +30,7 @@ class Rule:
             return "size", f"{payload_bytes} bytes are more than {self.max_payload_bytes}"
         return None
 
-    def as_json(self) -> list[Any]:
+    def to_json(self) -> list[Any]:
         return [self.dtypes, self.shape, self.max_payload_bytes]
 
     @classmethod
@@ -59,10 +59,10 @@ class Validator:
         self._rules = rules
         self._known: dict[tuple[Any, ...], Verdict | None] = {}
 
-    def verdict(self, dtype: str, shape: Sequence[int], payload_bytes: int) -> Verdict | None:
+    def check(self, dtype: str, shape: Sequence[int], payload_bytes: int) -> Verdict | None:
         kind = (dtype, tuple(shape), payload_bytes)
         if kind not in self._known:
-            found = (rule.verdict(dtype, shape, payload_bytes) for rule in self._rules)
+            found = (rule.check(dtype, shape, payload_bytes) for rule in self._rules)
             if len(self._known) > 10_000:
                 self._known.clear()
             self._known[kind] = next((one for one in found if one is not None), None)

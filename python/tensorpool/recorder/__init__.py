@@ -1,5 +1,101 @@
-"""The recorder: live streams into a recording, every sequence accounted for."""
+"""The recorder: writes live streams into a recording and accounts for every sequence.
 
-from .api import record
+Only settings are imported here. `record` imports the writer and Arrow when it is called.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigError
+from ..units import parse_duration, parse_size
+from .config import RecorderSettings
+
+if TYPE_CHECKING:
+    from ..context import Context
+    from .recorder import Recorder
 
 __all__ = ["record"]
+
+
+def record(
+    root: str | os.PathLike[str],
+    *,
+    streams: Sequence[int] | None = None,
+    context: Context | None = None,
+    frames: int | None = None,
+    pre_trigger: str | float | None = None,
+    buffer: str | int = "256MiB",
+    rotate_bytes: str | int = "256MiB",
+    rotate_time: str | float = "60s",
+    retain_bytes: str | int | None = None,
+    retain_age: str | float | None = None,
+    keep_free: str | int = "64MiB",
+    instance: str = "",
+    serve: bool = True,
+    **connection: Any,
+) -> Recorder:
+    """Record streams into the directory `root` until the recorder is closed.
+
+    with tp.record("recording", streams=[10000]) as recorder:
+        ...
+
+    The directory is created; an existing recording is continued. `streams` are stream ids; None records
+    every stream that is announced. Times are seconds or texts ("10s"), sizes are bytes or texts ("256MiB").
+    `pre_trigger` keeps the frames of that time in memory and writes nothing until `recorder.trigger()`.
+    `frames` ends the recording after that many frames. `retain_bytes` and `retain_age` remove the oldest
+    segments. Without a `context` the recorder opens its own with the remaining arguments (`aeron_dir=…`).
+    """
+    from ..context import open as open_context
+    from .recorder import Recorder
+
+    if context is not None and connection:
+        raise ConfigError(f"{next(iter(connection))}: not allowed together with context")
+    if streams is not None and not streams:
+        raise ConfigError("streams: give at least one id, or None for all announced streams")
+    if frames is not None and frames < 1:
+        raise ConfigError(f"frames {frames}: use 1 or more")
+    settings = RecorderSettings(
+        out=Path(root),
+        streams=tuple(streams or ()),
+        all=streams is None,
+        instance=instance,
+        buffer_bytes=_parse_size("buffer", buffer),
+        rotate_bytes=_parse_size("rotate_bytes", rotate_bytes),
+        rotate_time_ns=_parse_time("rotate_time", rotate_time),
+        pre_trigger_ns=None if pre_trigger is None else _parse_time("pre_trigger", pre_trigger),
+        retain_bytes=None if retain_bytes is None else _parse_size("retain_bytes", retain_bytes),
+        retain_age_ns=None if retain_age is None else _parse_time("retain_age", retain_age),
+        keep_free_bytes=_parse_size("keep_free", keep_free, minimum=0),
+    )
+    owned_context = open_context(**connection) if context is None else None
+    return Recorder(
+        context or owned_context,  # type: ignore[arg-type]
+        settings,
+        frames=frames,
+        serve=serve,
+        owns_context=owned_context is not None,
+    )
+
+
+def _parse_size(name: str, value: str | int, minimum: int = 1) -> int:
+    try:
+        size = parse_size(value)
+    except ConfigError as error:
+        raise ConfigError(f"{name} {value!r}: {error}") from None
+    if size < minimum:
+        raise ConfigError(f"{name} {value!r}: use at least {minimum}")
+    return size
+
+
+def _parse_time(name: str, value: str | float) -> int:
+    try:
+        ns = parse_duration(value) if isinstance(value, str) else int(value * 1e9)
+    except ConfigError as error:
+        raise ConfigError(f"{name} {value!r}: {error}") from None
+    if ns < 1:
+        raise ConfigError(f"{name} {value!r}: use a time greater than zero")
+    return ns

@@ -1,6 +1,6 @@
-"""The recorder's duty cycle: arenas from the native loop to the disk, words beside them, commands in between.
+"""The recorder's duty cycle: writes arenas of the native loop and messages about their streams to the disk.
 
-One thread takes the turns (the runner's); `ask` is how others have something done in them.
+The runner's thread owns the agent. Other threads use `call`, which runs a function in the next duty cycle.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..clock import SYSTEM_CLOCK, Clock
 from ..context import Context
 from ..errors import ClosedError, RecordingError
 from ..recording import RecordingLedger, RecoveredSegment, WriterLimits, retain
-from .arena import ArenaRows, rows_from_arena
+from .arena import ArenaRows
 from .config import RecorderSettings
 from .messages import MessageListener, MessageRow
 from .sink import Sink
@@ -28,17 +28,17 @@ from .streams import RecordedStreams
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_ROWS: Final = 4096
-_LARGEST_CHUNK: Final = 8 << 20
-_SMALLEST_CHUNK: Final = 64 << 10
-_WAIT_S: Final = 0.02
-_FLUSH_S: Final = 10.0
-_PIECES_A_TURN: Final = 16
-_LISTEN_NS: Final = 50_000_000
-_FIGURES_NS: Final = 250_000_000
-_RETAIN_NS: Final = 5_000_000_000
-# Memory that the past of a shut gate leaves to what comes in.
-_RESERVE: Final = 0.125
+_MAX_ARENA_ROWS: Final = 4096
+_MAX_CHUNK_BYTES: Final = 8 << 20
+_MIN_CHUNK_BYTES: Final = 64 << 10
+_ARENA_WAIT_S: Final = 0.02
+_FLUSH_TIMEOUT_S: Final = 10.0
+_MAX_ARENAS_PER_CYCLE: Final = 16
+_MESSAGE_PERIOD_NS: Final = 50_000_000
+_STATS_PERIOD_NS: Final = 250_000_000
+_RETENTION_PERIOD_NS: Final = 5_000_000_000
+# Part of the buffer that the pre-trigger buffer leaves free for new frames.
+_FREE_BUFFER_SHARE: Final = 0.125
 
 
 class RecorderAgent:
@@ -54,9 +54,9 @@ class RecorderAgent:
         frames: int | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """`frames`: how many it writes at most, of all streams together; then `is_finished`."""
+        """`frames`: number of frames, over all streams, after which the agent sets `is_finished`."""
         if settings.out is None:
-            raise ValueError("a recorder needs a directory: out")
+            raise ValueError("a recorder needs a directory: set out")
         self.settings = settings
         self.root: Path = settings.out
         self.is_finished = False
@@ -64,16 +64,16 @@ class RecorderAgent:
         self._clock = clock
         self._frames_left = frames
         self._gate = TriggerGate(settings.pre_trigger_ns)
-        self._ring = PreTriggerBuffer(settings.pre_trigger_ns or 0)
-        self._speed = RateMeter()
-        self._asked: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        # What is asked before the end is answered at the end; nothing is asked after it.
-        self._asking = threading.Lock()
+        self._pre_trigger = PreTriggerBuffer(settings.pre_trigger_ns or 0)
+        self._rates = RateMeter()
+        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        # Held while a call is queued and while the agent closes: every queued call gets its result.
+        self._calls_lock = threading.Lock()
         self._is_active = True
         self._is_closed = False
-        self._next_listen_ns = self._next_figures_ns = 0
-        self._next_retain_ns = 0
-        self._begun_ns = clock.monotonic_ns()
+        self._next_messages_ns = self._next_stats_ns = 0
+        self._next_retention_ns = 0
+        self._start_ns = clock.monotonic_ns()
         limits = WriterLimits(
             segment_bytes=settings.rotate_bytes,
             segment_ns=settings.rotate_time_ns,
@@ -81,287 +81,296 @@ class RecorderAgent:
         )
         self._sink = Sink(
             self.root, limits=limits, keep_free_bytes=settings.keep_free_bytes, clock=clock,
-            on_disk=self._on_disk,
+            on_disk_change=self._on_disk_change,
         )  # fmt: skip
         try:
-            chunk = min(max(settings.buffer_bytes // 32, _SMALLEST_CHUNK), _LARGEST_CHUNK)
+            chunk_bytes = min(max(settings.buffer_bytes // 32, _MIN_CHUNK_BYTES), _MAX_CHUNK_BYTES)
             self._native = _native.Recorder(
                 buffer_bytes=settings.buffer_bytes,
-                chunk_bytes=chunk,
-                rows=_ROWS,
-                age_ns=self._age_ns,
+                chunk_bytes=chunk_bytes,
+                rows=_MAX_ARENA_ROWS,
+                age_ns=self._max_arena_age_ns,
                 idle="backoff",
             )
         except BaseException:
             self._sink.writer.close()
             raise
-        self._lanes = RecordedStreams(context, self._native, self._sink)
-        self._ears: MessageListener | None = None
-        self._stats = self._figures()
+        self._streams = RecordedStreams(context, self._native, self._sink)
+        self._listener: MessageListener | None = None
+        self._stats = self._collect_stats()
 
     @property
-    def _age_ns(self) -> int:
-        """While the gate is shut only full arenas are handed over: the past takes less memory so."""
+    def _max_arena_age_ns(self) -> int:
+        """0 while the gate is closed: only full arenas are handed over, so that frames waste less memory."""
         return max(self.settings.sync_ns // 2, 1) if self._gate.is_open else 0
 
-    def _on_disk(self, is_good: bool) -> None:
-        self._native.set_disk_is_full(not is_good)
+    def _on_disk_change(self, is_writable: bool) -> None:
+        self._native.set_disk_is_full(not is_writable)
 
     # --- the agent
 
     def on_start(self) -> None:
-        self._ears = MessageListener(self._context)
+        """Subscribe to messages and open the streams of the settings."""
+        self._listener = MessageListener(self._context)
         for stream_id in self.settings.streams:
-            self._lanes.open(stream_id)
+            self._streams.open(stream_id)
 
     def is_ready(self) -> bool:
+        """True: a recorder waits for producers as part of its work."""
         return True
 
     def do_work(self) -> int:
-        self._run_asked()
+        """Run calls, write arenas, and do what is due: messages, discovered streams, retention, stats."""
+        self._run_calls()
+        if self._gate.close_if_expired(self._clock.monotonic_ns()):
+            self._on_gate_closed()
+        work = self._take_arenas(_ARENA_WAIT_S)
         now_ns = self._clock.monotonic_ns()
-        if self._gate.shut_if_over(now_ns):
-            self._shut()
-        work = self._take(_WAIT_S)
-        now_ns = self._clock.monotonic_ns()
-        if now_ns >= self._next_listen_ns:
-            self._next_listen_ns = now_ns + _LISTEN_NS
-            self._listen()
+        if now_ns >= self._next_messages_ns:
+            self._next_messages_ns = now_ns + _MESSAGE_PERIOD_NS
+            self._write_messages()
             if self._is_active:
-                self._lanes.join(now_ns)
-        if now_ns >= self._next_retain_ns:
-            self._next_retain_ns = now_ns + _RETAIN_NS
-            self._retain()
-        if now_ns >= self._next_figures_ns:
-            self._next_figures_ns = now_ns + _FIGURES_NS
-            self._speed.add(now_ns, self._sink.rows, self._sink.payload_bytes)
-            self._stats = self._figures()
+                self._streams.open_discovered(now_ns)
+        if now_ns >= self._next_retention_ns:
+            self._next_retention_ns = now_ns + _RETENTION_PERIOD_NS
+            self._apply_retention()
+        if now_ns >= self._next_stats_ns:
+            self._next_stats_ns = now_ns + _STATS_PERIOD_NS
+            self._rates.add(now_ns, self._sink.rows, self._sink.payload_bytes)
+            self._stats = self._collect_stats()
         return work
 
     def on_close(self) -> None:
-        """Everything that is there is written and sealed. The first error is raised last."""
-        with self._asking:
+        """Write all received frames, seal the segments, run queued calls. A writer's error is raised last."""
+        with self._calls_lock:
             if self._is_closed:
                 return
             self._is_closed = True
         self._native.close()
-        self._lanes.close()
-        if self._ears is not None:
-            self._ears.close()
+        self._streams.close()
+        if self._listener is not None:
+            self._listener.close()
         try:
             self._drain()
             self._sink.close()
         finally:
-            self._stats = self._figures()
-            self._run_asked()
+            self._stats = self._collect_stats()
+            self._run_calls()
 
     # --- for other threads
 
-    def check_home(self) -> None:
-        """Raises ForkedError in a forked child, where nobody would take the turns."""
+    def check_process(self) -> None:
+        """Raise ForkedError in a forked child, where no thread runs the duty cycle."""
         self._native.stats()
 
-    def ask(self, what: Callable[[], T], timeout: float | None = 60.0) -> T:
-        """Has something done in the agent's next turn, and gives what it gave."""
-        answer: Future[T] = Future()
+    def call(self, function: Callable[[], T], timeout: float | None = 60.0) -> T:
+        """Run `function` in the next duty cycle and return its result."""
+        result: Future[T] = Future()
 
-        def do() -> None:
+        def run() -> None:
             try:
-                answer.set_result(what())
+                result.set_result(function())
             except BaseException as error:
-                answer.set_exception(error)
+                result.set_exception(error)
 
-        self.check_home()
-        with self._asking:
+        self.check_process()
+        with self._calls_lock:
             if self._is_closed:
                 raise ClosedError("the recorder is closed")
-            self._asked.put(do)
-        return answer.result(timeout)
+            self._calls.put(run)
+        return result.result(timeout)
 
-    def _run_asked(self) -> None:
+    def _run_calls(self) -> None:
         while True:
             try:
-                do = self._asked.get_nowait()
+                run = self._calls.get_nowait()
             except Empty:
                 return
-            do()
+            run()
 
     @property
     def stats(self) -> RecorderStats:
+        """The newest stats; at most a quarter of a second old while the agent runs."""
         return self._stats
 
     @property
     def recovered(self) -> list[RecoveredSegment]:
+        """Segments that an earlier recorder left open and that this recorder has sealed."""
         return list(self._sink.recovered)
 
     def mapped(self) -> dict[int, int | None]:
-        return self._lanes.mapped()
+        """The mapped epoch of each stream; None for a stream without a mapped epoch."""
+        return self._streams.mapped()
 
     def ledgers(self) -> list[RecordingLedger]:
+        """The ledger of each stream and epoch since the start."""
         return self._sink.ledgers()
 
-    # --- commands: in a turn
+    # --- commands: run them with `call`
 
     def start(self) -> None:
-        """Goes on after `stop`. What came meanwhile is a gap."""
+        """Read the streams again after `stop`. Frames published in between are a gap."""
         if self._is_active:
             return
         self._is_active = True
         for stream_id in self.settings.streams:
-            self._lanes.open(stream_id)
+            self._streams.open(stream_id)
 
     def stop(self) -> None:
-        """Writes what is there, seals it, and lets go of the streams."""
+        """Close the streams, write all received frames and seal the segments."""
         if not self._is_active:
             return
         self._is_active = False
-        self._lanes.let_go()
+        self._streams.close_streams()
         self._drain()
         self._seal()
-        self._stats = self._figures()
+        self._stats = self._collect_stats()
 
     def rotate(self) -> None:
-        """Writes what is there, and ends the open segments."""
-        self._native.flush(_FLUSH_S)
+        """Write all received frames and seal the open segments."""
+        self._native.flush(_FLUSH_TIMEOUT_S)
         self._drain()
         self._seal()
 
     def _seal(self) -> None:
         self._sink.writer.rotate()
-        # Sealed when it returns, and not a moment later.
+        # Rotation is asynchronous; the caller may read the sealed segments when this returns.
         self._sink.writer.sync()
 
     def mark(self, label: str, stream_id: int | None = None) -> None:
+        """Write a label with the current time, for one stream or for all."""
         self._sink.writer.mark(label, stream_id=stream_id)
 
     def trigger(self, for_ns: int | None = None) -> None:
-        """Writes what is kept of the past, and what comes."""
-        was_shut = not self._gate.is_open
-        if was_shut:
-            self._native.flush(_FLUSH_S)
+        """Write the pre-trigger buffer and all frames from now on, for `for_ns` or without end."""
+        was_closed = not self._gate.is_open
+        if was_closed:
+            self._native.flush(_FLUSH_TIMEOUT_S)
             while (arena := self._native.take(0.0)) is not None:
-                self._ring.add(rows_from_arena(arena))
+                self._pre_trigger.add(ArenaRows.from_arena(arena))
                 del arena
         self._gate.trigger(self._clock.monotonic_ns(), for_ns)
-        if was_shut:
-            self._native.set_age_ns(self._age_ns)
-            for piece in self._ring.drain(self._clock.wall_ns()):
-                self._put(piece)
-        self._stats = self._figures()
+        if was_closed:
+            self._native.set_age_ns(self._max_arena_age_ns)
+            for arena_rows in self._pre_trigger.drain(self._clock.wall_ns()):
+                self._write_rows(arena_rows)
+        self._stats = self._collect_stats()
 
-    def _shut(self) -> None:
-        self._native.flush(_FLUSH_S)
+    def _on_gate_closed(self) -> None:
+        self._native.flush(_FLUSH_TIMEOUT_S)
         while (arena := self._native.take(0.0)) is not None:
-            self._put(rows_from_arena(arena))
+            self._write_rows(ArenaRows.from_arena(arena))
             del arena
-        self._native.set_age_ns(self._age_ns)
+        self._native.set_age_ns(self._max_arena_age_ns)
 
     # --- frames
 
-    def _take(self, wait_s: float) -> int:
-        """Arenas to the disk, or to the ring of the past."""
-        if not self._sink.work():
-            # The disk takes nothing: what comes stays in the native buffer, and is lost there, counted.
+    def _take_arenas(self, wait_s: float) -> int:
+        """Pass arenas to the sink or to the pre-trigger buffer; returns their number."""
+        if not self._sink.write_pending():
+            # The disk is full: frames stay in the native buffer, which drops and counts what does not fit.
             self._clock.sleep(wait_s)
             return 0
-        taken = 0
-        for _ in range(_PIECES_A_TURN):
-            arena = self._native.take(0.0 if taken else wait_s)
+        arenas = 0
+        for _ in range(_MAX_ARENAS_PER_CYCLE):
+            arena = self._native.take(0.0 if arenas else wait_s)
             if arena is None:
                 break
-            taken += 1
-            self._on_piece(rows_from_arena(arena))
+            arenas += 1
+            self._on_rows(ArenaRows.from_arena(arena))
             del arena
-            if not self._sink.work():
+            if not self._sink.write_pending():
                 break
-        return taken
+        return arenas
 
-    def _on_piece(self, piece: ArenaRows) -> None:
+    def _on_rows(self, arena_rows: ArenaRows) -> None:
         if self._gate.is_open:
-            self._put(piece)
+            self._write_rows(arena_rows)
             return
-        self._ring.add(piece)
-        del piece
-        self._ring.forget(self._clock.wall_ns())
+        self._pre_trigger.add(arena_rows)
+        # The buffer must hold the only reference: evicting an arena has to free its memory.
+        del arena_rows
+        self._pre_trigger.evict_expired(self._clock.wall_ns())
         stats = self._native.stats()
         free = stats["total_bytes"] - stats["used_bytes"]
-        while free < stats["total_bytes"] * _RESERVE and self._ring.forget_oldest():
+        while free < stats["total_bytes"] * _FREE_BUFFER_SHARE and self._pre_trigger.evict_oldest():
             stats = self._native.stats()
             free = stats["total_bytes"] - stats["used_bytes"]
 
-    def _put(self, piece: ArenaRows) -> None:
+    def _write_rows(self, arena_rows: ArenaRows) -> None:
         if self.is_finished:
             return
         if self._frames_left is not None:
-            last = piece.rows >= self._frames_left
-            cut = piece.up_to_row(self._frames_left) if last else piece
-            self._frames_left -= 0 if cut is None else cut.rows
-            self.is_finished = last
-            if cut is None:
+            is_last = arena_rows.row_count >= self._frames_left
+            kept = arena_rows.up_to_row(self._frames_left) if is_last else arena_rows
+            self._frames_left -= 0 if kept is None else kept.row_count
+            self.is_finished = is_last
+            if kept is None:
                 return
-            piece = cut
-        self._sink.put(piece, hole_reason=None if self._gate.keep_ns is None else NOT_TRIGGERED)
+            arena_rows = kept
+        self._sink.enqueue(arena_rows, gap_reason=None if self._gate.keep_ns is None else NOT_TRIGGERED)
 
     def _drain(self) -> None:
-        """Whatever the native loop has handed over, to the disk."""
+        """Write every arena that the native loop has handed over."""
         while True:
-            self._sink.work()
+            self._sink.write_pending()
             arena = self._native.take(0.0)
             if arena is None:
                 return
             if self._gate.is_open:
-                self._put(rows_from_arena(arena))
+                self._write_rows(ArenaRows.from_arena(arena))
             del arena
 
-    # --- words
+    # --- messages and retention
 
-    def _wants(self, note: MessageRow) -> bool:
-        """Where all streams are wanted, an announce is how we hear of one."""
-        if self.settings.all and note.is_announce:
-            self._lanes.hear_of(note.stream_id)
-        return note.stream_id in self._lanes
+    def _is_recorded(self, row: MessageRow) -> bool:
+        """Whether the message is about a recorded stream. With `all`, announces make their streams known."""
+        if self.settings.all and row.is_announce:
+            self._streams.discover(row.stream_id)
+        return row.stream_id in self._streams
 
-    def _listen(self) -> None:
-        if self._ears is None:
+    def _write_messages(self) -> None:
+        if self._listener is None:
             return
-        for note in self._ears.poll(wants=self._wants):
-            self._sink.note(note)
+        for row in self._listener.poll(is_recorded=self._is_recorded):
+            self._sink.write_message(row)
 
-    def _retain(self) -> None:
+    def _apply_retention(self) -> None:
         settings = self.settings
         if settings.retain_bytes is None and settings.retain_age_ns is None:
             return
         try:
-            done = retain(
+            result = retain(
                 self.root, max_bytes=settings.retain_bytes, max_age_ns=settings.retain_age_ns,
                 clock=self._clock,
             )  # fmt: skip
         except (RecordingError, OSError) as error:
             _LOG.error("old segments could not be removed: %s", error)
             return
-        if done.removed:
-            _LOG.info("%d old segments were removed, %d bytes", len(done.removed), done.removed_bytes)
+        if result.removed:
+            _LOG.info("removed %d old segments, %d bytes", len(result.removed), result.removed_bytes)
 
-    # --- figures
+    # --- stats
 
     @property
     def state(self) -> State:
+        """The recorder's state; may be read from any thread."""
         if self._is_closed:
             return "closed"
         if not self._is_active:
             return "stopped"
-        if not self._sink.disk.is_good:
+        if not self._sink.disk.is_writable:
             return "disk_full"
         return "recording" if self._gate.is_open else "armed"
 
-    def _figures(self) -> RecorderStats:
+    def _collect_stats(self) -> RecorderStats:
         native: dict[str, Any] = self._native.stats()
-        rows_per_s, bytes_per_s = self._speed.per_second()
+        rows_per_s, bytes_per_s = self._rates.per_second()
         return RecorderStats(
             state=self.state,
             problem=self._sink.disk.problem,
-            seconds=(self._clock.monotonic_ns() - self._begun_ns) / 1e9,
-            streams=self._lanes.ids,
+            seconds=(self._clock.monotonic_ns() - self._start_ns) / 1e9,
+            streams=self._streams.ids,
             rows=self._sink.rows,
             payload_bytes=self._sink.payload_bytes,
             gaps=dict(self._sink.gaps()),
@@ -370,5 +379,5 @@ class RecorderAgent:
             backlog_bytes=native["used_bytes"],
             buffer_bytes=native["total_bytes"],
             disk_free_bytes=self._sink.free_bytes,
-            strays=self._lanes.strays,
+            strays=self._streams.strays,
         )

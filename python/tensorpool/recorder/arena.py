@@ -1,9 +1,9 @@
-"""What the native loop hands over, as what the writer takes."""
+"""Rows and gaps of an arena of the native recorder loop, as views that the recording writer accepts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 
@@ -29,14 +29,14 @@ ROW: Final = np.dtype(
         ("unused", np.uint8, (3,)),
     ]
 )
-"""The same bytes as `Row` in crates/core/src/track/piece.rs."""
+"""One row of an arena; must match `Row` in crates/core/src/recording/rows.rs byte for byte."""
 
 _COLUMNS: Final = tuple(name for name in ROW.names or () if name != "unused")
 
 
 @dataclass(frozen=True, slots=True)
 class TimedGap:
-    """A gap, when it was noticed, and before which row of its piece."""
+    """A gap, the row of its arena that follows it, and the time at which it was detected."""
 
     gap: Gap
     before_row: int
@@ -45,71 +45,72 @@ class TimedGap:
 
 @dataclass(frozen=True, slots=True)
 class ArenaRows:
-    """Rows of one epoch of a stream, and gaps: what one arena held. Its memory is the arena's."""
+    """Rows of one epoch of a stream with their gaps. The arrays are views of the arena's memory."""
 
     stream_id: int
     epoch: int
     batch: FrameBatch | None
-    """None where there are only gaps."""
+    """None if the arena contains only gaps."""
     gaps: tuple[TimedGap, ...]
 
+    @classmethod
+    def from_arena(cls, arena: _native.Arena) -> Self:
+        """A view of an arena; it keeps the arena alive."""
+        stream_id, epoch = arena.stream_id, arena.epoch
+        batch = None
+        if len(arena):
+            table = arena.rows.view(ROW)
+            columns = {name: table[name] for name in _COLUMNS}
+            batch = FrameBatch(stream_id=stream_id, epoch=epoch, arena=arena.payload, **columns)
+        gaps = tuple(
+            TimedGap(Gap(stream_id, gap_epoch, first_seq, count, reason), before_row, time_ns)
+            for gap_epoch, first_seq, count, reason, before_row, time_ns in arena.gaps
+        )
+        return cls(stream_id, epoch, batch, gaps)
+
     @property
-    def rows(self) -> int:
+    def row_count(self) -> int:
+        """Number of rows; 0 if there are only gaps."""
         return 0 if self.batch is None else len(self.batch)
 
     @property
-    def nbytes(self) -> int:
-        return 0 if self.batch is None else self.batch.packed_bytes
-
-    @property
     def newest_ns(self) -> int:
-        """When the last of it came, by the time of day."""
-        times = [one.time_ns for one in self.gaps]
+        """Wall-clock time at which the newest row or gap was received."""
+        times = [timed.time_ns for timed in self.gaps]
         if self.batch is not None:
             times.append(int(self.batch.receive_time_ns[-1]))
         return max(times, default=0)
 
     def since(self, time_ns: int) -> ArenaRows | None:
-        """What of it came at that time or later; None if nothing did."""
+        """The rows and gaps received at that time or later; None if there are none."""
         if self.batch is None:
-            kept = tuple(one for one in self.gaps if one.time_ns >= time_ns)
+            kept = tuple(timed for timed in self.gaps if timed.time_ns >= time_ns)
             return ArenaRows(self.stream_id, self.epoch, None, kept) if kept else None
         times = self.batch.receive_time_ns
-        # The time of day may jump: what counts is the first row from which on all are young enough.
+        # The wall clock may be set back, so times need not grow: cut behind the last row that is too old.
         old = np.flatnonzero(times < time_ns)
         return self.from_row(int(old[-1]) + 1 if len(old) else 0, time_ns)
 
     def from_row(self, row: int, time_ns: int | None = None) -> ArenaRows | None:
-        """Without the first rows, and what is missing before them."""
+        """The rows from `row` on and the gaps between them.
+
+        A gap directly before `row` is kept unless it was detected before `time_ns`.
+        """
         if self.batch is None or row <= 0:
             return self
         kept = tuple(
-            TimedGap(one.gap, one.before_row - row, one.time_ns)
-            for one in self.gaps
-            if one.before_row > row or (one.before_row == row and (time_ns is None or one.time_ns >= time_ns))
+            TimedGap(timed.gap, timed.before_row - row, timed.time_ns)
+            for timed in self.gaps
+            if timed.before_row > row
+            or (timed.before_row == row and (time_ns is None or timed.time_ns >= time_ns))
         )
         batch = self.batch.rows(row, len(self.batch)) if row < len(self.batch) else None
         return ArenaRows(self.stream_id, self.epoch, batch, kept) if batch is not None or kept else None
 
     def up_to_row(self, row: int) -> ArenaRows | None:
-        """The first rows, and what is missing before the last of them."""
+        """The rows before `row` and the gaps before the last of them."""
         if self.batch is None or row >= len(self.batch):
             return self
-        kept = tuple(one for one in self.gaps if one.before_row < row)
+        kept = tuple(timed for timed in self.gaps if timed.before_row < row)
         batch = self.batch.rows(0, row) if row > 0 else None
         return ArenaRows(self.stream_id, self.epoch, batch, kept) if batch is not None or kept else None
-
-
-def rows_from_arena(arena: _native.Arena) -> ArenaRows:
-    """A view of an arena, which it keeps alive."""
-    stream_id, epoch = arena.stream_id, arena.epoch
-    batch = None
-    if len(arena):
-        table = arena.rows.view(ROW)
-        columns = {name: table[name] for name in _COLUMNS}
-        batch = FrameBatch(stream_id=stream_id, epoch=epoch, arena=arena.payload, **columns)
-    gaps = tuple(
-        TimedGap(Gap(stream_id, of_epoch, first_seq, count, reason), before_row, time_ns)
-        for of_epoch, first_seq, count, reason, before_row, time_ns in arena.gaps
-    )
-    return ArenaRows(stream_id, epoch, batch, gaps)

@@ -1,4 +1,4 @@
-"""What a recorder can be told by file, environment and flags: `[recorder]`."""
+"""The recorder's settings: table `[recorder]` of the configuration file, environment and flags."""
 
 from __future__ import annotations
 
@@ -7,79 +7,83 @@ from pathlib import Path
 from typing import Final
 
 from ..runtime.config import DurationNs, SizeBytes, parse_duration, setting, settings
-from ..runtime.config.units import parse_size
+from ..units import parse_size
 
 MAX_STREAM_ID: Final = 0xFFFF_FFFE
-_SMALLEST_BUFFER: Final = 1 << 20
+_MIN_BUFFER_BYTES: Final = 1 << 20
 
 
 def _streams_fault(streams: tuple[int, ...]) -> str | None:
-    wrong = [one for one in streams if not 0 < one <= MAX_STREAM_ID]
-    if wrong:
-        return f"{wrong[0]} is no stream id; use 1 to {MAX_STREAM_ID}"
+    invalid = [stream_id for stream_id in streams if not 0 < stream_id <= MAX_STREAM_ID]
+    if invalid:
+        return f"{invalid[0]} is not a stream id; use 1 to {MAX_STREAM_ID}"
     if len(set(streams)) < len(streams):
-        return "a stream is there twice"
+        return "a stream id is listed twice"
     return None
 
 
 @settings("recorder")
 class RecorderSettings:
-    """The recorder: streams to disk, every sequence accounted for."""
+    """The recorder: writes streams to disk and accounts for every sequence."""
 
     out: Path | None = setting(
-        "The directory of the recording; one that is there is gone on with.", default=None, flag="--out"
+        "Directory of the recording. An existing recording is continued.", default=None, flag="--out"
     )
     streams: tuple[int, ...] = setting(
-        "Streams to record, by id.", default=(), flag="--stream", check=_streams_fault
+        "Ids of the streams to record.", default=(), flag="--stream", check=_streams_fault
     )
-    all: bool = setting("Records every stream that is announced, now or later.", default=False, flag="--all")
+    all: bool = setting("Record every announced stream, now or later.", default=False, flag="--all")
     instance: str = setting(
-        "What it is called as a service, where there are several: `service:recorder:<instance>`.",
+        "Instance name of the service, if there are several: `service:recorder:<instance>`.",
         default="",
         flag="--instance",
     )
     buffer_bytes: SizeBytes = setting(
-        "Memory for frames that wait for the disk, reserved at the start. When it is full, frames are lost, "
+        "Memory for frames that wait for the disk, reserved at the start. Frames that do not fit are dropped "
         "and counted.",
         default=parse_size("256MiB"),
-        minimum=_SMALLEST_BUFFER,
+        minimum=_MIN_BUFFER_BYTES,
         flag="--buffer",
     )
     rotate_bytes: SizeBytes = setting(
-        "A segment of this size is ended.", default=parse_size("256MiB"), minimum=1, flag="--rotate-bytes"
+        "Size at which a segment is sealed and the next segment begins.",
+        default=parse_size("256MiB"),
+        minimum=1,
+        flag="--rotate-bytes",
     )
     rotate_time_ns: DurationNs = setting(
-        "A segment of this age is ended.",
+        "Age at which a segment is sealed and the next segment begins.",
         default=parse_duration("60s"),
         minimum=parse_duration("10ms"),
         flag="--rotate-time",
     )
     sync_ns: DurationNs = setting(
-        "What was received is on the disk within this time, unless the disk is slower.",
+        "Time within which a received frame is on the disk, unless the disk is slower.",
         default=parse_duration("200ms"),
         minimum=parse_duration("1ms"),
     )
     pre_trigger_ns: DurationNs | None = setting(
-        "Keeps the last while in memory and writes it when triggered. None: writes all there is.",
+        "Keep the frames of this time in memory and write them on a trigger. None: write every frame.",
         default=None,
         minimum=parse_duration("1ms"),
         flag="--pre-trigger",
     )
     retain_bytes: SizeBytes | None = setting(
-        "The recording is kept at most this large: the oldest segments go. None: nothing goes.",
+        "Maximum size of the recording: the oldest segments are removed. None: no limit.",
         default=None,
         flag="--retain-bytes",
     )
     retain_age_ns: DurationNs | None = setting(
-        "Segments whose newest frame is older than this go. None: nothing goes.",
+        "Segments whose newest frame is older than this are removed. None: no limit.",
         default=None,
         flag="--retain-age",
     )
     keep_free_bytes: SizeBytes = setting(
-        "Writing stops while the disk has less room than this, and goes on when there is twice as much.",
+        "Writing stops while the disk has less free space than this, and resumes at twice as much.",
         default=parse_size("64MiB"),
     )
 
     def check(self) -> Iterator[tuple[str, str]]:
+        """Faults of settings that are valid by themselves, as (setting, fault)."""
         if self.all and self.streams:
-            yield "all", "records every stream, so there is no need to name some"
+            yield "all", "records every stream; leave `streams` empty"

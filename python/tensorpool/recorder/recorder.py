@@ -1,4 +1,4 @@
-"""`Recorder`: a recording that is being made, as programs and the command line hold it."""
+"""`Recorder`: the handle of a running recording, for programs and for the command line."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from .service import RecorderService
 from .state import RecorderStats
 
 _LOG = logging.getLogger(__name__)
-_recording: set[Recorder] = set()
+_open_recorders: set[Recorder] = set()
 
 
 class _NoIdle(IdleStrategy):
-    """A turn waits for arenas itself."""
+    """No wait between duty cycles: the agent waits for arenas inside of them."""
 
     def idle(self, work: int) -> None:
-        pass
+        """Return at once."""
 
 
 class Recorder:
-    """Records until closed. Make one with `tensorpool.record(...)` or `context.record(...)`.
+    """A running recorder. Create it with `tensorpool.record(...)` or `context.record(...)`.
 
     with tp.record("recording", streams=[10000]) as recorder:
         ...
@@ -50,7 +50,7 @@ class Recorder:
         owns_context: bool = False,
         readiness: Readiness | None = None,
     ) -> None:
-        """`serve`: others can steer it as `service:recorder`."""
+        """`serve`: publish `service:recorder`, through which other programs can control the recorder."""
         self._closing = ExitStack()
         if owns_context:
             self._closing.callback(context.close)
@@ -63,7 +63,7 @@ class Recorder:
             except BaseException:
                 self._agent.on_close()
                 raise
-            # Last in, first out: the service, then the recording, then the connection.
+            # Closed in reverse order: the service, then the recording, then the context.
             self._closing.callback(self._runner.close)
             if serve:
                 service = RecorderService(self._agent, instance=settings.instance or None)
@@ -71,7 +71,7 @@ class Recorder:
         except BaseException:
             self._closing.close()
             raise
-        _recording.add(self)
+        _open_recorders.add(self)
 
     @property
     def root(self) -> str:
@@ -80,60 +80,60 @@ class Recorder:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the number of frames that was asked for is written."""
+        """Whether the requested number of frames is written."""
         return self._agent.is_finished
 
     def mapped(self) -> dict[int, int | None]:
-        """The epoch of each stream that it reads at the moment; None while its producer was not heard."""
+        """The mapped epoch of each recorded stream; None while no announce of its producer was received."""
         return self._agent.mapped()
 
     @property
     def recovered(self) -> list[RecoveredSegment]:
-        """What an earlier recorder had left open, and what of it was torn."""
+        """Segments that an earlier recorder left open, and the bytes of them that were torn."""
         return self._agent.recovered
 
     def start(self) -> None:
-        """Goes on after `stop`; what came meanwhile is a gap of the reason `not_recording`."""
-        self._agent.ask(self._agent.start)
+        """Continue after `stop`; frames published in between are a gap with the reason `not_recording`."""
+        self._agent.call(self._agent.start)
 
     def stop(self) -> None:
-        """Writes and seals what is there, and lets go of the streams until `start`."""
-        self._agent.ask(self._agent.stop)
+        """Write all received frames, seal the segments and close the streams until `start`."""
+        self._agent.call(self._agent.stop)
 
     def rotate(self) -> None:
-        """Ends the open segments; the next frame of each stream begins a new one."""
-        self._agent.ask(self._agent.rotate)
+        """Seal the open segments; the next frame of each stream begins a new segment."""
+        self._agent.call(self._agent.rotate)
 
     def mark(self, label: str, *, stream_id: int | None = None) -> None:
-        """Puts a label at this moment."""
-        self._agent.ask(lambda: self._agent.mark(label, stream_id))
+        """Write a label with the current time, for one stream or for all."""
+        self._agent.call(lambda: self._agent.mark(label, stream_id))
 
     def trigger(self, seconds: float | None = None) -> None:
-        """Writes what is kept of the past and what comes, for `seconds` or for good."""
+        """Write the pre-trigger buffer and all frames from now on, for `seconds` or without end."""
         for_ns = None if seconds is None else int(seconds * 1e9)
-        self._agent.ask(lambda: self._agent.trigger(for_ns))
+        self._agent.call(lambda: self._agent.trigger(for_ns))
 
     def stats(self) -> RecorderStats:
-        """How it is doing, a quarter of a second ago at most."""
-        self._agent.check_home()
+        """State, counts and rates; at most a quarter of a second old."""
+        self._agent.check_process()
         return self._agent.stats
 
     def ledger(self) -> list[RecordingLedger]:
-        """What was written since the start, by stream and epoch: span = rows + gaps."""
+        """The ledger since the start, by stream and epoch: span = rows + gaps."""
         if self._is_closed:
             return self._agent.ledgers()
         try:
-            return self._agent.ask(self._agent.ledgers)
+            return self._agent.call(self._agent.ledgers)
         except ClosedError:
             return self._agent.ledgers()
 
     def close(self) -> None:
-        """Writes everything that is there, seals it, and lets go. Raises what the disk said, if it did."""
+        """Write all received frames, seal the segments, close the streams. Raises a failed write."""
         if self._is_closed:
             return
-        self._agent.check_home()
+        self._agent.check_process()
         self._is_closed = True
-        _recording.discard(self)
+        _open_recorders.discard(self)
         self._closing.close()
 
     def __enter__(self) -> Self:
@@ -145,27 +145,29 @@ class Recorder:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # In a forked child the block belongs to the parent: there is nothing to close.
+        # In a forked child the recorder belongs to the parent: there is nothing to close.
         with suppress(ForkedError):
             try:
                 self.close()
             except Exception:
-                # The error that ended the block says more than what closing made of it.
+                # The error that ended the block is the cause; an error of closing would hide it.
                 if exc is None:
                     raise
-                _LOG.exception("the recorder could not be closed in good order")
+                _LOG.exception("closing the recorder failed")
 
 
 @atexit.register
 def _close_all() -> None:
-    """A program that ends without closing seals what it has: before its contexts are closed, which were there
-    first."""
-    for recorder in list(_recording):
+    """Close recorders at exit, so that their segments are sealed.
+
+    Contexts register earlier and are therefore closed later.
+    """
+    for recorder in list(_open_recorders):
         try:
             recorder.close()
         except Exception:
-            _LOG.exception("the recorder could not be closed in good order")
+            _LOG.exception("closing the recorder failed")
 
 
-# A forked child has nothing to close at its exit: all of it is the parent's.
-os.register_at_fork(after_in_child=_recording.clear)
+# A forked child has nothing to close at its exit: all recorders belong to the parent.
+os.register_at_fork(after_in_child=_open_recorders.clear)

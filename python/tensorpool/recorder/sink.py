@@ -1,4 +1,7 @@
-"""From pieces to the disk: what is to be written, in order, whatever the disk says. One thread owns it."""
+"""The recorder's output: writes rows, gaps and messages in order, and waits while the disk is full.
+
+The agent's thread owns the sink.
+"""
 
 from __future__ import annotations
 
@@ -15,34 +18,36 @@ from ..clock import Clock
 from ..errors import DiskFull, InvalidFrames, RecordingError, WriteFailed
 from ..recording import Gap, RecordingLedger, RecordingWriter, RecoveredSegment, WriterLimits
 from .arena import ArenaRows
-from .ledger import StreamLedger, rows_as_gaps
+from .ledger import ResumePosition, StreamLedger, rows_as_gaps
 from .messages import MessageRow
 from .state import DiskSpace
 
 _LOG = logging.getLogger(__name__)
 
-_MOST_NOTED: Final = 10_000
+# Messages are small, but the writer keeps them in memory while the disk is full.
+_MAX_MESSAGES_WHILE_FULL: Final = 10_000
 DISK_FULL: Final = "disk_full"
+"""Gap reason of frames that the disk had no space for."""
 UNFIT: Final = "unfit"
-"""The writer refused it: a frame that no row can hold."""
+"""Gap reason of frames that the writer rejected because no row can hold them."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
-    """One thing to write. It stays first in line until it is done."""
+class _WriteStep:
+    """Rows with their gaps, or one gap. A step stays first in the queue until it is written."""
 
-    piece: ArenaRows | None
+    arena_rows: ArenaRows | None
     gaps: tuple[Gap, ...]
 
 
 def free_bytes(path: Path) -> int:
-    """What the filesystem has left for us."""
+    """Free bytes of the file system for unprivileged users."""
     stat = os.statvfs(path)
     return stat.f_bavail * stat.f_frsize
 
 
 class Sink:
-    """Writes pieces to a recording, and keeps the account of every stream."""
+    """Writes arena rows to a recording and keeps the ledger of every stream."""
 
     def __init__(
         self,
@@ -51,106 +56,109 @@ class Sink:
         limits: WriterLimits,
         keep_free_bytes: int,
         clock: Clock,
-        on_disk: Callable[[bool], None],
+        on_disk_change: Callable[[bool], None],
         free: Callable[[Path], int] = free_bytes,
     ) -> None:
-        """`on_disk` hears whether the disk takes what it is given, each time that changes."""
+        """`on_disk_change` is called with whether the disk can be written to, each time that changes."""
         self.root = root
         self.disk = DiskSpace(keep_free_bytes=keep_free_bytes)
         self.writer = RecordingWriter(root, limits=limits, holder="recorder", clock=clock)
         self.payload_bytes = 0
         self.free_bytes = 0
-        # What is shown before the first look at the disk is true as well.
+        # The first stats precede the first check of the disk.
         with suppress(OSError):
             self.free_bytes = free(root)
-        # The first table takes a quarter of a second, for what Arrow imports then: not with frames waiting.
+        # The first table takes a quarter of a second, in which Arrow is imported: no frames wait yet.
         with suppress(RecordingError):
             self.writer.flush()
         self._clock = clock
-        self._on_disk = on_disk
+        self._on_disk_change = on_disk_change
         self._free = free
-        self._accounts: dict[int, StreamLedger] = {}
-        # The same with what is in line: that is where the next piece follows.
+        self._ledgers: dict[int, StreamLedger] = {}
+        # Ledgers that include the queue: they give the next expected sequence.
         self._planned: dict[int, StreamLedger] = {}
-        self._steps: deque[_Step] = deque()
-        self._told_recovered = 0
-        self._noted = 0
+        self._steps: deque[_WriteStep] = deque()
+        self._logged_recovered = 0
+        self._messages_while_full = 0
 
-    # --- streams and their accounts
+    # --- streams and their ledgers
 
-    def open_stream(self, stream_id: int) -> tuple[int, int] | None:
-        """Takes the stream's lock; gives the epoch and sequence behind which it goes on."""
+    def open_stream(self, stream_id: int) -> ResumePosition | None:
+        """Lock the stream in the recording; returns where an earlier recorder ended."""
         position = self.writer.position(stream_id)
-        for one in self.writer.recovered[self._told_recovered :]:
-            _LOG.warning("what an earlier recorder left open was sealed: %s", one)
-        self._told_recovered = len(self.writer.recovered)
-        self._accounts.setdefault(stream_id, StreamLedger(stream_id, position))
-        self._planned.setdefault(stream_id, StreamLedger(stream_id, position))
-        return position
+        resume = None if position is None else ResumePosition(*position)
+        for segment in self.writer.recovered[self._logged_recovered :]:
+            _LOG.warning("sealed a segment that an earlier recorder left open: %s", segment)
+        self._logged_recovered = len(self.writer.recovered)
+        self._ledgers.setdefault(stream_id, StreamLedger(stream_id, resume))
+        self._planned.setdefault(stream_id, StreamLedger(stream_id, resume))
+        return resume
 
     @property
     def recovered(self) -> list[RecoveredSegment]:
+        """Segments that an earlier recorder left open and that this recorder has sealed."""
         return self.writer.recovered
 
     @property
     def rows(self) -> int:
-        return sum(one.rows for one in self._accounts.values())
+        """Written rows of all streams."""
+        return sum(ledger.rows for ledger in self._ledgers.values())
 
     def gaps(self) -> Counter[str]:
+        """Missing sequences of all streams, by reason."""
         total: Counter[str] = Counter()
-        for one in list(self._accounts.values()):
-            total.update(one.gaps)
+        for ledger in list(self._ledgers.values()):
+            total.update(ledger.gaps)
         return total
 
     def ledgers(self) -> list[RecordingLedger]:
-        accounts = sorted(self._accounts.items())
-        return [ledger for _, account in accounts for ledger in account.ledgers()]
+        """One ledger per stream and epoch, in order."""
+        return [epoch for _, stream in sorted(self._ledgers.items()) for epoch in stream.ledgers()]
 
-    # --- pieces
-
-    @property
-    def waiting(self) -> int:
-        return len(self._steps)
+    # --- rows and gaps
 
     @property
-    def waiting_rows(self) -> int:
-        return sum(step.piece.rows for step in self._steps if step.piece is not None)
+    def pending_rows(self) -> int:
+        """Rows in the queue."""
+        return sum(step.arena_rows.row_count for step in self._steps if step.arena_rows is not None)
 
-    def put(self, piece: ArenaRows, *, hole_reason: str | None = None) -> None:
-        """Puts a piece in line. `hole_reason`: why what lies between it and the one before is not there."""
-        planned = self._planned[piece.stream_id]
-        hole = None if hole_reason is None else planned.hole_before(piece, hole_reason)
-        before = [one.gap for one in piece.gaps if one.gap.epoch != piece.epoch]
-        own = [*([hole] if hole else []), *(one.gap for one in piece.gaps if one.gap.epoch == piece.epoch)]
-        planned.add(piece, [*before, *own])
-        self._steps.extend(_Step(None, (gap,)) for gap in before)
-        if piece.batch is not None:
-            self._steps.append(_Step(piece, tuple(own)))
+    def enqueue(self, arena_rows: ArenaRows, *, gap_reason: str | None = None) -> None:
+        """Append rows to the queue. `gap_reason`: why the sequences since the previous rows are missing."""
+        planned = self._planned[arena_rows.stream_id]
+        skipped = None if gap_reason is None else planned.gap_before(arena_rows, gap_reason)
+        other_epochs = [timed.gap for timed in arena_rows.gaps if timed.gap.epoch != arena_rows.epoch]
+        same_epoch = [timed.gap for timed in arena_rows.gaps if timed.gap.epoch == arena_rows.epoch]
+        if skipped is not None:
+            same_epoch.insert(0, skipped)
+        planned.add(arena_rows, [*other_epochs, *same_epoch])
+        self._steps.extend(_WriteStep(None, (gap,)) for gap in other_epochs)
+        if arena_rows.batch is not None:
+            self._steps.append(_WriteStep(arena_rows, tuple(same_epoch)))
         else:
-            self._steps.extend(_Step(None, (gap,)) for gap in own)
+            self._steps.extend(_WriteStep(None, (gap,)) for gap in same_epoch)
 
-    def work(self, *, may_wait: bool = False) -> bool:
-        """Writes what is in line. False if the disk does not take it: the rest stays in line.
+    def write_pending(self, *, check_disk_now: bool = False) -> bool:
+        """Write the queue; False if the disk is full and steps remain in the queue.
 
-        `may_wait`: also where there was no room a moment ago.
+        `check_disk_now`: check a full disk again even if the next check is not due.
         """
-        self._look(at_once=may_wait and not self.disk.is_good)
-        while self._steps and self.disk.is_good:
+        self._check_disk(at_once=check_disk_now and not self.disk.is_writable)
+        while self._steps and self.disk.is_writable:
             step = self._steps.popleft()
             try:
                 self._write(step)
             except InvalidFrames as error:
-                self._refuse(step, error)
+                self._on_invalid_frames(step, error)
             except (WriteFailed, RecordingError) as error:
                 self._steps.appendleft(step)
-                self._failed(step, error)
+                self._on_write_error(step, error)
         return not self._steps
 
-    def _write(self, step: _Step) -> None:
-        if step.piece is not None and step.piece.batch is not None:
-            self.writer.write_batch(step.piece.batch, step.gaps)
-            self._accounts[step.piece.stream_id].add(step.piece, step.gaps)
-            self.payload_bytes += int(step.piece.batch.payload_bytes.sum())
+    def _write(self, step: _WriteStep) -> None:
+        if step.arena_rows is not None and step.arena_rows.batch is not None:
+            self.writer.write_batch(step.arena_rows.batch, step.gaps)
+            self._ledgers[step.arena_rows.stream_id].add(step.arena_rows, step.gaps)
+            self.payload_bytes += int(step.arena_rows.batch.payload_bytes.sum())
             return
         for gap in step.gaps:
             self._write_gap(gap)
@@ -160,69 +168,68 @@ class Sink:
             stream_id=gap.stream_id, epoch=gap.epoch, first_seq=gap.first_seq, count=gap.count,
             reason=gap.reason,
         )  # fmt: skip
-        self._accounts[gap.stream_id].add_gap(gap)
+        self._ledgers[gap.stream_id].add_gap(gap)
 
-    def _refuse(self, step: _Step, error: InvalidFrames) -> None:
-        """Not to be written, ever: counted instead. What cannot even be counted shows in the ledger."""
-        _LOG.error("some frames were refused: %s", error)
-        if step.piece is not None:
-            self._steps.extendleft(_Step(None, (gap,)) for gap in reversed(self._as_gaps(step, UNFIT)))
+    def _on_invalid_frames(self, step: _WriteStep, error: InvalidFrames) -> None:
+        """Replace rows that can never be written by gaps. A gap that is invalid too unbalances the ledger."""
+        _LOG.error("the writer rejected frames: %s", error)
+        if step.arena_rows is not None:
+            self._steps.extendleft(_WriteStep(None, (gap,)) for gap in reversed(self._as_gaps(step, UNFIT)))
 
     @staticmethod
-    def _as_gaps(step: _Step, reason: str) -> list[Gap]:
-        """What is left to tell of a step that is not written; gaps of other epochs were steps before it."""
-        rows = [] if step.piece is None else rows_as_gaps(step.piece, reason)
+    def _as_gaps(step: _WriteStep, reason: str) -> list[Gap]:
+        """The gaps that replace a step; gaps of other epochs are separate steps."""
+        rows = [] if step.arena_rows is None else rows_as_gaps(step.arena_rows, reason)
         return sorted([*rows, *step.gaps])
 
-    def _failed(self, step: _Step, error: RecordingError) -> None:
+    def _on_write_error(self, step: _WriteStep, error: RecordingError) -> None:
         now_ns = self._clock.monotonic_ns()
-        if not isinstance(error, DiskFull) and step.piece is not None:
-            # The segment may be unusable from here on: the next one is another file.
+        if not isinstance(error, DiskFull) and step.arena_rows is not None:
+            # The segment may be damaged: continue in a new file.
             try:
-                self.writer.rotate(step.piece.stream_id)
-            except RecordingError as more:
-                _LOG.error("%s", more)
-        if self.disk.failed(now_ns, str(error)):
-            _LOG.error("nothing is written until there is room: %s", error)
-            self._on_disk(False)
+                self.writer.rotate(step.arena_rows.stream_id)
+            except RecordingError as rotate_error:
+                _LOG.error("%s", rotate_error)
+        if self.disk.on_failure(now_ns, str(error)):
+            _LOG.error("writing stops until the disk has space: %s", error)
+            self._on_disk_change(False)
 
-    def _look(self, *, at_once: bool = False) -> None:
+    def _check_disk(self, *, at_once: bool = False) -> None:
         now_ns = self._clock.monotonic_ns()
-        if not at_once and not self.disk.wants_look(now_ns):
+        if not at_once and not self.disk.is_check_due(now_ns):
             return
         try:
             self.free_bytes = self._free(self.root)
         except OSError as error:
-            if self.disk.failed(now_ns, str(error)):
-                self._on_disk(False)
+            if self.disk.on_failure(now_ns, str(error)):
+                self._on_disk_change(False)
             return
-        if self.disk.looked(now_ns, self.free_bytes):
-            if self.disk.is_good:
-                _LOG.warning("there is room again: writing goes on")
+        if self.disk.on_check(now_ns, self.free_bytes):
+            if self.disk.is_writable:
+                _LOG.warning("the disk has space again: writing resumes")
             else:
-                _LOG.error("nothing is written until there is room: %s", self.disk.problem)
-            self._on_disk(self.disk.is_good)
+                _LOG.error("writing stops until the disk has space: %s", self.disk.problem)
+            self._on_disk_change(self.disk.is_writable)
 
-    # --- words, and the end
+    # --- messages, and the end
 
-    def note(self, note: MessageRow) -> None:
-        """Keeps words about a stream. While the disk takes nothing they wait in memory: so only a few."""
-        self._noted = 0 if self.disk.is_good else self._noted + 1
-        if self._noted > _MOST_NOTED:
+    def write_message(self, row: MessageRow) -> None:
+        """Write a message about a stream. While the disk is full only a bounded number is kept in memory."""
+        self._messages_while_full = 0 if self.disk.is_writable else self._messages_while_full + 1
+        if self._messages_while_full > _MAX_MESSAGES_WHILE_FULL:
             return
-        self.writer.note(
-            note.table, note.message, stream_id=note.stream_id, epoch=note.epoch,
-            meta_version=note.meta_version,
-        )  # fmt: skip
+        self.writer.add_message(
+            row.table, row.message, stream_id=row.stream_id, epoch=row.epoch, meta_version=row.meta_version
+        )
 
     def close(self) -> None:
-        """Writes what is in line; what the disk does not take is counted as lost. Seals everything."""
-        if not self.work(may_wait=True):
+        """Write the queue and seal the segments. Rows that the disk has no space for become gaps."""
+        if not self.write_pending(check_disk_now=True):
             lost = [gap for step in self._steps for gap in self._as_gaps(step, DISK_FULL)]
             self._steps.clear()
             for gap in lost:
                 try:
                     self._write_gap(gap)
                 except RecordingError as error:
-                    _LOG.error("%s could not be counted: %s", gap, error)
+                    _LOG.error("the gap %s could not be written: %s", gap, error)
         self.writer.close()

@@ -1,6 +1,6 @@
-"""When a recorder writes: at once, when told, and not while the disk is full. Pure: time is handed in.
+"""The recorder's state: trigger gate, pre-trigger buffer, disk space, stats and rates.
 
-What a recorder shows of itself, and how fast it is. Pure.
+Pure: the caller passes the time.
 """
 
 from __future__ import annotations
@@ -13,33 +13,36 @@ from typing import Any, Final, Literal, NamedTuple
 from .arena import ArenaRows
 
 NOT_TRIGGERED: Final = "not_triggered"
-"""Frames between two triggers: they were there, and nobody wanted them."""
+"""Gap reason of frames that were received between two triggers and not written."""
+
+State = Literal["recording", "armed", "stopped", "disk_full", "closed"]
+"""armed: frames go to the pre-trigger buffer until a trigger."""
 
 
 class TriggerGate:
-    """Open: what comes is written. Shut: the last `keep_ns` are kept until someone pulls the trigger."""
+    """Open: frames are written. Closed: the frames of the last `keep_ns` are kept until a trigger."""
 
     def __init__(self, keep_ns: int | None) -> None:
+        """`keep_ns`: None for a gate that is always open."""
         self.keep_ns = keep_ns
         self._is_open = keep_ns is None
         self._until_ns: int | None = None
-        self.triggers = 0
 
     @property
     def is_open(self) -> bool:
+        """Whether frames are written."""
         return self._is_open
 
     def trigger(self, now_ns: int, for_ns: int | None = None) -> None:
-        """Opens, for good or for a while. While open it only ever stays open longer."""
+        """Open for `for_ns` or without end. A trigger never shortens the time of an earlier trigger."""
         was_open, self._is_open = self._is_open, True
-        self.triggers += 1
         if for_ns is None or self.keep_ns is None:
             self._until_ns = None
         elif not was_open or self._until_ns is not None:
             self._until_ns = max(self._until_ns or 0, now_ns + for_ns)
 
-    def shut_if_over(self, now_ns: int) -> bool:
-        """Whether its time is over just now."""
+    def close_if_expired(self, now_ns: int) -> bool:
+        """Close if the time of the trigger is over; True if this call has closed the gate."""
         if not self._is_open or self._until_ns is None or now_ns < self._until_ns:
             return False
         self._is_open, self._until_ns = False, None
@@ -47,111 +50,112 @@ class TriggerGate:
 
 
 class PreTriggerBuffer:
-    """The pieces of the last while, of all streams, in the order in which they came."""
+    """Rows of all streams of the last `keep_ns`, in the order of receipt."""
 
     def __init__(self, keep_ns: int) -> None:
         self._keep_ns = keep_ns
-        self._pieces: deque[ArenaRows] = deque()
+        self._rows: deque[ArenaRows] = deque()
 
     def __len__(self) -> int:
-        return len(self._pieces)
+        return len(self._rows)
 
-    def add(self, piece: ArenaRows) -> None:
-        self._pieces.append(piece)
+    def add(self, arena_rows: ArenaRows) -> None:
+        """Append rows."""
+        self._rows.append(arena_rows)
 
-    def forget(self, now_ns: int) -> int:
-        """Lets go of what is too old; gives how many."""
+    def evict_expired(self, now_ns: int) -> int:
+        """Remove arenas whose newest row is too old; returns their number."""
         count = 0
-        while self._pieces and self._pieces[0].newest_ns < now_ns - self._keep_ns:
-            self._pieces.popleft()
+        while self._rows and self._rows[0].newest_ns < now_ns - self._keep_ns:
+            self._rows.popleft()
             count += 1
         return count
 
-    def forget_oldest(self) -> bool:
-        """Lets go of one, young or not: its memory is needed."""
-        if self._pieces:
-            self._pieces.popleft()
+    def evict_oldest(self) -> bool:
+        """Remove the oldest arena because its memory is needed; False if there is none."""
+        if self._rows:
+            self._rows.popleft()
             return True
         return False
 
     def drain(self, now_ns: int) -> Iterator[ArenaRows]:
-        """Gives what is young enough, and keeps nothing."""
-        while self._pieces:
-            piece = self._pieces.popleft().since(now_ns - self._keep_ns)
-            if piece is not None:
-                yield piece
+        """Remove everything; yields the rows of the last `keep_ns`."""
+        while self._rows:
+            recent = self._rows.popleft().since(now_ns - self._keep_ns)
+            if recent is not None:
+                yield recent
 
 
 class DiskSpace:
-    """Whether there is room, by what the last look or the last write said. Looks again after a while."""
+    """Whether the disk can be written to, by the last check of its free space or the last failed write."""
 
     def __init__(self, *, keep_free_bytes: int, retry_ns: int = 1_000_000_000) -> None:
         self._keep_free_bytes = keep_free_bytes
         self._retry_ns = retry_ns
-        self._next_look_ns: int | None = None
+        self._next_check_ns: int | None = None
         self.problem: str | None = None
-        """Why nothing is written at the moment."""
+        """Why nothing is written; None while the disk can be written to."""
 
     @property
-    def is_good(self) -> bool:
+    def is_writable(self) -> bool:
+        """Whether the disk can be written to."""
         return self.problem is None
 
-    def wants_look(self, now_ns: int) -> bool:
-        return self._next_look_ns is None or now_ns >= self._next_look_ns
+    def is_check_due(self, now_ns: int) -> bool:
+        """Whether the free space has to be checked again."""
+        return self._next_check_ns is None or now_ns >= self._next_check_ns
 
-    def looked(self, now_ns: int, free_bytes: int) -> bool:
-        """What a look showed. True if that changes something.
+    def on_check(self, now_ns: int, free_bytes: int) -> bool:
+        """Update the state with the free space; True if `is_writable` changed.
 
-        It takes twice the room to begin again: at the edge it would go on and off with every batch.
+        Writing resumes at twice the space at which it stops. Otherwise every batch could stop it again.
         """
-        self._next_look_ns = now_ns + self._retry_ns
-        needed = self._keep_free_bytes if self.is_good else 2 * self._keep_free_bytes
-        was = self.is_good
+        self._next_check_ns = now_ns + self._retry_ns
+        needed = self._keep_free_bytes if self.is_writable else 2 * self._keep_free_bytes
+        was_writable = self.is_writable
         if free_bytes < needed or free_bytes == 0:
-            if was:
-                self.problem = f"{free_bytes >> 20} MiB are left, and {needed >> 20} MiB are kept free"
+            if was_writable:
+                self.problem = f"the disk has {free_bytes >> 20} MiB left; {needed >> 20} MiB are kept free"
         else:
             self.problem = None
-        return was != self.is_good
+        return was_writable != self.is_writable
 
-    def failed(self, now_ns: int, problem: str) -> bool:
-        """A write came back with an error; True if that is news."""
-        self._next_look_ns = now_ns + self._retry_ns
-        was, self.problem = self.is_good, problem
-        return was
-
-
-State = Literal["recording", "armed", "stopped", "disk_full", "closed"]
-"""armed: keeps the last while, and waits for its trigger."""
+    def on_failure(self, now_ns: int, problem: str) -> bool:
+        """Update the state after a failed write or check; True if `is_writable` changed."""
+        self._next_check_ns = now_ns + self._retry_ns
+        was_writable, self.problem = self.is_writable, problem
+        return was_writable
 
 
 @dataclass(frozen=True, slots=True)
 class RecorderStats:
-    """A recorder at one moment."""
+    """State, counts and rates of a recorder at one moment."""
 
     state: State
     problem: str | None
-    """Why nothing is written, where something is wrong."""
+    """Why nothing is written; None if nothing is wrong."""
     seconds: float
     streams: tuple[int, ...]
     rows: int
     payload_bytes: int
     gaps: dict[str, int] = field(default_factory=dict)
-    """Sequences that are lost, by reason."""
+    """Missing sequences, by reason."""
     rows_per_s: float = 0.0
     bytes_per_s: float = 0.0
     backlog_bytes: int = 0
-    """Memory in use for frames that are not on their way to the disk yet."""
+    """Bytes of the buffer in use for frames that wait for the disk."""
     buffer_bytes: int = 0
     disk_free_bytes: int = 0
     strays: int = 0
-    """Frames that were told twice, or out of turn: they belong to no account."""
+    """Frames announced twice or out of order; no ledger counts them."""
 
     @property
     def lost(self) -> int:
+        """Missing sequences of all reasons."""
         return sum(self.gaps.values())
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
+        """The stats as JSON."""
         return {
             "state": self.state,
             "problem": self.problem,
@@ -170,26 +174,28 @@ class RecorderStats:
 
 
 class _Sample(NamedTuple):
-    at_ns: int
+    time_ns: int
     rows: int
     nbytes: int
 
 
 class RateMeter:
-    """Rows and bytes a second, over the last few seconds."""
+    """Rows and bytes per second, over the last `window_ns`."""
 
     def __init__(self, window_ns: int = 3_000_000_000) -> None:
         self._window_ns = window_ns
         self._samples: deque[_Sample] = deque()
 
-    def add(self, at_ns: int, rows: int, nbytes: int) -> None:
-        self._samples.append(_Sample(at_ns, rows, nbytes))
-        while len(self._samples) > 2 and at_ns - self._samples[1].at_ns >= self._window_ns:
+    def add(self, now_ns: int, rows: int, nbytes: int) -> None:
+        """Add a sample of the two counts."""
+        self._samples.append(_Sample(now_ns, rows, nbytes))
+        while len(self._samples) > 2 and now_ns - self._samples[1].time_ns >= self._window_ns:
             self._samples.popleft()
 
     def per_second(self) -> tuple[float, float]:
+        """Rows per second and bytes per second; zero until there are two samples."""
         if len(self._samples) < 2:
             return 0.0, 0.0
         first, last = self._samples[0], self._samples[-1]
-        seconds = max(last.at_ns - first.at_ns, 1) / 1e9
+        seconds = max(last.time_ns - first.time_ns, 1) / 1e9
         return (last.rows - first.rows) / seconds, (last.nbytes - first.nbytes) / seconds

@@ -1,111 +1,124 @@
-"""The streams that a recorder reads: a consumer each, and how it comes by them. Its agent owns them."""
+"""The streams of a recorder: one consumer per stream, opened by id or when an announce makes it known.
+
+The agent's thread owns them.
+"""
 
 from __future__ import annotations
 
 import logging
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final
+from typing import Final, NamedTuple
 
 from .. import _native
 from ..client import Consumer
 from ..context import Context
 from ..errors import TensorPoolError
+from .ledger import ResumePosition
 from .sink import Sink
 
 _LOG = logging.getLogger(__name__)
-_AGAIN_NS: Final = 5_000_000_000
-# More than one process can read; whoever announces more is kept from filling our memory.
-_MOST_STREAMS: Final = 10_000
-_Position = tuple[int, int] | None
+_RETRY_NS: Final = 5_000_000_000
+# More streams than a process can read. The limit bounds the memory that invented announces can fill.
+_MAX_STREAMS: Final = 10_000
+
+
+class _PendingConsumer(NamedTuple):
+    """A consumer that another thread is opening."""
+
+    position: ResumePosition | None
+    consumer: Future[Consumer]
 
 
 class RecordedStreams:
-    """Consumers that the native loop reads, by stream."""
+    """Consumers that the native loop reads, by stream id."""
 
     def __init__(self, context: Context, native: _native.Recorder, sink: Sink) -> None:
         self._context = context
         self._native = native
         self._sink = sink
         self._consumers: dict[int, Consumer] = {}
-        # Where all streams are wanted: those that were heard of, and when they are next asked for.
-        self._heard_of: dict[int, int] = {}
-        self._joining: dict[int, tuple[_Position, Future[Consumer]]] = {}
-        self._joiner: ThreadPoolExecutor | None = None
-        self._strays = 0
+        # Announced streams, and when each may be opened next. Only used if all streams are recorded.
+        self._discovered: dict[int, int] = {}
+        self._pending: dict[int, _PendingConsumer] = {}
+        self._opener: ThreadPoolExecutor | None = None
+        self._closed_strays = 0
 
     def __contains__(self, stream_id: int) -> bool:
-        return stream_id in self._consumers or stream_id in self._heard_of
+        return stream_id in self._consumers or stream_id in self._discovered
 
     @property
     def ids(self) -> tuple[int, ...]:
+        """Ids of the streams that are read, in order."""
         return tuple(sorted(self._consumers))
 
     def mapped(self) -> dict[int, int | None]:
-        """The epoch of each stream that is mapped. May be asked from any thread."""
+        """The mapped epoch of each stream, or None. May be called from any thread."""
         return {stream_id: consumer.epoch for stream_id, consumer in sorted(self._consumers.items())}
 
     @property
     def strays(self) -> int:
-        """Frames that were told twice or out of turn, also of streams that are read no more."""
+        """Frames announced twice or out of order, also of streams that are closed."""
         streams = self._native.stats()["streams"].values()
-        return self._strays + sum(int(one["strays"]) for one in streams)
+        return self._closed_strays + sum(int(stream["strays"]) for stream in streams)
 
     def open(self, stream_id: int) -> None:
-        """Reads a stream from here on."""
-        # What an earlier recorder left is looked at first, which takes its time: a consumer that nobody
-        # reads meanwhile would lose frames.
+        """Start to read a stream."""
+        # Recovery of an earlier recorder's segments can take long. It comes first, because a consumer that is
+        # not read meanwhile would lose frames.
         position = self._sink.open_stream(stream_id)
         self._add(stream_id, self._context.consumer(stream_id), position)
 
-    def _add(self, stream_id: int, consumer: Consumer, position: _Position) -> None:
+    def _add(self, stream_id: int, consumer: Consumer, position: ResumePosition | None) -> None:
         self._native.add(consumer, position)
         self._consumers[stream_id] = consumer
 
-    def let_go(self) -> None:
-        """Reads nothing any more. What was taken is handed over."""
+    def close_streams(self) -> None:
+        """Stop to read all streams. The native loop still hands over the frames that it has copied."""
         streams = self._native.stats()["streams"]
         for stream_id in self.ids:
-            self._strays += streams[stream_id]["strays"] if stream_id in streams else 0
+            self._closed_strays += streams[stream_id]["strays"] if stream_id in streams else 0
             self._native.remove(stream_id)
             self._consumers.pop(stream_id).close()
 
-    # --- streams that come by themselves
+    # --- announced streams
 
-    def hear_of(self, stream_id: int) -> None:
-        """A stream was announced, and all are wanted."""
-        if len(self._heard_of) < _MOST_STREAMS:
-            self._heard_of.setdefault(stream_id, 0)
+    def discover(self, stream_id: int) -> None:
+        """Remember an announced stream; `open_discovered` opens it."""
+        if len(self._discovered) < _MAX_STREAMS:
+            self._discovered.setdefault(stream_id, 0)
 
-    def join(self, now_ns: int) -> None:
-        """Takes up what was heard of. Getting a lease takes its time, so another thread asks for it."""
-        self._take_up()
-        for stream_id, not_before_ns in self._heard_of.items():
-            is_there = stream_id in self._consumers or stream_id in self._joining
-            if is_there or now_ns < not_before_ns:
+    def open_discovered(self, now_ns: int) -> None:
+        """Open announced streams. Another thread does it, because a lease can take long."""
+        self._add_opened()
+        for stream_id, not_before_ns in self._discovered.items():
+            is_known = stream_id in self._consumers or stream_id in self._pending
+            if is_known or now_ns < not_before_ns:
                 continue
-            self._heard_of[stream_id] = now_ns + _AGAIN_NS
+            self._discovered[stream_id] = now_ns + _RETRY_NS
             try:
                 position = self._sink.open_stream(stream_id)
             except TensorPoolError as error:
                 _LOG.error("stream %d is not recorded: %s", stream_id, error)
                 continue
-            if self._joiner is None:
-                self._joiner = ThreadPoolExecutor(1, "recorder-join")
-            asked = self._joiner.submit(self._context.consumer, stream_id)
-            self._joining[stream_id] = position, asked
+            if self._opener is None:
+                self._opener = ThreadPoolExecutor(1, "recorder-open")
+            consumer = self._opener.submit(self._context.consumer, stream_id)
+            self._pending[stream_id] = _PendingConsumer(position, consumer)
 
-    def _take_up(self) -> None:
-        for stream_id in [stream_id for stream_id, (_, one) in self._joining.items() if one.done()]:
-            position, joined = self._joining.pop(stream_id)
+    def _add_opened(self) -> None:
+        opened = [stream_id for stream_id, pending in self._pending.items() if pending.consumer.done()]
+        for stream_id in opened:
+            position, consumer = self._pending.pop(stream_id)
             try:
-                self._add(stream_id, joined.result(), position)
+                self._add(stream_id, consumer.result(), position)
             except TensorPoolError as error:
                 _LOG.error("stream %d is not recorded: %s", stream_id, error)
 
     def close(self) -> None:
-        if self._joiner is not None:
-            self._joiner.shutdown(cancel_futures=True)
-        self.let_go()
-        for _, one in self._joining.values():
-            if one.done() and not one.cancelled() and one.exception() is None:
-                one.result().close()
+        """Close all consumers, also those that are being opened."""
+        if self._opener is not None:
+            self._opener.shutdown(cancel_futures=True)
+        self.close_streams()
+        for _, consumer in self._pending.values():
+            if consumer.done() and not consumer.cancelled() and consumer.exception() is None:
+                consumer.result().close()

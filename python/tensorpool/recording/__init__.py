@@ -1,4 +1,4 @@
-"""Recordings: tensors on disk as Arrow segments, without Aeron."""
+"""Recordings: frames on disk as Arrow segments. Reading and writing them needs no Aeron."""
 
 from .batch import NO_TIMESTAMP, NO_TRACE, FrameBatch
 from .copy import cut, merge

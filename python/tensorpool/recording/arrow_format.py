@@ -1,10 +1,10 @@
-"""Arrow IPC messages, as bytes in a file.
+"""Arrow schemas of frames and tables, and the bytes of Arrow IPC messages. Pure.
 
-Arrow encodes a batch's metadata (a flatbuffer) once, for a sample. For each batch to be written only the
-numbers in it are changed, in place. That gives what Arrow's own writer does not: buffers at multiples of
-64 bytes, payload bytes that nobody copies, and a checksum in each message. Any Arrow reader reads them.
-
-The columns of a frame's row, and those of the tables beside them.
+pyarrow encodes the metadata of a record batch (a flatbuffer) once, as a template. Each batch is a copy of the
+template with its own numbers, which are changed in place. The messages have three properties that pyarrow's
+IPC writer does not offer together: buffers at multiples of 64 bytes in the file, payload bytes that are never
+copied, and a checksum in each message. Any Arrow reader reads them. `docs/decisions/dependencies.md` has the
+measurements behind this choice.
 """
 
 from __future__ import annotations
@@ -20,25 +20,27 @@ from . import layout
 CONTINUATION: Final = b"\xff\xff\xff\xff"
 END_OF_STREAM: Final = CONTINUATION + b"\0\0\0\0"
 _PREFIX: Final = struct.Struct("<II")
+PREFIX_BYTES: Final = _PREFIX.size
 _I64: Final = struct.Struct("<q")
 _U32: Final = struct.Struct("<I")
 _I32: Final = struct.Struct("<i")
 _U16: Final = struct.Struct("<H")
 _RECORD_BATCH: Final = 3
 
-# The value under CHECK_KEY: the checksum, and how many bytes of the body it covers beside the metadata.
-# Its own eight digits count as zeros. Fixed width, so that it can be changed in place.
-_NO_CHECK: Final = b"00000000:000000000000"
+# The value under CHECK_KEY: the checksum, a colon, and the number of body bytes that it covers beside the
+# metadata. The checksum's own eight digits count as zeros. The width is fixed: the value changes in place.
+_EMPTY_CHECK: Final = b"00000000:000000000000"
 _CRC_DIGITS: Final = 8
 _ZEROS: Final = b"0" * _CRC_DIGITS
+_MAX_METADATA_KEYS: Final = 64
 
 
-class BadMessage(Exception):
-    """Bytes that are no message of ours, or a changed one."""
+class InvalidMessage(Exception):
+    """Bytes that are not a record batch message of a recording, or were changed."""
 
 
 class MessageOffsets(NamedTuple):
-    """Where in a record batch's metadata its numbers stand, and what they are now."""
+    """Positions of the numbers in a record batch's metadata, with the present size and row count."""
 
     body_bytes: int
     body_bytes_at: int
@@ -52,21 +54,21 @@ class MessageOffsets(NamedTuple):
 
 
 def find_offsets(metadata: memoryview | bytes | bytearray) -> MessageOffsets:
-    """Walks the flatbuffer of a record batch message. Whatever does not fit is a BadMessage."""
+    """Positions of the numbers in a record batch's flatbuffer. Raises InvalidMessage."""
     try:
         root = _U32.unpack_from(metadata, 0)[0]
         message = _fields(metadata, root, 5)
         if 0 in message[1:] or metadata[message[1]] != _RECORD_BATCH:
-            raise BadMessage("is no record batch with a checksum")
+            raise InvalidMessage("is not a record batch with a checksum")
         batch = _fields(metadata, _follow(metadata, message[2]), 4)
         if batch[3]:
-            raise BadMessage("is compressed")
+            raise InvalidMessage("is compressed")
         nodes = _follow(metadata, batch[1])
         buffers = _follow(metadata, batch[2])
         body_bytes = _I64.unpack_from(metadata, message[3])[0]
         rows = _I64.unpack_from(metadata, batch[0])[0] if batch[0] else 0
         if body_bytes < 0 or rows < 0:
-            raise BadMessage("has a negative size")
+            raise InvalidMessage("has a negative size")
         return MessageOffsets(
             body_bytes=body_bytes,
             body_bytes_at=message[3],
@@ -76,109 +78,105 @@ def find_offsets(metadata: memoryview | bytes | bytearray) -> MessageOffsets:
             node_count=_U32.unpack_from(metadata, nodes)[0],
             buffers_at=buffers + 4,
             buffer_count=_U32.unpack_from(metadata, buffers)[0],
-            check_at=_find_check(metadata, _follow(metadata, message[4])),
+            check_at=_find_checksum(metadata, _follow(metadata, message[4])),
         )
     except (struct.error, IndexError) as error:
-        raise BadMessage("has metadata that cannot be read") from error
+        raise InvalidMessage("has unreadable metadata") from error
 
 
 def _follow(data: memoryview | bytes | bytearray, at: int) -> int:
     if at == 0:
-        raise BadMessage("lacks a part")
+        raise InvalidMessage("has incomplete metadata")
     return at + int(_U32.unpack_from(data, at)[0])
 
 
 def _fields(data: memoryview | bytes | bytearray, table: int, count: int) -> list[int]:
-    """Positions of a table's first fields; 0 for those that are not there."""
+    """Positions of a flatbuffer table's first fields; 0 for absent fields."""
     vtable = table - _I32.unpack_from(data, table)[0]
     if vtable < 0:
-        raise BadMessage("has metadata that cannot be read")
+        raise InvalidMessage("has unreadable metadata")
     known = (_U16.unpack_from(data, vtable)[0] - 4) // 2
     offsets = [_U16.unpack_from(data, vtable + 4 + 2 * i)[0] if i < known else 0 for i in range(count)]
     return [table + offset if offset else 0 for offset in offsets]
 
 
-def _find_check(data: memoryview | bytes | bytearray, vector: int) -> int:
-    for i in range(min(_U32.unpack_from(data, vector)[0], 64)):
+def _find_checksum(data: memoryview | bytes | bytearray, vector: int) -> int:
+    for i in range(min(_U32.unpack_from(data, vector)[0], _MAX_METADATA_KEYS)):
         key, value = _fields(data, _follow(data, vector + 4 + 4 * i), 2)
         key, value = _follow(data, key), _follow(data, value)
         size = _U32.unpack_from(data, key)[0]
         if bytes(data[key + 4 : key + 4 + size]) == layout.CHECK_KEY:
-            if _U32.unpack_from(data, value)[0] != len(_NO_CHECK):
-                raise BadMessage("has a checksum of another form")
+            if _U32.unpack_from(data, value)[0] != len(_EMPTY_CHECK):
+                raise InvalidMessage("has a checksum of unknown format")
             return value + 4
-    raise BadMessage("has no checksum")
+    raise InvalidMessage("has no checksum")
 
 
 def schema_message(schema: pa.Schema) -> bytes:
-    """The first message of a stream, padded so that the next begins at a multiple of 64."""
-    return _framed(schema.serialize().to_pybytes()[_PREFIX.size :])
+    """The first message of a file, padded so that the next one begins at a multiple of 64 bytes."""
+    return _framed(schema.serialize().to_pybytes()[PREFIX_BYTES:])
 
 
 def _framed(metadata: bytes) -> bytes:
-    size = layout.aligned(_PREFIX.size + len(metadata)) - _PREFIX.size
+    size = layout.aligned(PREFIX_BYTES + len(metadata)) - PREFIX_BYTES
     return CONTINUATION + _U32.pack(size) + metadata.ljust(size, b"\0")
 
 
-def sample_message(batch: pa.RecordBatch) -> bytes:
-    """Prefix and metadata of a batch as Arrow encodes it, with room for a checksum."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch, custom_metadata={layout.CHECK_KEY: _NO_CHECK})
-    reader = pa.BufferReader(sink.getvalue())
-    pa.ipc.read_message(reader)
-    return _framed(pa.ipc.read_message(reader).metadata.to_pybytes())
+def template_message(batch: pa.RecordBatch) -> bytes:
+    """Prefix and metadata of a batch as pyarrow encodes it, with an empty checksum."""
+    return _framed(_ipc_message(batch).metadata.to_pybytes())
 
 
-def seal_check(message: bytearray, check_at: int, body: memoryview, covered: int) -> None:
-    """Puts the checksum over metadata and the first `covered` bytes of the body where it belongs."""
-    at = _PREFIX.size + check_at
-    message[at : at + len(_NO_CHECK)] = b"%s:%012x" % (_ZEROS, covered)
-    crc = _native.crc32c(body[:covered], _native.crc32c(memoryview(message)[_PREFIX.size :]))
-    message[at : at + _CRC_DIGITS] = b"%08x" % crc
-
-
-def check(metadata: memoryview, check_at: int, body: memoryview) -> None:
-    """Raises BadMessage unless metadata and body are what was written."""
-    value = bytes(metadata[check_at : check_at + len(_NO_CHECK)])
-    try:
-        crc, covered = int(value[:_CRC_DIGITS], 16), int(value[_CRC_DIGITS + 1 :], 16)
-    except ValueError as error:
-        raise BadMessage("has a checksum that is no number") from error
-    got = _native.crc32c(metadata[:check_at])
-    got = _native.crc32c(_ZEROS, got)
-    got = _native.crc32c(metadata[check_at + _CRC_DIGITS :], got)
-    got = _native.crc32c(body[:covered], got)
-    if covered > len(body) or got != crc:
-        raise BadMessage("was changed: its checksum does not fit")
-
-
-def read_prefix(data: memoryview, at: int) -> int | None:
-    """Bytes of the metadata that follow; 0 at the end of the stream, None where there is no message."""
-    if at + _PREFIX.size > len(data):
-        return None
-    mark, size = _PREFIX.unpack_from(data, at)
-    return int(size) if mark == 0xFFFF_FFFF else None
-
-
-PREFIX_BYTES: Final = _PREFIX.size
-
-
-def whole_message(batch: pa.RecordBatch) -> bytes:
-    """A small batch as one message with a checksum over all of it. Copies; for the tables."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch, custom_metadata={layout.CHECK_KEY: _NO_CHECK})
-    reader = pa.BufferReader(sink.getvalue())
-    pa.ipc.read_message(reader)
-    message = pa.ipc.read_message(reader)
-    places = find_offsets(memoryview(message.metadata))
+def batch_message(batch: pa.RecordBatch) -> bytes:
+    """A small batch as one message with a checksum over all of it. Copies the batch; used for tables."""
+    message = _ipc_message(batch)
+    offsets = find_offsets(memoryview(message.metadata))
     body = bytearray(memoryview(message.body))
     body += bytes(layout.aligned(len(body)) - len(body))
     framed = bytearray(_framed(message.metadata.to_pybytes()))
-    _I64.pack_into(framed, PREFIX_BYTES + places.body_bytes_at, len(body))
-    seal_check(framed, places.check_at, memoryview(body), len(body))
+    _I64.pack_into(framed, PREFIX_BYTES + offsets.body_bytes_at, len(body))
+    write_checksum(framed, offsets.check_at, memoryview(body), len(body))
     return bytes(framed + body)
+
+
+def _ipc_message(batch: pa.RecordBatch) -> pa.Message:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch, custom_metadata={layout.CHECK_KEY: _EMPTY_CHECK})
+    reader = pa.BufferReader(sink.getvalue())
+    pa.ipc.read_message(reader)  # The schema.
+    return pa.ipc.read_message(reader)
+
+
+def write_checksum(message: bytearray, check_at: int, body: memoryview, covered: int) -> None:
+    """Stores the checksum over the metadata and the first `covered` bytes of the body in the message."""
+    at = PREFIX_BYTES + check_at
+    message[at : at + len(_EMPTY_CHECK)] = b"%s:%012x" % (_ZEROS, covered)
+    crc = _native.crc32c(body[:covered], _native.crc32c(memoryview(message)[PREFIX_BYTES:]))
+    message[at : at + _CRC_DIGITS] = b"%08x" % crc
+
+
+def verify_checksum(metadata: memoryview, check_at: int, body: memoryview) -> None:
+    """Raises InvalidMessage if the metadata or the covered part of the body were changed."""
+    value = bytes(metadata[check_at : check_at + len(_EMPTY_CHECK)])
+    try:
+        crc, covered = int(value[:_CRC_DIGITS], 16), int(value[_CRC_DIGITS + 1 :], 16)
+    except ValueError as error:
+        raise InvalidMessage("has a checksum that is not a number") from error
+    actual = _native.crc32c(metadata[:check_at])
+    actual = _native.crc32c(_ZEROS, actual)
+    actual = _native.crc32c(metadata[check_at + _CRC_DIGITS :], actual)
+    actual = _native.crc32c(body[:covered], actual)
+    if covered > len(body) or actual != crc:
+        raise InvalidMessage("was changed: its checksum does not match")
+
+
+def read_prefix(data: memoryview, at: int) -> int | None:
+    """Size of the metadata that follows the prefix; 0 at the end of the stream, None without a prefix."""
+    if at + PREFIX_BYTES > len(data):
+        return None
+    mark, size = _PREFIX.unpack_from(data, at)
+    return int(size) if mark == 0xFFFF_FFFF else None
 
 
 def _column(name: str, kind: pa.DataType, *, nullable: bool = False) -> pa.Field:
@@ -189,8 +187,8 @@ def _list(kind: pa.DataType) -> pa.DataType:
     return pa.list_(pa.field("item", kind, nullable=False))
 
 
-# Unsigned numbers are stored as signed ones, since Spark has no others: 64-bit ones with the same bits,
-# smaller ones with the same value. The payload comes last: what is before it is small and has one checksum.
+# Spark has no unsigned types. So unsigned 64-bit numbers are stored as the signed numbers with the same bits,
+# smaller ones with the same value. The payload comes last: one checksum covers the small columns before it.
 FRAMES: Final = pa.schema(
     [
         _column("stream_id", pa.int64()),
@@ -255,27 +253,42 @@ TABLES: Final[dict[str, pa.Schema]] = {
 }
 
 
-def versioned(schema: pa.Schema, **more: int) -> pa.Schema:
-    """The schema with the format's version, and other numbers, among its metadata."""
+def with_version(schema: pa.Schema, **more: int) -> pa.Schema:
+    """The schema with the format version, and other numbers, in its metadata."""
     metadata = {layout.VERSION_KEY: str(layout.VERSION), layout.MINOR_KEY: str(layout.MINOR)}
     metadata |= {f"tensorpool.recording.{key}".encode(): str(value) for key, value in more.items()}
     return schema.with_metadata(metadata)
 
 
-def places_of(schema: pa.Schema) -> tuple[dict[str, tuple[int, int]], int, int]:
-    """Column → its first node and its first buffer in a batch, and how many of both there are."""
-    found, nodes, buffers = {}, 0, 0
+class ColumnIndex(NamedTuple):
+    """Numbers of a column's first node and first buffer in a record batch."""
+
+    node: int
+    buffer: int
+
+
+class ColumnIndexes(NamedTuple):
+    """The column indexes of a schema by name, and how many nodes and buffers a batch has."""
+
+    columns: dict[str, ColumnIndex]
+    nodes: int
+    buffers: int
+
+
+def column_indexes(schema: pa.Schema) -> ColumnIndexes:
+    """Which nodes and buffers of a record batch belong to which column."""
+    columns, nodes, buffers = {}, 0, 0
     for field in schema:
-        found[field.name] = nodes, buffers
-        more_nodes, more_buffers = _counts(field.type)
+        columns[field.name] = ColumnIndex(nodes, buffers)
+        more_nodes, more_buffers = _node_and_buffer_counts(field.type)
         nodes, buffers = nodes + more_nodes, buffers + more_buffers
-    return found, nodes, buffers
+    return ColumnIndexes(columns, nodes, buffers)
 
 
-def _counts(kind: pa.DataType) -> tuple[int, int]:
+def _node_and_buffer_counts(kind: pa.DataType) -> tuple[int, int]:
     if kind.num_fields:
-        children = [_counts(kind.field(number).type) for number in range(kind.num_fields)]
+        children = [_node_and_buffer_counts(kind.field(number).type) for number in range(kind.num_fields)]
         own = 1 if pa.types.is_struct(kind) or pa.types.is_fixed_size_list(kind) else 2
-        return 1 + sum(one[0] for one in children), own + sum(one[1] for one in children)
+        return 1 + sum(nodes for nodes, _ in children), own + sum(buffers for _, buffers in children)
     is_variable = kind in (pa.binary(), pa.utf8(), pa.large_binary(), pa.large_utf8())
     return 1, 3 if is_variable else 2

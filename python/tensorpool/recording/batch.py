@@ -1,14 +1,13 @@
-"""Frames on their way to disk: columns of numbers, and payloads that lie in one arena.
+"""Batches of frames to be written: number columns, and payloads in one arena. Pure.
 
-This is what a recorder's native loop hands over. Nothing here copies a payload byte.
-
-Frames that are appended one by one wait here until they make a batch.
+`FrameBatch` is what a recorder's native loop hands over; it never copies a payload byte. `BatchBuilder`
+collects frames that are appended one at a time.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +15,16 @@ import numpy.typing as npt
 from .. import _native
 from ..errors import InvalidFrames
 from . import layout
-from .tensors import ITEM_BYTES, MAX_DIMS, NAMES, ORDER_NUMBERS, ORDERS, number_of, tensors_fit
+from .tensors import (
+    ITEM_BYTES,
+    MAX_DIMS,
+    NAMES,
+    ORDER_NUMBERS,
+    ORDERS,
+    contiguous_strides,
+    number_of,
+    tensors_fit,
+)
 
 NO_TIMESTAMP: Final = (1 << 64) - 1
 """`publish_timestamp_ns` of a frame that carries none, as on the wire."""
@@ -41,18 +49,18 @@ _COLUMNS: Final[dict[str, tuple[type[np.generic], int]]] = {
 
 @dataclass(frozen=True, slots=True)
 class FrameBatch:
-    """Frames of one stream and epoch, in the order of their sequences.
+    """Frames of one stream and epoch, in order of sequence.
 
-    Payloads are packed: the first begins anywhere at a multiple of 64 in `arena`, each next one at the next
-    multiple of 64 after the end of the one before. The bytes in between are written to the file as they
-    are: keep them zero. `dims` and `strides` have eight columns, of which `ndims` count; strides are in
-    bytes, none is 0 for "inferred". Without `crc32c` the checksums are computed when written.
+    Payloads are packed: the first begins at any multiple of 64 in `arena`, each following one at the next
+    multiple of 64 after the end of its predecessor. The padding between them is written to the file
+    unchanged: keep it zero. `dims` and `strides` have eight columns, of which the first `ndims` are used.
+    Strides are in bytes and always explicit. Without `crc32c` the checksums are computed when written.
     """
 
     stream_id: int
     epoch: int
     arena: Any
-    """Anything with the buffer protocol, in one run."""
+    """Any contiguous object with the buffer protocol."""
     seq: npt.NDArray[np.uint64]
     timestamp_ns: npt.NDArray[np.uint64]
     publish_timestamp_ns: npt.NDArray[np.uint64]
@@ -73,38 +81,42 @@ class FrameBatch:
 
     @property
     def first_seq(self) -> int:
+        """Sequence of the first frame."""
         return int(self.seq[0])
 
     @property
     def last_seq(self) -> int:
+        """Sequence of the last frame."""
         return int(self.seq[-1])
 
     @property
     def arena_start(self) -> int:
+        """Offset of the first payload in the arena."""
         return int(self.payload_offset[0])
 
     @property
     def packed_bytes(self) -> int:
-        """Bytes from the first payload to the end of the last, padding of the last included."""
+        """Bytes from the start of the first payload to the end of the last one's padding."""
         return layout.aligned(int(self.payload_offset[-1] + self.payload_bytes[-1])) - self.arena_start
 
     def payload_view(self) -> memoryview:
-        """The bytes of all payloads, where they lie; without the padding of the last."""
+        """The part of the arena with all payloads, without the padding of the last one."""
         end = int(self.payload_offset[-1] + self.payload_bytes[-1])
         return memoryview(self.arena).cast("B")[self.arena_start : end]
 
     def checksums(self) -> npt.NDArray[np.uint32]:
+        """CRC-32C of each payload."""
         if self.crc32c is not None:
             return self.crc32c
         return _native.crc32c_each(self.arena, self.payload_offset, self.payload_bytes)
 
     def rows(self, start: int, stop: int) -> FrameBatch:
-        """Some of the frames, in the same arena."""
+        """A range of the frames, with the same arena."""
         part: dict[str, Any] = {name: getattr(self, name)[start:stop] for name in _COLUMNS}
         return replace(self, **part, crc32c=None if self.crc32c is None else self.crc32c[start:stop])
 
     def problem(self) -> str | None:
-        """What makes these frames impossible to record; None if nothing does."""
+        """Why these frames cannot be recorded; None if they can."""
         count = len(self.seq)
         for name, (kind, ndim) in _COLUMNS.items():
             column = getattr(self, name)
@@ -117,7 +129,7 @@ class FrameBatch:
         if count == 0:
             return None
         if (self.seq[1:] <= self.seq[:-1]).any():
-            return "sequences do not grow"
+            return "sequences do not increase"
         return self._tensor_problem() or self._arena_problem()
 
     def _tensor_problem(self) -> str | None:
@@ -131,7 +143,7 @@ class FrameBatch:
         if not tensors_fit(
             self.dims, self.strides, self.ndims, ITEM_BYTES[self.dtype], self.payload_bytes.astype(np.int64)
         ).all():
-            return "a tensor reaches beyond its payload"
+            return "a tensor extends beyond its payload"
         return None
 
     def _arena_problem(self) -> str | None:
@@ -149,8 +161,26 @@ class FrameBatch:
         return None
 
 
+class _FrameRow(NamedTuple):
+    """The numbers of one appended frame, in the order of the columns of FrameBatch."""
+
+    seq: int
+    timestamp_ns: int
+    publish_timestamp_ns: int
+    receive_time_ns: int
+    meta_version: int
+    trace_id: int
+    dtype: int
+    major_order: int
+    ndims: int
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+    payload_offset: int
+    payload_bytes: int
+
+
 class BatchBuilder:
-    """One stream's frames in an arena of their own. Appending copies the array once."""
+    """Collects frames of one stream in its own arena. Adding a frame copies its array once."""
 
     def __init__(self, stream_id: int, *, batch_bytes: int, batch_rows: int) -> None:
         self._stream_id = stream_id
@@ -158,16 +188,16 @@ class BatchBuilder:
         self._batch_rows = batch_rows
         self._arena = np.zeros(0, np.uint8)
         self._end = 0
-        self._rows: list[tuple[Any, ...]] = []
+        self._rows: list[_FrameRow] = []
         self.epoch = 0
-        self.since_ns = 0
-        """When the oldest frame came, by the monotonic clock."""
+        self.oldest_ns = 0
+        """Monotonic time at which the oldest frame was added."""
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def has_room(self, nbytes: int) -> bool:
-        """Whether one more of that size still belongs to this batch."""
+        """Whether a payload of that size still fits into this batch."""
         fits = self._end + layout.aligned(nbytes) <= self._batch_bytes
         return not self._rows or (fits and len(self._rows) < self._batch_rows)
 
@@ -185,6 +215,7 @@ class BatchBuilder:
         element_type: str | None,
         now_ns: int,
     ) -> None:
+        """Copies one frame into the arena. Raises InvalidFrames or UnsupportedDtype."""
         number = number_of(array.dtype)
         if element_type is not None:
             number = _raw_number(element_type, array)
@@ -203,9 +234,9 @@ class BatchBuilder:
         flat = array.ravel(order="K").view(np.uint8)
         self._arena[at : at + array.nbytes] = flat
         if not self._rows:
-            self.epoch, self.since_ns = epoch, now_ns
+            self.epoch, self.oldest_ns = epoch, now_ns
         self._rows.append(
-            (
+            _FrameRow(
                 seq,
                 timestamp_ns,
                 NO_TIMESTAMP if publish_timestamp_ns is None else publish_timestamp_ns,
@@ -216,7 +247,7 @@ class BatchBuilder:
                 ORDER_NUMBERS[order],
                 array.ndim,
                 (*array.shape, *(0,) * (MAX_DIMS - array.ndim)),
-                (*_strides(array, order), *(0,) * (MAX_DIMS - array.ndim)),
+                (*contiguous_strides(array.shape, array.itemsize, order), *(0,) * (MAX_DIMS - array.ndim)),
                 at,
                 array.nbytes,
             )
@@ -228,35 +259,21 @@ class BatchBuilder:
             grown = np.zeros(max(end, min(2 * len(self._arena), self._batch_bytes), 1 << 16), np.uint8)
             grown[:at] = self._arena[:at]
             self._arena = grown
-        # An earlier batch may have left its bytes in the padding.
+        # An earlier batch may have left its bytes here, and padding must be zero.
         self._arena[at + nbytes : end] = 0
         self._end = end
         return at
 
-    def batch(self) -> FrameBatch:
-        """What waits, as a batch; it goes on waiting until `clear`."""
-        columns = list(zip(*self._rows, strict=True))
-        u64, i64, i16 = np.uint64, np.int64, np.int16
-        return FrameBatch(
-            stream_id=self._stream_id,
-            epoch=self.epoch,
-            arena=self._arena,
-            seq=np.array(columns[0], u64),
-            timestamp_ns=np.array(columns[1], u64),
-            publish_timestamp_ns=np.array(columns[2], u64),
-            receive_time_ns=np.array(columns[3], i64),
-            meta_version=np.array(columns[4], np.uint32),
-            trace_id=np.array(columns[5], u64),
-            dtype=np.array(columns[6], i16),
-            major_order=np.array(columns[7], i16),
-            ndims=np.array(columns[8], np.uint8),
-            dims=np.array(columns[9], np.int32),
-            strides=np.array(columns[10], i64),
-            payload_offset=np.array(columns[11], u64),
-            payload_bytes=np.array(columns[12], u64),
-        )
+    def build(self) -> FrameBatch:
+        """The frames so far as a batch. They stay in the builder until `clear`."""
+        columns: dict[str, Any] = {
+            name: np.array(values, _COLUMNS[name][0])
+            for name, values in zip(_FrameRow._fields, zip(*self._rows, strict=True), strict=True)
+        }
+        return FrameBatch(self._stream_id, self.epoch, self._arena, **columns)
 
     def clear(self) -> None:
+        """Discards the frames; the arena is used again."""
         self._rows.clear()
         self._end = 0
 
@@ -264,14 +281,5 @@ class BatchBuilder:
 def _raw_number(element_type: str, array: npt.NDArray[Any]) -> int:
     number = number_of(element_type)
     if array.dtype.itemsize != 1:
-        raise InvalidFrames(f"{element_type} are bytes, and the array is {array.dtype}")
+        raise InvalidFrames(f"elements of type {element_type} are bytes, but the array has {array.dtype}")
     return number
-
-
-def _strides(array: npt.NDArray[Any], order: str) -> list[int]:
-    """Steps of the contiguous array. Numpy's own may be anything where a dimension is 1 or 0."""
-    steps, step = [], array.itemsize
-    for size in array.shape[::-1] if order == "row" else array.shape:
-        steps.append(step)
-        step *= max(size, 1)
-    return steps[::-1] if order == "row" else steps

@@ -1,6 +1,6 @@
-"""Takes a part of a recording into a new one. Payloads go from the mapped file to the new one, uncopied.
+"""Copies of recordings: a part of one (`cut`), or several merged into one (`merge`).
 
-Several recordings become one: frames in order, each once, gaps where none of them has a frame.
+Payloads are written to the new files directly from the mapped old ones.
 """
 
 from __future__ import annotations
@@ -20,25 +20,28 @@ from .batch import FrameBatch
 from .gaps import Gap, classify_missing, find_holes, merge_gaps
 from .inspect import Progress
 from .recording import Recording, Time
-from .repair import consecutive
+from .repair import consecutive_runs
 from .rows import RowBlock
 from .selection import Frames
 from .tables import TableWriter
 from .writer import RecordingWriter, WriterLimits
 
 CUT: Final = "cut"
-"""The reason for sequences that were left out on purpose."""
+"""The reason of gaps that a cut makes."""
+NOT_RECORDED: Final = "not_recorded"
+"""The reason of gaps between the merged recordings."""
 
 
 @dataclass(slots=True)
 class CopyResult:
-    """What went into the new recording."""
+    """Totals of the new recording."""
 
     rows: int = 0
     payload_bytes: int = 0
     streams: set[int] = field(default_factory=set)
 
     def add(self, frames: FrameBatch) -> None:
+        """Counts frames that were written."""
         self.rows += len(frames)
         self.payload_bytes += int(frames.payload_bytes.sum())
         self.streams.add(frames.stream_id)
@@ -54,30 +57,31 @@ def cut(
     limits: WriterLimits | None = None,
     progress: Progress | None = None,
 ) -> CopyResult:
-    """Copies the chosen frames, their gaps and the tables into a new recording. Bounds include both ends."""
+    """Copies selected frames, their gaps and the tables into a new recording. Bounds include both ends."""
     recording = Recording(source)
-    done = CopyResult()
+    result = CopyResult()
     total = int(recording.segments["payload_bytes"].sum())
-    wanted = list(streams) if streams is not None else list(recording.streams)
-    for stream_id in wanted:
-        # Says at once, before anything is made, that a stream is not there.
+    stream_ids = list(streams) if streams is not None else list(recording.streams)
+    for stream_id in stream_ids:
+        # Raises FrameNotRecorded for an unknown stream before the target is created.
         recording.frames(stream_id)
     with new_recording(target, limits) as writer:
-        for stream_id in wanted:
+        for stream_id in stream_ids:
             for epoch in recording.epochs(stream_id):
-                account = EpochCopy(writer, done, recording.gaps(stream_id, epoch=epoch), CUT)
+                epoch_copy = EpochCopy(writer, result, recording.gaps(stream_id, epoch=epoch), CUT)
                 frames = recording.frames(stream_id, epoch=epoch, seq=seq, time=time)
                 for block, rows in frames.runs():
-                    for start, stop in consecutive(rows):
-                        account.write(block.as_frames(start, stop))
+                    for start, stop in consecutive_runs(rows):
+                        epoch_copy.write(block.to_frames(start, stop))
                         if progress is not None:
-                            progress(min(done.payload_bytes, total), total)
-                account.finish(seq[1] if seq is not None else None, is_end=time is None)
-        copy_tables([recording], writer.root, done.streams)
-    return done
+                            progress(min(result.payload_bytes, total), total)
+                epoch_copy.finish(seq[1] if seq is not None else None, is_end=time is None)
+        copy_tables([recording], writer.root, result.streams)
+    return result
 
 
 def new_recording(target: str | os.PathLike[str], limits: WriterLimits | None) -> RecordingWriter:
+    """A writer for a directory that is new or empty."""
     root = Path(target)
     if root.exists() and any(root.iterdir()):
         raise NotARecording(f"{root} is not empty; name a new directory", path=root)
@@ -85,35 +89,37 @@ def new_recording(target: str | os.PathLike[str], limits: WriterLimits | None) -
 
 
 class EpochCopy:
-    """Writes the frames of one epoch in order, and accounts for what is between them."""
+    """Writes the frames of one epoch in order, with the gaps between them."""
 
-    def __init__(self, writer: RecordingWriter, done: CopyResult, gaps: Sequence[Gap], default: str) -> None:
+    def __init__(
+        self, writer: RecordingWriter, result: CopyResult, gaps: Sequence[Gap], default_reason: str
+    ) -> None:
         self._writer = writer
-        self._done = done
+        self._result = result
         self._gaps = gaps
-        self._default = default
+        self._default_reason = default_reason
         self._last: FrameBatch | None = None
 
     def write(self, frames: FrameBatch) -> None:
+        """Writes frames and the gaps before and between them."""
         after = self._last.last_seq if self._last is not None else None
         gaps = [
             Gap(frames.stream_id, frames.epoch, first, last - first + 1, reason)
             for first, last, reason in classify_missing(
-                find_holes(frames.seq, after=after), self._gaps, self._default
+                find_holes(frames.seq, after=after), self._gaps, self._default_reason
             )
         ]
         self._writer.write_batch(frames, gaps)
-        self._done.add(frames)
+        self._result.add(frames)
         self._last = frames
 
     def finish(self, last_seq: int | None, *, is_end: bool) -> None:
-        """Gaps behind the last frame belong to the copy too, unless it ends somewhere in the middle."""
+        """Writes the gaps behind the last frame, up to `last_seq`, if the copy includes the epoch's end."""
         if self._last is None or not is_end:
             return
-        behind = self._last.last_seq
         for first, last, reason in merge_gaps(self._gaps):
             end = last if last_seq is None else min(last, last_seq)
-            if first > behind and first <= end:
+            if self._last.last_seq < first <= end:
                 self._writer.gap(
                     stream_id=self._last.stream_id,
                     epoch=self._last.epoch,
@@ -124,9 +130,9 @@ class EpochCopy:
 
 
 def copy_tables(sources: Sequence[Recording], root: Path, streams: set[int]) -> None:
-    """The rows of all tables but the gaps, as far as they concern the streams."""
+    """Copies the rows of the given streams in all tables except the gaps."""
     for number, source in enumerate(sources):
-        # Before the copy's own session, so that what happened first comes first.
+        # A session name that sorts before the copy's own: tables are read in order of session.
         tables = TableWriter(root, f"{0:020}-{number}")
         try:
             for table in TABLES:
@@ -139,10 +145,6 @@ def copy_tables(sources: Sequence[Recording], root: Path, streams: set[int]) -> 
             tables.close()
 
 
-NOT_RECORDED: Final = "not_recorded"
-"""The reason for sequences that lie between what the merged recordings have."""
-
-
 def merge(
     sources: Sequence[str | os.PathLike[str]],
     target: str | os.PathLike[str],
@@ -150,32 +152,32 @@ def merge(
     limits: WriterLimits | None = None,
     progress: Progress | None = None,
 ) -> CopyResult:
-    """Makes one recording of several. A frame that more than one has is taken once, if they agree on it;
-    otherwise MergeConflict names it.
-    """
+    """Merges recordings. A frame that several of them have is written once; MergeConflict if they differ."""
     recordings = [Recording(source) for source in sources]
-    done = CopyResult()
-    total = sum(int(one.segments["payload_bytes"].sum()) for one in recordings)
+    result = CopyResult()
+    total = sum(int(recording.segments["payload_bytes"].sum()) for recording in recordings)
     with new_recording(target, limits) as writer:
-        for stream_id in sorted({stream for one in recordings for stream in one.streams}):
-            have = [one for one in recordings if stream_id in one.streams]
-            for epoch in sorted({epoch for one in have for epoch in one.epochs(stream_id)}):
-                those = [one for one in have if epoch in one.epochs(stream_id)]
-                gaps: list[Gap] = [gap for one in those for gap in one.gaps(stream_id, epoch=epoch)]
-                account = EpochCopy(writer, done, gaps, NOT_RECORDED)
-                heads = [_Head(one.frames(stream_id, epoch=epoch)) for one in those]
-                for block, rows in _in_order(heads):
-                    for start, stop in consecutive(rows):
-                        account.write(block.as_frames(start, stop))
+        for stream_id in sorted({stream for recording in recordings for stream in recording.streams}):
+            with_stream = [recording for recording in recordings if stream_id in recording.streams]
+            for epoch in sorted(
+                {epoch for recording in with_stream for epoch in recording.epochs(stream_id)}
+            ):
+                with_epoch = [recording for recording in with_stream if epoch in recording.epochs(stream_id)]
+                gaps = [gap for recording in with_epoch for gap in recording.gaps(stream_id, epoch=epoch)]
+                epoch_copy = EpochCopy(writer, result, gaps, NOT_RECORDED)
+                readers = [_MergeReader(recording.frames(stream_id, epoch=epoch)) for recording in with_epoch]
+                for block, rows in _merged_rows(readers):
+                    for start, stop in consecutive_runs(rows):
+                        epoch_copy.write(block.to_frames(start, stop))
                         if progress is not None:
-                            progress(min(done.payload_bytes, total), total)
-                account.finish(None, is_end=True)
-        copy_tables(recordings, writer.root, done.streams)
-    return done
+                            progress(min(result.payload_bytes, total), total)
+                epoch_copy.finish(None, is_end=True)
+        copy_tables(recordings, writer.root, result.streams)
+    return result
 
 
-class _Head:
-    """Where one of the recordings stands."""
+class _MergeReader:
+    """Position in one of the merged recordings; `block` is None at its end."""
 
     def __init__(self, frames: Frames) -> None:
         self._runs = frames.runs()
@@ -184,61 +186,66 @@ class _Head:
         self.advance(0)
 
     def advance(self, count: int) -> None:
+        """Skips rows, and continues with the next batch where needed."""
         self.rows = self.rows[count:]
         while not len(self.rows):
-            found = next(self._runs, None)
-            if found is None:
+            run = next(self._runs, None)
+            if run is None:
                 self.block = None
                 return
-            self.block, rows = found
+            self.block, rows = run
             self.rows = np.asarray(rows, np.intp)
 
     @property
     def seqs(self) -> npt.NDArray[np.uint64]:
-        assert self.block is not None, "only asked while there is something"
+        """Sequences of the remaining rows of the present batch."""
+        assert self.block is not None, "only used before the end"
         return self.block.seq[self.rows]
 
     @property
     def next_seq(self) -> int:
+        """The next sequence."""
         return int(self.seqs[0])
 
 
-def _in_order(heads: list[_Head]) -> Iterator[tuple[RowBlock, npt.NDArray[np.intp]]]:
-    """Rows of all, by sequence: of the one that is behind, as many as come before another goes on."""
-    while live := [head for head in heads if head.block is not None]:
-        first = min(live, key=lambda head: head.next_seq)
-        twins = [head for head in live if head is not first and head.next_seq == first.next_seq]
-        others = [head.next_seq for head in live if head is not first and head not in twins]
+def _merged_rows(readers: list[_MergeReader]) -> Iterator[tuple[RowBlock, npt.NDArray[np.intp]]]:
+    """The rows of all readers in order of sequence, each sequence once."""
+    while active := [reader for reader in readers if reader.block is not None]:
+        first = min(active, key=lambda reader: reader.next_seq)
+        twins = [reader for reader in active if reader is not first and reader.next_seq == first.next_seq]
+        others = [reader.next_seq for reader in active if reader is not first and reader not in twins]
         seqs = first.seqs
+        # Up to the next sequence of another reader.
         count = int(np.searchsorted(seqs, np.uint64(min(others)))) if others else len(seqs)
         for twin in twins:
-            count = min(count, _common(seqs, twin.seqs))
+            count = min(count, _common_length(seqs, twin.seqs))
         for twin in twins:
-            _agree(first, twin, count)
+            _check_equal(first, twin, count)
             twin.advance(count)
-        assert first.block is not None, "it is among the live ones"
+        assert first.block is not None, "it is one of the active readers"
         yield first.block, first.rows[:count]
         first.advance(count)
 
 
-def _common(one: npt.NDArray[np.uint64], other: npt.NDArray[np.uint64]) -> int:
-    """How many sequences the two have in common from where they stand."""
-    count = min(len(one), len(other))
-    differ = np.flatnonzero(one[:count] != other[:count])
+def _common_length(first: npt.NDArray[np.uint64], second: npt.NDArray[np.uint64]) -> int:
+    """Length of the common prefix of two arrays of sequences."""
+    count = min(len(first), len(second))
+    differ = np.flatnonzero(first[:count] != second[:count])
     return int(differ[0]) if len(differ) else count
 
 
-def _agree(one: _Head, other: _Head, count: int) -> None:
-    assert one.block is not None, "only asked while there is something"
-    assert other.block is not None, "only asked while there is something"
-    mine, theirs = one.rows[:count], other.rows[:count]
+def _check_equal(first: _MergeReader, second: _MergeReader, count: int) -> None:
+    """Raises MergeConflict if the next `count` frames of two readers differ."""
+    assert first.block is not None, "only used before the end"
+    assert second.block is not None, "only used before the end"
+    first_rows, second_rows = first.rows[:count], second.rows[:count]
     for name in ("crc32c", "payload_bytes", "dtype", "dims", "timestamp_ns"):
-        equal = getattr(one.block, name)[mine] == getattr(other.block, name)[theirs]
+        equal = getattr(first.block, name)[first_rows] == getattr(second.block, name)[second_rows]
         equal = equal.all(axis=1) if equal.ndim > 1 else equal
         if not equal.all():
-            seq = int(one.seqs[int(np.argmin(equal))])
+            seq = int(first.seqs[int(np.argmin(equal))])
             raise MergeConflict(
-                f"{one.block.path} and {other.block.path} have different frames under stream "
-                f"{one.block.stream_id}, epoch {one.block.epoch}, sequence {seq}; cut one of them first",
-                path=other.block.path,
+                f"{first.block.path} and {second.block.path} have different frames under stream "
+                f"{first.block.stream_id}, epoch {first.block.epoch}, sequence {seq}; cut one of them first",
+                path=second.block.path,
             )

@@ -1,12 +1,10 @@
-"""What stacking asks of frames: one element type, one shape. And the columns that go along.
+"""Export of recordings to numpy files, Zarr and MCAP.
 
-MCAP, for people with viewers: images as Foxglove's RawImage, other tensors in a schema of their own.
+- npy: one array with all frames. npz: an archive with one array per frame.
+- Zarr: a group with the stacked frames, one chunk per frame, and one array per column.
+- MCAP, for viewers: images as Foxglove's RawImage, other tensors in a schema of their own.
 
-Numpy's own files: a stack of frames (`.npy`), or an archive with one array a frame (`.npz`).
-
-Zarr: a group with the stacked frames, one chunk a frame, and a column for each of their numbers.
-
-Recordings in formats of others: numpy files, Zarr, MCAP.
+The packages zarr and mcap are imported only when they are used.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ import json
 import os
 import shutil
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,12 +25,13 @@ import numpy.typing as npt
 from ..durable import RETRY_HINT, write_errors
 from ..errors import FrameNotRecorded, InvalidFrames, MissingPackage
 from .frame import RecordedFrame
+from .inspect import Progress
 from .recording import Recording, Time
 from .selection import Frames
 
 __all__ = ["FORMATS", "export", "export_mcap", "export_npy", "export_npz", "export_zarr"]
 
-Progress = Callable[[int, int], None]
+FORMATS: Final = ("npy", "npz", "zarr", "mcap")
 COLUMNS: Final = {
     "epoch": np.uint64,
     "seq": np.uint64,
@@ -42,44 +41,7 @@ COLUMNS: Final = {
 }
 
 
-def columns(frames: Frames) -> dict[str, npt.NDArray[Any]]:
-    """What is known of each frame beside its tensor, as one array each."""
-    parts: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in COLUMNS}
-    for block, rows in frames.runs():
-        picked = np.asarray(rows, np.intp)
-        for name, kind in COLUMNS.items():
-            values = (
-                np.full(len(picked), block.epoch, kind) if name == "epoch" else getattr(block, name)[picked]
-            )
-            parts[name].append(values.astype(kind))
-    return {name: np.concatenate(found or [np.empty(0, COLUMNS[name])]) for name, found in parts.items()}
-
-
-def plain(frame: RecordedFrame) -> npt.NDArray[Any]:
-    """The tensor in a type that files of others have: its own, else the one that carried it."""
-    array = frame.array
-    is_known = array.dtype.isbuiltin == 1 and array.dtype.kind in "biufc"
-    return array if is_known else frame.carried
-
-
-def alike(frames: Frames, progress: Progress | None) -> Iterator[tuple[int, RecordedFrame]]:
-    """Numbered frames, each checked to be like the first."""
-    total = len(frames)
-    if total == 0:
-        raise FrameNotRecorded("no frame was recorded there, so there is nothing to export")
-    first = frames[0]
-    for number, frame in enumerate(frames):
-        if (frame.dtype, frame.shape) != (first.dtype, first.shape):
-            raise InvalidFrames(
-                f"frame {frame.seq} is {frame.dtype} {frame.shape} and frame {first.seq} is {first.dtype} "
-                f"{first.shape}; only frames that are alike can be stacked: export to npz, or choose a range"
-            )
-        yield number, frame.verify()
-        if progress is not None:
-            progress(number + 1, total)
-
-
-# Names and fields are Foxglove's, which viewers know by heart.
+# Names and fields of Foxglove's schemas, which viewers recognise.
 _TIME: Final = {
     "type": "object",
     "title": "time",
@@ -117,10 +79,89 @@ _ENCODINGS: Final = {
     ("uint8", 3): "rgb8",
     ("uint8", 4): "rgba8",
 }
+_NO_FRAMES: Final = "the selection has no frames to export"
+
+
+def export(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    form: str | None = None,
+    stream_id: int | None = None,
+    epoch: int | None = None,
+    seq: tuple[int | None, int | None] | None = None,
+    time: tuple[Time | None, Time | None] | None = None,
+    progress: Progress | None = None,
+) -> int:
+    """Writes frames to `target` and returns their number. The format follows from the name or `form`.
+
+    `npy` and `zarr` stack the frames of one stream, which must have the same type and shape; `npz` takes any
+    frames of one stream; `mcap` takes all streams.
+    """
+    path = Path(target)
+    form = form or path.suffix.removeprefix(".")
+    if form not in FORMATS:
+        raise ValueError(f"cannot export to {form!r}; the formats are {', '.join(FORMATS)}")
+    if path.exists():
+        raise FileExistsError(f"{path} already exists; choose another name")
+    recording = Recording(source)
+    if form == "mcap":
+        stream_ids = [stream_id] if stream_id is not None else list(recording.streams)
+        streams = [recording.frames(each, epoch=epoch, seq=seq, time=time) for each in stream_ids]
+        return export_mcap(streams, path, progress)
+    if stream_id is None:
+        if not recording.streams:
+            raise ValueError(f"{source} has no frames")
+        if len(recording.streams) != 1:
+            known = ", ".join(map(str, recording.streams))
+            raise ValueError(f"choose a stream; recorded streams: {known}")
+        stream_id = recording.streams[0]
+    frames = recording.frames(stream_id, epoch=epoch, seq=seq, time=time)
+    writers = {"npy": export_npy, "npz": export_npz, "zarr": export_zarr}
+    return writers[form](frames, path, progress)
+
+
+def _frame_columns(frames: Frames) -> dict[str, npt.NDArray[Any]]:
+    """The numbers of each frame, one array per column."""
+    parts: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in COLUMNS}
+    for block, rows in frames.runs():
+        numbers = np.asarray(rows, np.intp)
+        for name, kind in COLUMNS.items():
+            if name == "epoch":
+                values = np.full(len(numbers), block.epoch, kind)
+            else:
+                values = getattr(block, name)[numbers]
+            parts[name].append(values.astype(kind))
+    return {name: np.concatenate(arrays or [np.empty(0, COLUMNS[name])]) for name, arrays in parts.items()}
+
+
+def _plain_array(frame: RecordedFrame) -> npt.NDArray[Any]:
+    """The tensor in a type that other formats have: its own type, else the type that carried it."""
+    array = frame.array
+    is_known = array.dtype.isbuiltin == 1 and array.dtype.kind in "biufc"
+    return array if is_known else frame.carried
+
+
+def _stackable_frames(frames: Frames, progress: Progress | None) -> Iterator[tuple[int, RecordedFrame]]:
+    """(number, frame). Raises InvalidFrames for a frame whose type or shape differs from the first one's."""
+    total = len(frames)
+    if total == 0:
+        raise FrameNotRecorded(_NO_FRAMES)
+    first = frames[0]
+    for number, frame in enumerate(frames):
+        if (frame.dtype, frame.shape) != (first.dtype, first.shape):
+            raise InvalidFrames(
+                f"frame {frame.seq} is {frame.dtype} {frame.shape} and frame {first.seq} is {first.dtype} "
+                f"{first.shape}; only frames of one type and shape can be stacked: export to npz, or choose "
+                "a range"
+            )
+        yield number, frame.verify()
+        if progress is not None:
+            progress(number + 1, total)
 
 
 def export_mcap(streams: Sequence[Frames], path: Path, progress: Progress | None = None) -> int:
-    """Every frame as a JSON message on the topic `/stream/<id>`, in the order of receipt."""
+    """Writes every frame as a JSON message on the topic `/stream/<id>`, in order of receipt."""
     try:
         from mcap.writer import Writer
     except ImportError:
@@ -135,7 +176,7 @@ def export_mcap(streams: Sequence[Frames], path: Path, progress: Progress | None
                 writer.start(profile="", library="tensorpool")
                 channels: dict[tuple[int, str], int] = {}
                 for frame in heapq.merge(*streams, key=lambda frame: frame.receive_time_ns):
-                    schema, content = _content(frame.verify())
+                    schema, content = _mcap_message(frame.verify())
                     key = frame.stream_id, str(schema["title"])
                     if key not in channels:
                         schema_id = writer.register_schema(
@@ -161,7 +202,8 @@ def export_mcap(streams: Sequence[Frames], path: Path, progress: Progress | None
     return done
 
 
-def _content(frame: RecordedFrame) -> tuple[dict[str, Any], dict[str, Any]]:
+def _mcap_message(frame: RecordedFrame) -> tuple[dict[str, Any], dict[str, Any]]:
+    """JSON schema and content of a frame's message."""
     array = frame.array
     sec, nsec = divmod(frame.receive_time_ns, 1_000_000_000)
     stamp = {"sec": sec, "nsec": nsec}
@@ -181,16 +223,16 @@ def _content(frame: RecordedFrame) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def export_npy(frames: Frames, path: Path, progress: Progress | None = None) -> int:
-    """One array of shape (frames, *shape). `numpy.load(path, mmap_mode="r")` reads it in place."""
+    """Writes one array of shape (frames, *shape). `numpy.load(path, mmap_mode="r")` maps it."""
     first = frames.first()
     count = len(frames)
     with write_errors(path, RETRY_HINT):
-        like = plain(first)
-        stack = np.lib.format.open_memmap(path, "w+", like.dtype, (count, *like.shape))
+        sample = _plain_array(first)
+        stack = np.lib.format.open_memmap(path, "w+", sample.dtype, (count, *sample.shape))
         try:
-            _reserve(path)
-            for number, frame in alike(frames, progress):
-                stack[number] = plain(frame)
+            _reserve_space(path)
+            for number, frame in _stackable_frames(frames, progress):
+                stack[number] = _plain_array(frame)
             stack.flush()
         except BaseException:
             path.unlink(missing_ok=True)
@@ -199,17 +241,17 @@ def export_npy(frames: Frames, path: Path, progress: Progress | None = None) -> 
 
 
 def export_npz(frames: Frames, path: Path, progress: Progress | None = None) -> int:
-    """An archive with `frame_<number>` for each frame, and arrays of their sequences and times."""
+    """Writes an archive with an array `frame_<number>` per frame, and one array per column."""
     total = len(frames)
     if total == 0:
-        raise FrameNotRecorded("no frame was recorded there, so there is nothing to export")
+        raise FrameNotRecorded(_NO_FRAMES)
     with write_errors(path, RETRY_HINT):
         try:
             with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-                for name, column in columns(frames).items():
-                    _add(archive, name, column)
+                for name, column in _frame_columns(frames).items():
+                    _add_array(archive, name, column)
                 for number, frame in enumerate(frames):
-                    _add(archive, f"frame_{number:08}", plain(frame.verify()))
+                    _add_array(archive, f"frame_{number:08}", _plain_array(frame.verify()))
                     if progress is not None:
                         progress(number + 1, total)
         except BaseException:
@@ -218,80 +260,38 @@ def export_npz(frames: Frames, path: Path, progress: Progress | None = None) -> 
     return total
 
 
-def _reserve(path: Path) -> None:
-    """The disk space of a mapped file: without it, a write to a full disk is a bus error and no exception."""
+def _reserve_space(path: Path) -> None:
+    """Allocates the disk space of a mapped file: writing to it on a full disk would be a bus error."""
     with path.open("r+b") as file:
         os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
-def _add(archive: zipfile.ZipFile, name: str, array: npt.NDArray[Any]) -> None:
+def _add_array(archive: zipfile.ZipFile, name: str, array: npt.NDArray[Any]) -> None:
     with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
         np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
 
 
 def export_zarr(frames: Frames, path: Path, progress: Progress | None = None) -> int:
-    """A Zarr group (version 3) with `frames`, `seq`, `epoch`, `timestamp_ns` and `receive_time_ns`."""
+    """Writes a Zarr group (version 3) with `frames` and one array per column."""
     try:
         import zarr
     except ImportError:
         raise MissingPackage(
             "exporting to Zarr needs the package zarr: pip install 'aeron-tensorpool[zarr]'"
         ) from None
-    like, count = plain(frames.first()), len(frames)
+    sample, count = _plain_array(frames.first()), len(frames)
     with write_errors(path, RETRY_HINT):
         try:
             group = zarr.open_group(str(path), mode="w")
-            for name, column in columns(frames).items():
+            for name, column in _frame_columns(frames).items():
                 group.create_array(name, data=column)
             stack = group.create_array(
-                "frames", shape=(count, *like.shape), chunks=(1, *(max(size, 1) for size in like.shape)),
-                dtype=like.dtype,
+                "frames", shape=(count, *sample.shape), chunks=(1, *(max(size, 1) for size in sample.shape)),
+                dtype=sample.dtype,
             )  # fmt: skip
-            for number, frame in alike(frames, progress):
-                stack[number] = plain(frame)
+            for number, frame in _stackable_frames(frames, progress):
+                stack[number] = _plain_array(frame)
         except BaseException:
             shutil.rmtree(path, ignore_errors=True)
             raise
     return count
-
-
-FORMATS: Final = ("npy", "npz", "zarr", "mcap")
-
-
-def export(
-    source: str | os.PathLike[str],
-    target: str | os.PathLike[str],
-    *,
-    form: str | None = None,
-    stream_id: int | None = None,
-    epoch: int | None = None,
-    seq: tuple[int | None, int | None] | None = None,
-    time: tuple[Time | None, Time | None] | None = None,
-    progress: Progress | None = None,
-) -> int:
-    """Writes frames to `target`; gives their number. The form follows from the name unless it is said.
-
-    `npy` and `zarr` stack the frames of one stream, which have to be alike; `npz` takes any frames of one
-    stream; `mcap` takes all streams.
-    """
-    path = Path(target)
-    form = form or path.suffix.removeprefix(".")
-    if form not in FORMATS:
-        raise ValueError(f"cannot export to {form!r}; there are {', '.join(FORMATS)}")
-    if path.exists():
-        raise FileExistsError(f"{path} is there already; name another one")
-    recording = Recording(source)
-    if form == "mcap":
-        ids = [stream_id] if stream_id is not None else list(recording.streams)
-        chosen = [recording.frames(one, epoch=epoch, seq=seq, time=time) for one in ids]
-        return export_mcap(chosen, path, progress)
-    if stream_id is None:
-        if not recording.streams:
-            raise ValueError(f"{source} has no frames")
-        if len(recording.streams) != 1:
-            known = ", ".join(map(str, recording.streams))
-            raise ValueError(f"say which stream; recorded are: {known}")
-        stream_id = recording.streams[0]
-    frames = recording.frames(stream_id, epoch=epoch, seq=seq, time=time)
-    writers = {"npy": export_npy, "npz": export_npz, "zarr": export_zarr}
-    return writers[form](frames, path, progress)

@@ -1,4 +1,4 @@
-"""One recorded frame: what a live frame says of itself, and a view of its bytes in the file."""
+"""A recorded frame with the attributes of a live one, its cursor, and a reference to its payload."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from .. import _native
 from ..attributes import Metadata
 from ..errors import CorruptRecording
 from .batch import NO_TIMESTAMP, NO_TRACE
+from .batch_layout import TensorSpec
 from .rows import RowBlock
 from .tensors import NAMES, ORDERS
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cursor:
-    """A place in a stream: the frame with this epoch and sequence. Stays valid over restarts and rotation."""
+    """Position in a stream: the frame with this epoch and sequence. Valid across restarts and rotation."""
 
     stream_id: int
     epoch: int
@@ -29,7 +30,7 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class PayloadRef:
-    """Where a payload lies, for those who map the file themselves."""
+    """Position of a payload in its file, for readers that map the file themselves."""
 
     path: Path
     offset: int
@@ -38,119 +39,138 @@ class PayloadRef:
 
 
 class RecordedFrame:
-    """A frame in a recording. Has the attributes of a live frame, so code for one works on the other."""
+    """A frame in a recording. It has the attributes of a live frame, so code for one works on the other."""
 
     __slots__ = ("_block", "_row", "_view")
 
     def __init__(self, block: RowBlock, row: int, view: npt.NDArray[Any] | None = None) -> None:
-        """`view`: its tensor, where that is known already."""
+        """`view` is the frame's tensor, if the caller has it already."""
         self._block = block
         self._row = row
         self._view = view
 
     @property
     def stream_id(self) -> int:
+        """The stream it was published on."""
         return self._block.stream_id
 
     @property
     def epoch(self) -> int:
+        """The epoch it was published in."""
         return self._block.epoch
 
     @property
     def seq(self) -> int:
+        """Its sequence within the epoch."""
         return int(self._block.seq[self._row])
 
     @property
     def cursor(self) -> Cursor:
+        """Its position in the stream."""
         return Cursor(self.stream_id, self.epoch, self.seq)
 
     @property
     def timestamp_ns(self) -> int:
-        """The source's own timestamp."""
+        """Timestamp of the source."""
         return int(self._block.timestamp_ns[self._row])
 
     @property
     def publish_timestamp_ns(self) -> int | None:
+        """Time of publication; None if the frame carries none."""
         value = int(self._block.publish_timestamp_ns[self._row])
         return None if value == NO_TIMESTAMP else value
 
     @property
     def receive_time_ns(self) -> int:
-        """When the recorder got it: the time of day, in nanoseconds since 1970 (UTC)."""
+        """Time of receipt by the recorder: nanoseconds since 1970 (UTC)."""
         return int(self._block.receive_time_ns[self._row])
 
     @property
     def meta_version(self) -> int:
+        """Its metadata version; 0 for none."""
         return int(self._block.meta_version[self._row])
 
     @property
     def meta(self) -> Metadata | None:
-        """The attributes of its metadata version; None where there are none, or they were not recorded."""
-        told = self._block.described(self._row)
-        return None if told is None else told[0]
+        """The attributes of its metadata version; None if it has none or they were not recorded."""
+        metadata = self._block.metadata(self._row)
+        return None if metadata is None else metadata.attributes
 
     @property
     def trace_id(self) -> int | None:
+        """The trace it belongs to; None for none."""
         value = int(self._block.trace_id[self._row])
         return None if value == NO_TRACE else value
 
     @property
     def nbytes(self) -> int:
+        """Size of the payload."""
         return int(self._block.tensors.payload_bytes[self._row])
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self._tensor[0]
+        """Shape of the tensor."""
+        return self._tensor.shape
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Steps in bytes."""
-        return self._tensor[2]
+        """Strides of the tensor, in bytes."""
+        return self._tensor.strides
 
     @property
     def element_type(self) -> str:
-        """The name in the registry, or that of a type which metadata tell of; `bytes` and `bit` have no numpy
-        type of their own."""
+        """Name of the element type: one of the registry, or one that metadata define.
+
+        `bytes` and `bit` have no numpy type of their own.
+        """
         extension = self._block.extension(self._row)
-        return NAMES[int(self._block.dtype[self._row])] if extension is None else str(extension[1].name)
+        if extension is None:
+            return NAMES[int(self._block.dtype[self._row])]
+        _, dtype, _ = extension
+        return str(dtype.name)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return self._tensor[1]
+        """Numpy type of the tensor's elements."""
+        return self._tensor.dtype
 
     @property
-    def _tensor(self) -> tuple[tuple[int, ...], np.dtype[Any], tuple[int, ...]]:
-        """Shape, element type and strides; where metadata say that elements are carried, of what they are."""
+    def _tensor(self) -> TensorSpec:
+        """The tensor's shape, type and strides. An element type that metadata define replaces its carrier."""
         block = self._block
         extension = block.extension(self._row)
         if extension is None:
             return block.tensors.tensor(self._row)
         shape, _, strides = block.tensors.tensor(self._row)
         _, dtype, is_pair = extension
-        return (shape[:-1], dtype, strides[:-1]) if is_pair else (shape, dtype, strides)
+        if is_pair:
+            return TensorSpec(shape[:-1], dtype, strides[:-1])
+        return TensorSpec(shape, dtype, strides)
 
     @property
     def major_order(self) -> str:
+        """`row` or `column`."""
         return ORDERS[int(self._block.major_order[self._row])]
 
     @property
     def crc32c(self) -> int:
+        """Checksum of the payload when it was written."""
         return int(self._block.crc32c[self._row])
 
     @property
     def _payload_at(self) -> int:
         block = self._block
-        return block.payload_start + int(block.tensors.payload_at[self._row])
+        return block.payload_start + int(block.tensors.payload_offset[self._row])
 
     @property
     def payload(self) -> npt.NDArray[np.uint8]:
-        """The payload's bytes, read-only, where they lie in the mapped file."""
+        """The payload: a read-only view of the mapped file."""
         start = self._payload_at
         return self._block.bytes[start : start + self.nbytes]
 
     @property
     def array(self) -> npt.NDArray[Any]:
-        """The tensor, read-only, where it lies in the mapped file."""
+        """The tensor: a read-only view of the mapped file."""
         if self._view is not None:
             return self._view
         stack = self._block.stack
@@ -158,34 +178,35 @@ class RecordedFrame:
             view: npt.NDArray[Any] = stack[self._row]
             return view
         shape, dtype, strides = self._tensor
-        # A memoryview for buffer: numpy takes twice as long over an array of its own.
+        # From a memoryview: numpy takes twice as long to make the view from another array.
         return np.ndarray(shape, dtype, self._block.data, self._payload_at, strides)
 
     @property
     def carried(self) -> npt.NDArray[Any]:
-        """The tensor as the wire has it: of a type in the registry, whatever metadata say."""
+        """The tensor as it is on the wire: of a registry type, whatever type metadata define."""
         shape, dtype, strides = self._block.tensors.tensor(self._row)
         return np.ndarray(shape, dtype, self._block.data, self._payload_at, strides)
 
     @property
     def ref(self) -> PayloadRef:
+        """Position of the payload in its file."""
         return PayloadRef(self._block.path, self._payload_at, self.nbytes, self.crc32c)
 
     def copy(self) -> npt.NDArray[Any]:
-        """The tensor in memory of its own."""
+        """A copy of the tensor, in private memory."""
         return self.array.copy(order="K")
 
     def valid(self) -> bool:
-        """Whether the payload still has the checksum that it was written with."""
+        """Whether the payload still matches its checksum."""
         return _native.crc32c(self.payload) == self.crc32c
 
     def verify(self) -> Self:
-        """Itself, if the payload is what was written; raises CorruptRecording otherwise."""
+        """Returns the frame itself. Raises CorruptRecording if the payload does not match its checksum."""
         if not self.valid():
             ref = self.ref
             raise CorruptRecording(
-                f"{ref.path}, byte {ref.offset}: the payload of frame {self.seq} is not what was written; "
-                "`tensorpool recording repair` makes it a gap",
+                f"{ref.path}, byte {ref.offset}: the payload of frame {self.seq} does not match its "
+                "checksum; `tensorpool recording repair` turns the frame into a gap",
                 path=ref.path,
                 offset=ref.offset,
             )
@@ -200,7 +221,7 @@ class RecordedFrame:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Nothing to do: unlike a live frame, this one is not overwritten."""
+        """Does nothing: unlike a live frame, a recorded one is never overwritten."""
 
     def __repr__(self) -> str:
         shape = "x".join(map(str, self.shape))

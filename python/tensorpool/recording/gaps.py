@@ -1,25 +1,36 @@
-"""Every sequence is accounted for: it is a row, or it is in a gap that says why."""
+"""Gaps with their reasons, the ledger of an epoch's sequences, and the tracker that a writer uses. Pure.
+
+Every sequence between the first and the last of an epoch is a row or belongs to a gap.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 UNEXPLAINED: Final = "unexplained"
-"""Nobody said why: rows on both sides are there, and these are not."""
+"""Rows on both sides are recorded, and no gap was declared for these sequences."""
 NOT_RECORDING: Final = "not_recording"
-"""No recorder was writing: it was down, or had not been started again yet."""
+"""No recorder was running."""
 CORRUPT: Final = "corrupt"
-"""It was recorded, and a repair found it damaged."""
+"""The frames were recorded, and a repair found them damaged."""
+
+
+class GapRange(NamedTuple):
+    """Missing sequences from `first` to `last`, both included, with their reason."""
+
+    first: int
+    last: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Gap:
-    """Sequences that are not in the recording, and why."""
+    """Sequences that are not in the recording, with the reason."""
 
     stream_id: int
     epoch: int
@@ -29,6 +40,7 @@ class Gap:
 
     @property
     def last_seq(self) -> int:
+        """The last missing sequence."""
         return self.first_seq + self.count - 1
 
 
@@ -42,14 +54,16 @@ class RecordingLedger:
     last_seq: int
     rows: int
     gaps: dict[str, int] = field(default_factory=dict)
-    """How many are missing, by reason."""
+    """Missing sequences by reason."""
 
     @property
     def span(self) -> int:
+        """Number of sequences from the first to the last."""
         return self.last_seq - self.first_seq + 1
 
     @property
     def balanced(self) -> bool:
+        """Whether every sequence is a row or in a gap."""
         return self.span == self.rows + sum(self.gaps.values())
 
     def __str__(self) -> str:
@@ -58,54 +72,54 @@ class RecordingLedger:
 
 
 def find_holes(seqs: npt.NDArray[Any], *, after: int | None = None) -> list[tuple[int, int]]:
-    """(first, last) of what is missing between growing sequences, and between `after` and the first."""
-    found = []
+    """(first, last) of the sequences missing between increasing ones, and between `after` and the first."""
+    holes = []
     if len(seqs) and after is not None and int(seqs[0]) > after + 1:
-        found.append((after + 1, int(seqs[0]) - 1))
+        holes.append((after + 1, int(seqs[0]) - 1))
     jumps = np.flatnonzero(np.diff(seqs.astype(np.uint64, copy=False)) != 1)
-    found += [(int(seqs[i]) + 1, int(seqs[i + 1]) - 1) for i in jumps.tolist()]
-    return found
+    holes += [(int(seqs[i]) + 1, int(seqs[i + 1]) - 1) for i in jumps.tolist()]
+    return holes
 
 
 def classify_missing(
     missing: Sequence[tuple[int, int]], known: Iterable[Gap], default: str
-) -> list[tuple[int, int, str]]:
-    """Cuts what is missing into (first, last, reason), by gaps that were declared.
+) -> list[GapRange]:
+    """Splits missing ranges by the reasons of declared gaps; the others get the reason `default`.
 
-    `missing` is in order. Where two gaps speak of the same sequence, the one that begins first is
-    believed, and of those that begin together the one that was declared first.
+    `missing` is in order. Where two gaps cover the same sequence, the one that begins first wins, and of two
+    that begin together the one that was declared first.
     """
     declared = merge_gaps(known)
-    found: list[tuple[int, int, str]] = []
+    ranges: list[GapRange] = []
     number = 0
     for first, last in missing:
         at = first
-        while number < len(declared) and declared[number][1] < first:
+        while number < len(declared) and declared[number].last < first:
             number += 1
         for begin, end, reason in declared[number:]:
             if begin > last:
                 break
             if begin > at:
-                found.append((at, begin - 1, default))
-            found.append((max(at, begin), min(end, last), reason))
+                ranges.append(GapRange(at, begin - 1, default))
+            ranges.append(GapRange(max(at, begin), min(end, last), reason))
             at = min(end, last) + 1
         if at <= last:
-            found.append((at, last, default))
-    return found
+            ranges.append(GapRange(at, last, default))
+    return ranges
 
 
-def merge_gaps(gaps: Iterable[Gap]) -> list[tuple[int, int, str]]:
-    """(first, last, reason) in order, none reaching into another."""
-    found: list[tuple[int, int, str]] = []
+def merge_gaps(gaps: Iterable[Gap]) -> list[GapRange]:
+    """The gaps in order, without overlaps."""
+    ranges: list[GapRange] = []
     for gap in sorted(gaps, key=lambda gap: gap.first_seq):
-        first = max(gap.first_seq, found[-1][1] + 1) if found else gap.first_seq
+        first = max(gap.first_seq, ranges[-1].last + 1) if ranges else gap.first_seq
         if first <= gap.last_seq:
-            found.append((first, gap.last_seq, gap.reason))
-    return found
+            ranges.append(GapRange(first, gap.last_seq, gap.reason))
+    return ranges
 
 
 class GapTracker:
-    """What a writer knows of one epoch's sequences: where it stands, and what it was told is missing."""
+    """The sequences of one epoch while it is written: the last row, and the declared gaps behind it."""
 
     def __init__(
         self, stream_id: int, epoch: int, *, last_seq: int | None = None, declared: Iterable[Gap] = ()
@@ -114,7 +128,7 @@ class GapTracker:
         self._epoch = epoch
         self._last_seq = last_seq
         self._declared = [gap for gap in declared if last_seq is None or gap.last_seq > last_seq]
-        # What is missing before the first frame of a writer that goes on is not the disk's fault.
+        # A hole before the first frame of a writer that continues an epoch: no recorder was running.
         self._default = NOT_RECORDING if last_seq is not None else UNEXPLAINED
 
     @property
@@ -124,25 +138,26 @@ class GapTracker:
         return max([*ends, self._last_seq] if self._last_seq is not None else ends, default=None)
 
     def declare(self, first_seq: int, count: int, reason: str) -> Gap:
-        """Takes note of a gap; ValueError if it is none, or some of it is there."""
+        """Adds a gap. ValueError if it is empty, or overlaps a row or another gap."""
         if count < 1 or first_seq < 0 or first_seq + count > 1 << 64:
-            raise ValueError(f"{count} sequences from {first_seq} on are no gap")
+            raise ValueError(f"{count} sequences from {first_seq} on are not a gap")
         last = self.last_seq
         if last is not None and first_seq <= last:
-            raise ValueError(f"a gap from {first_seq} on, and {last} is accounted for already")
+            raise ValueError(f"a gap begins at {first_seq}, but {last} is a row or in a gap already")
         gap = Gap(self._stream_id, self._epoch, first_seq, count, reason)
         self._declared.append(gap)
         return gap
 
-    def drafts(self) -> list[Gap]:
-        """What is declared now; handed to `undo` if what follows comes to nothing."""
+    def declared(self) -> list[Gap]:
+        """The declared gaps, to be given to `restore` if the write that follows fails."""
         return list(self._declared)
 
-    def undo(self, drafts: list[Gap]) -> None:
-        self._declared = drafts
+    def restore(self, declared: list[Gap]) -> None:
+        """Returns to an earlier set of declared gaps."""
+        self._declared = declared
 
     def problem(self, seqs: npt.NDArray[np.uint64]) -> str | None:
-        """Why these cannot be the next rows; None if they can."""
+        """Why these sequences cannot be the next rows; None if they can."""
         if self._last_seq is not None and int(seqs[0]) <= self._last_seq:
             return f"sequence {int(seqs[0])} comes after {self._last_seq}, which is recorded already"
         for gap in self._declared:
@@ -151,19 +166,19 @@ class GapTracker:
                 return f"sequence {int(seqs[low])} was declared missing ({gap.reason})"
         return None
 
-    def settle(self, seqs: npt.NDArray[np.uint64]) -> list[Gap]:
-        """Takes the rows into account; gives the gaps that nobody declared."""
+    def add_rows(self, seqs: npt.NDArray[np.uint64]) -> list[Gap]:
+        """Counts rows that were written. Returns the gaps before and between them that were not declared."""
         before = self._last_seq
         if before is None and self._declared:
             before = self._declared[0].first_seq - 1
-        between = find_holes(seqs, after=before)
+        holes = find_holes(seqs, after=before)
         first = int(seqs[0])
-        found = []
-        for start, end, reason in classify_missing(between, self._declared, ""):
-            if not reason:
-                why = self._default if end < first else UNEXPLAINED
-                found.append(Gap(self._stream_id, self._epoch, start, end - start + 1, why))
+        undeclared = []
+        for start, end, declared_reason in classify_missing(holes, self._declared, ""):
+            if not declared_reason:
+                reason = self._default if end < first else UNEXPLAINED
+                undeclared.append(Gap(self._stream_id, self._epoch, start, end - start + 1, reason))
         self._last_seq = int(seqs[-1])
         self._declared = [gap for gap in self._declared if gap.first_seq > self._last_seq]
         self._default = UNEXPLAINED
-        return found
+        return undeclared

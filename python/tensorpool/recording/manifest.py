@@ -1,11 +1,12 @@
-"""The manifest: which segments there are, so that opening a recording does not look at each of them.
+"""The manifest of a recording: its record format, and reading it.
 
-Two files at the root. `_manifest` is a snapshot, sorted, with one checksum; `_manifest.<generation>.log`
-has what happened since, one record each with a checksum of its own. A segment is in the log before its file
-exists and again when it is sealed: whatever a crash leaves unsaid, only segments that were said to be open
-have to be looked at. A snapshot replaces its predecessor by a rename, and then the old log goes.
+The manifest lists the segments, so that opening a recording does not open each of them. It has two files at
+the root. `_manifest` is a sorted snapshot with one checksum. `_manifest.<generation>.log` has the changes
+since, as records with a checksum each. A segment is logged when it is opened and again when it is sealed:
+after a crash only segments that are listed as open have to be examined. A new snapshot replaces its
+predecessor by a rename, then the old log is removed.
 
-Appending takes the manifest's lock. Reading takes none.
+Appending (`manifest_store`) takes the manifest's lock. Reading takes none.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +43,7 @@ RECORD: Final = np.dtype(
         ("crc32c", "<u4"),
     ]
 )
-_HEAD: Final = np.dtype(
+_HEADER: Final = np.dtype(
     [
         ("magic", "S8"),
         ("version", "<u4"),
@@ -55,31 +56,41 @@ _HEAD: Final = np.dtype(
 _MAGIC: Final = b"TPRECMAN"
 _KEY: Final = ("stream_id", "epoch", "first_seq")
 assert RECORD.itemsize == 128
-assert _HEAD.itemsize == 64
+assert _HEADER.itemsize == 64
+_MAX_ATTEMPTS: Final = 100
 
 Records = npt.NDArray[Any]
-Key = tuple[int, int, int]
 
 
-class Kind(IntEnum):
+class SegmentKey(NamedTuple):
+    """Stream, epoch and first sequence of a segment: what the records are sorted by."""
+
+    stream_id: int
+    epoch: int
+    first_seq: int
+
+
+class RecordKind(IntEnum):
+    """The `kind` of a manifest record."""
+
     OPEN = 1
-    """A writer is about to make the segment, or has it open."""
+    """A writer is about to create the segment, or has it open."""
     SEALED = 2
     REMOVED = 3
-    """Retention removed it, or it came to nothing."""
+    """Retention removed the segment, or it stayed empty."""
     TRIMMED = 4
-    """Nothing of stream and epoch is left up to `last_seq`: what removed segments leave in a snapshot."""
+    """All frames of stream and epoch up to `last_seq` were removed. Only in snapshots."""
 
 
 class DamagedManifest(Exception):
-    """The manifest is missing or cannot be relied upon; the files themselves say what there is."""
+    """The manifest is missing or inconsistent. The segment files must be scanned instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A snapshot that was read and found sound. Its head tells it from any other: generation and checksum."""
+    """A snapshot file that was read and verified. Its header identifies it: generation and checksum."""
 
-    head: bytes
+    header: bytes
     segments: Records
     trimmed: dict[tuple[int, int], int]
     has_open: bool
@@ -87,136 +98,144 @@ class Snapshot:
 
 @dataclass(slots=True)
 class Manifest:
-    """What the manifest says at one moment. `segments` are sorted by stream, epoch, first sequence."""
+    """State of the manifest at one time. `segments` are sorted by stream, epoch, first sequence."""
 
     generation: int = 0
     segments: Records = field(default_factory=lambda: np.empty(0, RECORD))
     trimmed: dict[tuple[int, int], int] = field(default_factory=dict)
     """(stream, epoch) → the last sequence that was removed."""
-    removed: list[Key] = field(default_factory=list)
-    """Segments whose removal is in the log: their files may still be there."""
+    removed: list[SegmentKey] = field(default_factory=list)
+    """Segments whose removal is in the log: their files may still exist."""
     log_records: int = 0
     changed_ns: int = 0
-    """When a writer last touched it, by the clock of the filesystem."""
+    """Time of the last change, by the clock of the filesystem."""
     snapshot: Snapshot | None = None
-    """What the snapshot alone said, for the next look."""
+    """The snapshot without the log, so that the next `load` can reuse it."""
 
     def open_segments(self) -> Records:
+        """The segments that are listed as open."""
         if (
             self.snapshot is not None
             and self.segments is self.snapshot.segments
             and not self.snapshot.has_open
         ):
             return self.segments[:0]
-        found: Records = self.segments[self.segments["kind"] == Kind.OPEN]
-        return found
+        records: Records = self.segments[self.segments["kind"] == RecordKind.OPEN]
+        return records
 
-    def of(self, stream_id: int, epoch: int | None = None) -> Records:
+    def segments_of(self, stream_id: int, epoch: int | None = None) -> Records:
         """The segments of a stream, or of one of its epochs."""
-        found = _equal(self.segments, "stream_id", stream_id)
-        return found if epoch is None else _equal(found, "epoch", epoch)
+        records = _equal(self.segments, "stream_id", stream_id)
+        return records if epoch is None else _equal(records, "epoch", epoch)
 
 
 def _equal(records: Records, column: str, value: int) -> Records:
     low, high = _bounds(records[column], RECORD[column].type(value))
-    found: Records = records[low:high]
-    return found
+    part: Records = records[low:high]
+    return part
 
 
 def _bounds(column: npt.NDArray[Any], value: Any) -> tuple[int, int]:
-    """Where a value stands in a sorted column. NumPy's own search would copy a column of records first."""
+    """First and end position of a value in a sorted column. `np.searchsorted` would copy the column first."""
     return bisect_left(column, value), bisect_right(column, value)
 
 
-def load(root: Path, *, before: Snapshot | None = None) -> Manifest:
-    """Reads the manifest. Raises DamagedManifest if there is none, or it does not add up.
+def load(root: Path, *, previous: Snapshot | None = None) -> Manifest:
+    """Reads the manifest. Raises DamagedManifest if it is missing or inconsistent.
 
-    A snapshot that is still the one of `before` is not read again: it has all segments there ever were.
+    A snapshot file that has not changed since `previous` is not read again.
     """
-    for _ in range(100):
-        manifest = _read_snapshot(root, before)
+    for _ in range(_MAX_ATTEMPTS):
+        manifest = _read_snapshot(root, previous)
         try:
-            log = _log_path(root, manifest.generation)
+            log = log_path(root, manifest.generation)
             content, changed = log.read_bytes(), log.stat().st_mtime_ns
         except FileNotFoundError:
-            # Either nothing happened since, or a newer snapshot was made between the two looks.
+            # Either there was no change, or a newer snapshot replaced this one meanwhile.
             if _read_generation(root) != manifest.generation:
                 continue
             return manifest
-        _apply(manifest, _read_log(content))
+        _apply_log(manifest, _read_log(content))
         manifest.changed_ns = max(manifest.changed_ns, changed)
         return manifest
     raise DamagedManifest("the manifest changes faster than it can be read")
 
 
-def _log_path(root: Path, generation: int) -> Path:
+def log_path(root: Path, generation: int) -> Path:
+    """The log that follows the snapshot of a generation."""
     return root / f"{layout.MANIFEST_FILE}.{generation}.log"
+
+
+def log_files(root: Path) -> Iterable[Path]:
+    """All logs, of any generation."""
+    return root.glob(f"{layout.MANIFEST_FILE}.*.log")
 
 
 def _read_generation(root: Path) -> int:
     try:
         with (root / layout.MANIFEST_FILE).open("rb") as file:
-            head = file.read(_HEAD.itemsize)
+            header = file.read(_HEADER.itemsize)
     except FileNotFoundError:
         return 0
-    return int(np.frombuffer(head, _HEAD)["generation"][0]) if len(head) == _HEAD.itemsize else -1
+    return int(np.frombuffer(header, _HEADER)["generation"][0]) if len(header) == _HEADER.itemsize else -1
 
 
-def _read_snapshot(root: Path, before: Snapshot | None) -> Manifest:
+def _read_snapshot(root: Path, previous: Snapshot | None) -> Manifest:
     try:
         with (root / layout.MANIFEST_FILE).open("rb", buffering=0) as file:
-            head = file.read(_HEAD.itemsize)
+            header = file.read(_HEADER.itemsize)
             status = os.fstat(file.fileno())
-            if before is None or head != before.head or _snapshot_size(before) != status.st_size:
-                before = _parsed(head, file.read())
+            if previous is None or header != previous.header or _snapshot_size(previous) != status.st_size:
+                previous = _parse_snapshot(header, file.read())
     except FileNotFoundError:
         raise DamagedManifest("there is no manifest") from None
-    generation = int(np.frombuffer(before.head, _HEAD, 1)[0]["generation"])
+    generation = int(np.frombuffer(previous.header, _HEADER, 1)[0]["generation"])
     return Manifest(
         generation,
-        before.segments,
-        dict(before.trimmed),
+        previous.segments,
+        dict(previous.trimmed),
         changed_ns=status.st_mtime_ns,
-        snapshot=before,
+        snapshot=previous,
     )
 
 
-def _snapshot_size(one: Snapshot) -> int:
-    return _HEAD.itemsize + int(np.frombuffer(one.head, _HEAD, 1)[0]["count"]) * RECORD.itemsize
+def _snapshot_size(snapshot: Snapshot) -> int:
+    return _HEADER.itemsize + int(np.frombuffer(snapshot.header, _HEADER, 1)[0]["count"]) * RECORD.itemsize
 
 
-def _parsed(start: bytes, body: bytes) -> Snapshot:
-    if len(start) < _HEAD.itemsize:
-        raise DamagedManifest("the manifest is cut off")
-    head = np.frombuffer(start, _HEAD, 1)[0]
-    if head["magic"] != _MAGIC or head["version"] != layout.VERSION:
-        raise DamagedManifest("the manifest has another form")
-    if len(body) != int(head["count"]) * RECORD.itemsize:
-        raise DamagedManifest("the manifest is cut off")
-    if _head_checksum(head, body) != head["crc32c"]:
+def _parse_snapshot(start: bytes, body: bytes) -> Snapshot:
+    if len(start) < _HEADER.itemsize:
+        raise DamagedManifest("the manifest is truncated")
+    header = np.frombuffer(start, _HEADER, 1)[0]
+    if header["magic"] != _MAGIC or header["version"] != layout.VERSION:
+        raise DamagedManifest("the manifest has an unknown format")
+    if len(body) != int(header["count"]) * RECORD.itemsize:
+        raise DamagedManifest("the manifest is truncated")
+    if _snapshot_checksum(header, body) != header["crc32c"]:
         raise DamagedManifest("the manifest was changed")
     records = np.frombuffer(body, RECORD)
-    # Copied once: a look at every 128th byte takes longer than all that is done with them.
+    # Copied once: repeated access to every 128th byte takes longer than all that follows.
     kinds = records["kind"].copy()
-    is_trimmed, has_open = kinds == Kind.TRIMMED, bool((kinds == Kind.OPEN).any())
+    is_trimmed, has_open = kinds == RecordKind.TRIMMED, bool((kinds == RecordKind.OPEN).any())
     if not is_trimmed.any():
         return Snapshot(start, records, {}, has_open)
     trimmed = {
-        (int(one["stream_id"]), int(one["epoch"])): int(one["last_seq"]) for one in records[is_trimmed]
+        (int(record["stream_id"]), int(record["epoch"])): int(record["last_seq"])
+        for record in records[is_trimmed]
     }
     return Snapshot(start, records[~is_trimmed], trimmed, has_open)
 
 
-def _head_checksum(head: Any, body: memoryview | bytes) -> int:
-    clean = head.copy()
-    clean["crc32c"] = 0
-    return _native.crc32c(body, _native.crc32c(clean.tobytes()))
+def _snapshot_checksum(header: Any, body: memoryview | bytes) -> int:
+    blank = header.copy()
+    blank["crc32c"] = 0
+    return _native.crc32c(body, _native.crc32c(blank.tobytes()))
 
 
 def _read_log(content: bytes) -> Records:
-    """The records of a log. A torn last one is what a crash leaves; anything else wrong is damage."""
+    """The records of a log. A crash may leave a torn last record; any other wrong checksum is damage."""
     records = np.frombuffer(content, RECORD, len(content) // RECORD.itemsize)
-    # All in one call: a reader that follows a recording does this again and again.
+    # All checksums in one call: a reader that follows a recording does this repeatedly.
     starts = np.arange(len(records), dtype=np.uint64) * np.uint64(RECORD.itemsize)
     sums = _native.crc32c_each(content, starts, np.full(len(records), RECORD.itemsize - 4, np.uint64))
     wrong = np.flatnonzero(sums != records["crc32c"])
@@ -228,93 +247,86 @@ def _read_log(content: bytes) -> Records:
 
 
 def record_checksum(record: Any) -> int:
+    """Checksum of a record without its last field."""
     return _native.crc32c(record.tobytes()[:-4])
 
 
-def _apply(manifest: Manifest, log: Records) -> None:
+def _apply_log(manifest: Manifest, log: Records) -> None:
     manifest.log_records = len(log)
     if not len(log):
         return
-    # The newest record of a segment counts.
-    latest = {key: number for number, key in enumerate(_keys_of(log))}
-    newest = log[list(latest.values())]
+    # Only the last record of each segment is valid.
+    last_number = {key: number for number, key in enumerate(_record_keys(log))}
+    newest = log[list(last_number.values())]
     kinds = newest["kind"]
-    for record in newest[(kinds == Kind.REMOVED) | (kinds == Kind.TRIMMED)]:
-        key = _key_of(record)
-        _trim(manifest, key[:2], int(record["last_seq"]), int(record["rows"]))
+    for record in newest[(kinds == RecordKind.REMOVED) | (kinds == RecordKind.TRIMMED)]:
+        key = record_key(record)
+        if record["rows"]:
+            epoch_key = key.stream_id, key.epoch
+            manifest.trimmed[epoch_key] = max(manifest.trimmed.get(epoch_key, 0), int(record["last_seq"]))
         manifest.removed.append(key)
-    new = newest[(kinds == Kind.OPEN) | (kinds == Kind.SEALED)]
-    manifest.segments = replaced(manifest.segments, list(latest), new)
+    new = newest[(kinds == RecordKind.OPEN) | (kinds == RecordKind.SEALED)]
+    manifest.segments = replace_segments(manifest.segments, list(last_number), new)
 
 
-def replaced(segments: Records, keys: Iterable[Key], new: Records) -> Records:
-    """Sorted segments without those under `keys`, and with others."""
+def replace_segments(segments: Records, keys: Iterable[SegmentKey], new: Records) -> Records:
+    """Sorted segments without those of `keys`, and with `new`."""
     keep = np.ones(len(segments), bool)
-    end = _key_of(segments[-1]) if len(segments) else None
-    # Most are new, and lie behind the last one that is known.
+    end = record_key(segments[-1]) if len(segments) else None
+    # Most keys are of new segments, behind the last one of the list.
     keys = [key for key in keys if end is not None and key <= end]
-    # Few change: each is found in the sorted array instead of looking at every segment.
+    # Few segments change: each is found by a binary search instead of a comparison with every segment.
     for key in keys:
         low, high = 0, len(segments)
         for column, value in zip(_KEY, key, strict=True):
             first, last = _bounds(segments[column][low:high], RECORD[column].type(value))
             low, high = low + first, low + last
         keep[low:high] = False
-    added = sort(new)
-    if not keys and (end is None or not len(added) or _key_of(added[0]) > end):
+    added = sort_records(new)
+    if not keys and (end is None or not len(added) or record_key(added[0]) > end):
         return np.concatenate((segments, added))
-    return sort(np.concatenate((segments[keep], added)))
+    return sort_records(np.concatenate((segments[keep], added)))
 
 
-def _trim(manifest: Manifest, where: tuple[int, int], last_seq: int, rows: int) -> None:
-    if rows:
-        manifest.trimmed[where] = max(manifest.trimmed.get(where, 0), last_seq)
+def _record_keys(records: Records) -> list[SegmentKey]:
+    return [SegmentKey(*key) for key in zip(*(records[name].tolist() for name in _KEY), strict=True)]
 
 
-def _keys_of(records: Records) -> list[Key]:
-    return list(zip(*(records[name].tolist() for name in _KEY), strict=True))
+def record_key(record: Any) -> SegmentKey:
+    """The key of one record."""
+    return SegmentKey(int(record["stream_id"]), int(record["epoch"]), int(record["first_seq"]))
 
 
-def _key_of(record: Any) -> Key:
-    return int(record["stream_id"]), int(record["epoch"]), int(record["first_seq"])
-
-
-def sort(records: Records) -> Records:
+def sort_records(records: Records) -> Records:
+    """The records in order of their keys."""
     return records[np.lexsort([records[name] for name in reversed(_KEY)])]
 
 
-def record(kind: Kind, name: layout.SegmentName, stats: SegmentStats | None = None) -> Records:
-    """One record, with its checksum."""
-    made = np.zeros(1, RECORD)
-    made["kind"] = kind
-    made["stream_id"], made["epoch"], made["first_seq"] = name.stream_id, name.epoch, name.first_seq
+def make_record(kind: RecordKind, name: layout.SegmentName, stats: SegmentStats | None = None) -> Records:
+    """An array of one record, with its checksum."""
+    record = np.zeros(1, RECORD)
+    record["kind"] = kind
+    record["stream_id"], record["epoch"], record["first_seq"] = name.stream_id, name.epoch, name.first_seq
     for column in ("last_seq", "rows", "size_bytes", "payload_bytes", "first_time_ns", "last_time_ns"):
-        made[column] = getattr(stats, column) if stats is not None else 0
-    made["crc32c"] = record_checksum(made[0])
-    return made
+        record[column] = getattr(stats, column) if stats is not None else 0
+    record["crc32c"] = record_checksum(record[0])
+    return record
 
 
-def name_of(one: Any) -> layout.SegmentName:
-    return layout.SegmentName(*_key_of(one))
+def segment_name(record: Any) -> layout.SegmentName:
+    """The segment of a record."""
+    return layout.SegmentName(*record_key(record))
 
 
-def snapshot(generation: int, manifest: Manifest) -> bytes:
-    """The bytes of a snapshot."""
+def encode_snapshot(generation: int, manifest: Manifest) -> bytes:
+    """The content of a snapshot file."""
     trimmed = []
     for (stream_id, epoch), last_seq in manifest.trimmed.items():
         stats = SegmentStats(rows=1, last_seq=last_seq)
-        trimmed.append(record(Kind.TRIMMED, layout.SegmentName(stream_id, epoch, 0), stats))
-    body = sort(np.concatenate([manifest.segments, *trimmed])).tobytes()
-    head = np.zeros(1, _HEAD)
-    head["magic"], head["version"], head["generation"] = _MAGIC, layout.VERSION, generation
-    head["count"] = len(body) // RECORD.itemsize
-    head["crc32c"] = _head_checksum(head[0], body)
-    return head.tobytes() + body
-
-
-def log_path(root: Path, manifest: Manifest) -> Path:
-    return _log_path(root, manifest.generation)
-
-
-def logs(root: Path) -> Iterable[Path]:
-    return root.glob(f"{layout.MANIFEST_FILE}.*.log")
+        trimmed.append(make_record(RecordKind.TRIMMED, layout.SegmentName(stream_id, epoch, 0), stats))
+    body = sort_records(np.concatenate([manifest.segments, *trimmed])).tobytes()
+    header = np.zeros(1, _HEADER)
+    header["magic"], header["version"], header["generation"] = _MAGIC, layout.VERSION, generation
+    header["count"] = len(body) // RECORD.itemsize
+    header["crc32c"] = _snapshot_checksum(header[0], body)
+    return header.tobytes() + body

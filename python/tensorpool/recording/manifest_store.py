@@ -1,8 +1,8 @@
-"""What a recording holds, from the manifest where it can be used, and from the files where not.
+"""The manifest and the segment files together: the list of segments, and changes of the manifest on disk.
 
-Changes the manifest: appends to its log, makes snapshots, builds it anew from the files.
-
-Every change holds the manifest's lock, so several writers can share one root.
+Readers get the manifest with the changes that it does not contain yet, or a scan of the files where it is
+damaged. Writers append to its log, write snapshots and rebuild it. Every change holds the manifest's lock, so
+several writers can share one recording.
 """
 
 from __future__ import annotations
@@ -20,70 +20,73 @@ import numpy as np
 from ..durable import replace_file, sync_directory, sync_file, write_errors
 from ..errors import CorruptRecording, NotARecording
 from . import layout, manifest
-from .manifest import DamagedManifest, Kind, Manifest, Records
+from .manifest import DamagedManifest, Manifest, RecordKind, Records
 from .segment_file import SegmentFile
 from .segment_writer import SegmentStats
 
 # Directories of older epochs do not change any more, and there may be thousands.
-_EPOCHS_WATCHED: Final = 16
+_MAX_EPOCHS_CHECKED: Final = 16
+COMPACT_RECORDS: Final = 256
+"""Log length at which a snapshot is written: it limits what a reader has to apply."""
 
 
-def load_index(root: Path, before: Manifest | None = None) -> Manifest:
-    """The manifest with what it did not know yet. Changes nothing on disk. `before` is what was last known:
-    the next look is quicker then.
+def load_index(root: Path, previous: Manifest | None = None) -> Manifest:
+    """The manifest, brought up to date with the files. Changes nothing on disk.
+
+    `previous` is an earlier result: with it loading is faster.
     """
     try:
-        known = manifest.load(root, before=before.snapshot if before is not None else None)
+        known = manifest.load(root, previous=previous.snapshot if previous is not None else None)
     except DamagedManifest:
         return scan_files(root)
-    settle_open(root, known)
+    update_open(root, known)
     add_unlisted(root, known)
     return known
 
 
 def add_unlisted(root: Path, known: Manifest) -> None:
+    """Adds segments to the manifest in memory that are on disk only."""
     if unlisted := find_unlisted(root, known):
-        fresh = np.concatenate(unlisted)
-        known.segments = manifest.replaced(known.segments, [_key(one) for one in fresh], fresh)
+        new = np.concatenate(unlisted)
+        keys = [manifest.record_key(record) for record in new]
+        known.segments = manifest.replace_segments(known.segments, keys, new)
 
 
-def _key(one: Any) -> tuple[int, int, int]:
-    return int(one["stream_id"]), int(one["epoch"]), int(one["first_seq"])
-
-
-def settle_open(root: Path, known: Manifest) -> None:
-    """Looks at the segments that were open when the manifest last heard of them."""
-    keys, fresh = [], [np.empty(0, manifest.RECORD)]
-    for one in known.open_segments():
-        name = manifest.name_of(one)
-        # In this order: it may be sealed between the two looks, but never the other way round.
+def update_open(root: Path, known: Manifest) -> None:
+    """Updates the segments that the manifest in memory lists as open: they may be sealed or removed."""
+    keys, new = [], [np.empty(0, manifest.RECORD)]
+    for record in known.open_segments():
+        name = manifest.segment_name(record)
+        # In this order: a segment may be sealed between the two checks, but never unsealed.
         if name.partial(root).exists():
             continue
-        keys.append(_key(one))
+        keys.append(manifest.record_key(record))
         if name.sealed(root).exists():
-            fresh.append(describe(root, name))
+            new.append(read_record(root, name))
     if keys:
-        known.segments = manifest.replaced(known.segments, keys, np.concatenate(fresh))
+        known.segments = manifest.replace_segments(known.segments, keys, np.concatenate(new))
 
 
-def find_unlisted(root: Path, known: Manifest, *, but: Collection[tuple[int, int]] = ()) -> list[Records]:
-    """Segments that the manifest does not know, except those of the given streams and epochs.
+def find_unlisted(root: Path, known: Manifest, *, exclude: Collection[tuple[int, int]] = ()) -> list[Records]:
+    """Records of segments on disk that the manifest does not list; not of the (stream, epoch) in `exclude`.
 
-    A writer changes the manifest after every change of a directory, so a directory that changed later than
-    the manifest tells of something else: a crash, a copy, a restored manifest.
+    A writer changes the manifest after every change of a directory. So a directory that is newer than the
+    manifest was changed otherwise: by a crash, a copy or a restored manifest.
     """
-    changes: list[Records] = []
+    unlisted: list[Records] = []
     for stream_id, stream_dir in layout.stream_dirs(root).items():
-        epochs = sorted(layout.epoch_dirs(stream_dir).items())[-_EPOCHS_WATCHED:]
+        epochs = sorted(layout.epoch_dirs(stream_dir).items())[-_MAX_EPOCHS_CHECKED:]
         for epoch, epoch_dir in epochs:
-            if (stream_id, epoch) in but or epoch_dir.stat().st_mtime_ns <= known.changed_ns:
+            if (stream_id, epoch) in exclude or epoch_dir.stat().st_mtime_ns <= known.changed_ns:
                 continue
-            listed = set(known.of(stream_id, epoch)["first_seq"].tolist())
-            gone = {key[2] for key in known.removed if key[:2] == (stream_id, epoch)}
+            listed = set(known.segments_of(stream_id, epoch)["first_seq"].tolist())
+            removed = {
+                key.first_seq for key in known.removed if (key.stream_id, key.epoch) == (stream_id, epoch)
+            }
             for first_seq in layout.segments_in(epoch_dir):
-                if first_seq not in listed and first_seq not in gone:
-                    changes.append(describe(root, layout.SegmentName(stream_id, epoch, first_seq)))
-    return changes
+                if first_seq not in listed and first_seq not in removed:
+                    unlisted.append(read_record(root, layout.SegmentName(stream_id, epoch, first_seq)))
+    return unlisted
 
 
 def scan_files(
@@ -92,53 +95,51 @@ def scan_files(
     known: Manifest | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Manifest:
-    """Looks at every segment. What `known` says of a sealed one of the same size is believed."""
-    names = [
-        layout.SegmentName(stream_id, epoch, first_seq)
-        for stream_id, stream_dir in layout.stream_dirs(root).items()
-        for epoch, epoch_dir in layout.epoch_dirs(stream_dir).items()
-        for first_seq in layout.segments_in(epoch_dir)
-    ]
-    believed = {_key(one): one for one in known.segments if one["kind"] == Kind.SEALED} if known else {}
-    found = Manifest(known.generation if known else 0)
-    found.trimmed = dict(known.trimmed) if known else {}
+    """A manifest made from the files. A record of `known` is reused if its sealed file has the same size."""
+    names = list(layout.all_segments(root))
+    reusable = {}
+    if known is not None:
+        sealed = known.segments[known.segments["kind"] == RecordKind.SEALED]
+        reusable = {manifest.segment_name(record): record for record in sealed}
+    scanned = Manifest(known.generation if known else 0)
+    scanned.trimmed = dict(known.trimmed) if known else {}
     records: list[Records] = []
     for number, name in enumerate(names):
-        one = believed.get((name.stream_id, name.epoch, name.first_seq))
+        record = reusable.get(name)
         path = name.sealed(root)
-        if one is not None and path.exists() and path.stat().st_size == one["size_bytes"]:
-            records.append(np.array([one], manifest.RECORD))
+        if record is not None and path.exists() and path.stat().st_size == record["size_bytes"]:
+            records.append(np.array([record], manifest.RECORD))
         else:
-            records.append(describe(root, name))
+            records.append(read_record(root, name))
         if progress is not None:
             progress(number + 1, len(names))
     if records:
-        found.segments = manifest.sort(np.concatenate(records))
-    return found
+        scanned.segments = manifest.sort_records(np.concatenate(records))
+    return scanned
 
 
-def describe(root: Path, name: layout.SegmentName) -> Records:
-    """A manifest's record of a segment, from its file. One that cannot be read is listed with no rows."""
+def read_record(root: Path, name: layout.SegmentName) -> Records:
+    """The manifest record of a segment, made from its file. An unreadable segment is listed with no rows."""
     sealed = name.sealed(root)
-    kind, path = (Kind.SEALED, sealed) if sealed.exists() else (Kind.OPEN, name.partial(root))
+    kind, path = (RecordKind.SEALED, sealed) if sealed.exists() else (RecordKind.OPEN, name.partial(root))
     stats = SegmentStats()
-    if kind is Kind.SEALED:
+    if kind is RecordKind.SEALED:
         try:
             stats = file_stats(SegmentFile(path))
         except FileNotFoundError:
             pass
         except (CorruptRecording, NotARecording):
             stats.size_bytes = path.stat().st_size
-    return manifest.record(kind, name, stats)
+    return manifest.make_record(kind, name, stats)
 
 
 def file_stats(file: SegmentFile) -> SegmentStats:
-    """What is in a segment, by looking at every batch of it."""
+    """The totals of a segment, from all of its batches."""
     from .rows import RowBlock
 
     scan = file.scan_more(resume=True)
     stats = SegmentStats(rows=scan.rows, size_bytes=len(file.data))
-    blocks = [RowBlock(file, place) for place in scan.batches]
+    blocks = [RowBlock(file, location) for location in scan.batches]
     if blocks:
         stats.last_seq = scan.batches[-1].last_seq
         stats.payload_bytes = sum(int(block.payload_bytes.sum()) for block in blocks)
@@ -147,13 +148,9 @@ def file_stats(file: SegmentFile) -> SegmentStats:
     return stats
 
 
-# So many records in the log, and a snapshot is made of them: what a reader has to replay stays small.
-COMPACT_AT: Final = 256
-
-
 @contextmanager
 def locked(root: Path) -> Iterator[None]:
-    """Holds the manifest's lock. It is held for moments only, so waiting for it is short."""
+    """Holds the manifest's lock. Every holder keeps it for a short time only."""
     fd = os.open(root / layout.MANIFEST_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -162,36 +159,36 @@ def locked(root: Path) -> Iterator[None]:
         os.close(fd)
 
 
-def append(root: Path, *records: Records, durably: bool = True) -> None:
-    """Adds records. Those that a look at the directories would find again need not wait for the disk."""
+def append(root: Path, *records: Records, sync: bool = True) -> None:
+    """Adds records to the log. Without `sync` for changes that `find_unlisted` would find again."""
     with locked(root):
-        path = append_locked(root, *records, durably=False)
-    if not durably:
+        path = append_locked(root, *records, sync=False)
+    if not sync:
         return
-    # Not under the lock: other writers would wait for the disk. A log that is gone by now has become a
-    # snapshot, which is durable.
+    # Not under the lock: other writers would wait for the disk. If the log was removed meanwhile, its records
+    # are in a snapshot, which is durable.
     with write_errors(path), contextlib.suppress(FileNotFoundError):
         sync_file(path)
-        if path.stat().st_size < COMPACT_AT * manifest.RECORD.itemsize:
+        if path.stat().st_size < COMPACT_RECORDS * manifest.RECORD.itemsize:
             return
     with locked(root):
         compact_locked(root, load_or_rebuild(root))
 
 
-def append_locked(root: Path, *records: Records, durably: bool = True) -> Path:
-    """The same for a caller that holds the lock; gives the log. It may grow without bound: see `append`."""
+def append_locked(root: Path, *records: Records, sync: bool = True) -> Path:
+    """`append` for a caller that holds the lock. Returns the log, which may grow without limit."""
     current = load_or_rebuild(root)
-    # From now on the manifest is newer than every directory, so what it did not know yet has to be in it. The
-    # directories of these records are newer because of them.
-    own = {(int(one["stream_id"][0]), int(one["epoch"][0])) for one in records}
-    records = (*find_unlisted(root, current, but=own), *records)
-    path = manifest.log_path(root, current)
+    # After this write the manifest is newer than every directory, so unlisted segments must be added now.
+    # The directories of the given records are newer because of these records.
+    own = {(int(record["stream_id"][0]), int(record["epoch"][0])) for record in records}
+    records = (*find_unlisted(root, current, exclude=own), *records)
+    path = manifest.log_path(root, current.generation)
     with write_errors(path):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
-            # What a crash left of a record goes first: everything behind it would be out of step.
+            # A crash may have left a part of a record: every record behind it would be misaligned.
             os.ftruncate(fd, current.log_records * manifest.RECORD.itemsize)
-            content = b"".join(one.tobytes() for one in records)
+            content = b"".join(record.tobytes() for record in records)
             try:
                 written = os.write(fd, content)
                 if written < len(content):
@@ -199,33 +196,33 @@ def append_locked(root: Path, *records: Records, durably: bool = True) -> Path:
             except OSError:
                 os.ftruncate(fd, current.log_records * manifest.RECORD.itemsize)
                 raise
-            if durably:
+            if sync:
                 os.fdatasync(fd)
         finally:
             os.close(fd)
         if current.log_records == 0:
-            # Once for each log: the name of a new file is not made durable by syncing the file.
+            # Once per log: syncing a new file does not make its name durable.
             sync_directory(root)
     return path
 
 
 def compact_locked(root: Path, current: Manifest) -> None:
-    """Makes a snapshot of what is known. The old log goes last: until then the old pair is complete."""
-    settle_open(root, current)
+    """Writes a snapshot. The old log is removed last: until then snapshot and log are consistent."""
+    update_open(root, current)
     add_unlisted(root, current)
     for key in current.removed:
-        # A crash between saying and doing left the file; after the snapshot nobody would know of it.
+        # A crash after the log entry may have left the file, and the snapshot no longer names it.
         name = layout.SegmentName(*key)
         name.sealed(root).unlink(missing_ok=True)
     with write_errors(root / layout.MANIFEST_FILE):
-        replace_file(root / layout.MANIFEST_FILE, manifest.snapshot(current.generation + 1, current))
-    for path in manifest.logs(root):
-        if path != root / f"{layout.MANIFEST_FILE}.{current.generation + 1}.log":
+        replace_file(root / layout.MANIFEST_FILE, manifest.encode_snapshot(current.generation + 1, current))
+    for path in manifest.log_files(root):
+        if path != manifest.log_path(root, current.generation + 1):
             path.unlink(missing_ok=True)
 
 
 def load_or_rebuild(root: Path) -> Manifest:
-    """The manifest, made anew from the files where it cannot be used. The caller holds the lock."""
+    """The manifest, rebuilt from the files if it is damaged. The caller holds the lock."""
     try:
         return manifest.load(root)
     except DamagedManifest:
@@ -235,23 +232,23 @@ def load_or_rebuild(root: Path) -> Manifest:
 def rebuild_locked(
     root: Path, *, progress: Callable[[int, int], None] | None = None, known: Manifest | None = None
 ) -> Manifest:
-    """Writes a manifest that says what the files say. What `known` says of sealed files is believed."""
-    found = scan_files(root, known=known, progress=progress)
-    # A number that no log has: an old log beside the new snapshot would be replayed into it.
-    used = [
-        int(path.name.split(".")[-2]) for path in manifest.logs(root) if path.name.split(".")[-2].isdigit()
-    ]
-    found.generation = max([found.generation, *used, 0])
-    compact_locked(root, found)
+    """Writes a manifest made from the files: see `scan_files`. The caller holds the lock."""
+    scanned = scan_files(root, known=known, progress=progress)
+    # A generation without a log: readers would apply an old log to the new snapshot.
+    numbers = [path.name.split(".")[-2] for path in manifest.log_files(root)]
+    scanned.generation = max(
+        [scanned.generation, *(int(number) for number in numbers if number.isdigit()), 0]
+    )
+    compact_locked(root, scanned)
     return manifest.load(root)
 
 
-def removed(records: Iterable[Any]) -> list[Records]:
-    """The records that say that these segments are gone."""
-    made = []
-    for one in records:
-        gone = one.copy()
-        gone["kind"] = Kind.REMOVED
-        gone["crc32c"] = manifest.record_checksum(gone)
-        made.append(np.array([gone], manifest.RECORD))
-    return made
+def removal_records(records: Iterable[Any]) -> list[Records]:
+    """Records that mark segments as removed."""
+    removals = []
+    for record in records:
+        removal = record.copy()
+        removal["kind"] = RecordKind.REMOVED
+        removal["crc32c"] = manifest.record_checksum(removal)
+        removals.append(np.array([removal], manifest.RECORD))
+    return removals

@@ -1,9 +1,9 @@
-"""Where a table of messages says what of which metadata version: an index beside it, so that a frame's
-attributes are found without reading all that was ever said.
+"""Index of a metadata table: the location of the messages of each metadata version.
 
-`_tables/metadata/<session>.versions` has records of 64 bytes. Those of a batch are followed by one that says
-how far the index reaches: what lies behind in the table is read from the table itself. So an index that is
-torn, late or missing costs time and nothing else.
+With it the attributes of a frame are found without reading the whole table.
+`_tables/metadata/<session>.versions` has records of 64 bytes. The records of a batch are followed by a REACH
+record: the position up to which the index is complete. Rows behind it are read from the table itself. So an
+index that is torn, late or missing costs time and nothing else.
 """
 
 from __future__ import annotations
@@ -45,22 +45,24 @@ RECORD: Final = np.dtype(
 )
 assert RECORD.itemsize == 64
 _OPAQUE: Final = np.dtype(f"V{RECORD.itemsize}")
-# Between two records of how far it reaches there may be so much that names no version: links of traces.
+# Distance in the table after which a REACH record follows even if no row named a version (trace links).
 _REACH_BYTES: Final = 64 << 10
 Records = npt.NDArray[Any]
 Row = Mapping[str, Any]
 
 
-class Kind(IntEnum):
+class IndexRecordKind(IntEnum):
+    """The `kind` of an index record."""
+
     REACH = 1
     """Every version in the table up to `batch_end` is in the index."""
     ANNOUNCE = 2
     META = 3
 
 
-def records_of(rows: Iterable[tuple[int, Row]], start: int, end: int) -> Records:
-    """Records of a batch's rows, each with its number, that say something of a version."""
-    found: list[tuple[Any, ...]] = []
+def make_records(rows: Iterable[tuple[int, Row]], start: int, end: int) -> Records:
+    """Index records of the rows of a batch that name a version. `rows` are (row number, row)."""
+    records: list[tuple[Any, ...]] = []
     epoch: int | None
     for number, row in rows:
         try:
@@ -68,33 +70,36 @@ def records_of(rows: Iterable[tuple[int, Row]], start: int, end: int) -> Records
         except CodecError:
             continue
         if isinstance(message, DataSourceAnnounce):
-            kind, epoch = Kind.ANNOUNCE, message.epoch
+            kind, epoch = IndexRecordKind.ANNOUNCE, message.epoch
         elif isinstance(message, DataSourceMeta):
-            # It names no epoch: only the recorder may have known.
-            kind, epoch = Kind.META, None if row["epoch"] is None else layout.unsigned(row["epoch"])
+            # The message names no epoch; the row does if the recorder knew it.
+            kind, epoch = (
+                IndexRecordKind.META,
+                None if row["epoch"] is None else layout.unsigned(row["epoch"]),
+            )
         else:
             continue
-        found.append((
+        records.append((
             kind, epoch is not None, 0, row["stream_id"] % (1 << 32), epoch or 0, message.meta_version,
             number, row["receive_time_ns"], start, end, 0, 0,
         ))  # fmt: skip
-    return np.array(found, RECORD)
+    return np.array(records, RECORD)
 
 
-def _reach(end: int) -> Records:
-    made = np.zeros(1, RECORD)
-    made["kind"], made["batch_start"], made["batch_end"] = Kind.REACH, end, end
-    return made
+def _reach_record(end: int) -> Records:
+    record = np.zeros(1, RECORD)
+    record["kind"], record["batch_start"], record["batch_end"] = IndexRecordKind.REACH, end, end
+    return record
 
 
-def joined(parts: list[Records]) -> Records:
-    """As one array. NumPy would go through records field by field, and these are many."""
+def concatenate(parts: list[Records]) -> Records:
+    """All records in one array. As opaque bytes: numpy would copy large record arrays field by field."""
     return np.concatenate([part.view(_OPAQUE) for part in parts]).view(RECORD)
 
 
-def chosen(records: Records, which: npt.NDArray[np.bool_]) -> Records:
-    """Some of them, without a look at their fields."""
-    return records.view(_OPAQUE)[which].view(RECORD)
+def select(records: Records, mask: npt.NDArray[np.bool_]) -> Records:
+    """The records under a mask, copied as opaque bytes."""
+    return records.view(_OPAQUE)[mask].view(RECORD)
 
 
 def _checksums(content: bytes | memoryview) -> npt.NDArray[np.uint32]:
@@ -104,7 +109,7 @@ def _checksums(content: bytes | memoryview) -> npt.NDArray[np.uint32]:
 
 
 class MetadataIndexWriter:
-    """Appends to the index of one table file. What cannot be written now waits for the next time."""
+    """Appends to the index of one table file. Records that cannot be written wait for the next call."""
 
     def __init__(self, table: Path) -> None:
         self._path = table.with_suffix(SUFFIX)
@@ -114,17 +119,17 @@ class MetadataIndexWriter:
         self._waiting: list[Records] = []
 
     def add(self, rows: Iterable[Row], start: int, end: int) -> None:
-        """A batch with these rows was written to the table."""
-        records = records_of(enumerate(rows), start, end)
+        """Indexes a batch that was written to the table between two positions."""
+        records = make_records(enumerate(rows), start, end)
         if len(records) or end - self._reach >= _REACH_BYTES:
-            self._waiting += [records, _reach(end)]
+            self._waiting += [records, _reach_record(end)]
             self._reach = end
         self._write()
 
     def _write(self) -> None:
         if not self._waiting:
             return
-        records = joined(self._waiting)
+        records = concatenate(self._waiting)
         records["crc32c"] = _checksums(records.tobytes())
         try:
             if self._fd is None:
@@ -136,15 +141,15 @@ class MetadataIndexWriter:
                 os.ftruncate(self._fd, self._end)
                 raise
         except OSError:
-            # The rows are in the table all the same. Joined, so that what waits does not fall apart.
+            # No rows are lost: they are in the table. One array keeps the order of the waiting records.
             self._waiting = [records]
             return
         self._waiting.clear()
 
     def close(self, end: int) -> None:
-        """The table ends there."""
+        """Completes the index; `end` is the final size of the table."""
         if end > self._reach:
-            self._waiting.append(_reach(end))
+            self._waiting.append(_reach_record(end))
             self._write()
         if self._fd is not None:
             os.close(self._fd)
@@ -152,7 +157,7 @@ class MetadataIndexWriter:
 
 
 def read_index(table: Path, offset: int) -> tuple[Records, int]:
-    """The sound records of a table's index from a place on, and the place behind them."""
+    """The intact records of a table's index from an offset on, and the offset behind them."""
     try:
         with table.with_suffix(SUFFIX).open("rb", buffering=0) as file:
             file.seek(offset)

@@ -1,8 +1,7 @@
-"""Files as mapped memory, and mappings that outlive their readers in a process that wants it so.
+"""Memory-mapped files, and an optional cache of mappings that outlive their readers.
 
-A mapping costs about as much as a look at all of its bytes: the kernel enters page by page, and takes them
-out again. A process that does one short task after the other over the same segments, as Spark's workers do,
-keeps the ones used last. Not for two threads at once.
+Mapping and unmapping a file costs about as much as reading all of its bytes, because the kernel handles every
+page. Spark's workers run many short tasks over the same segments, so they enable the cache. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -11,55 +10,65 @@ import mmap
 import os
 from collections import OrderedDict
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-_MOST_FILES: Final = 64
-_MOST_BYTES: Final = 4 << 30
+_MAX_FILES: Final = 64
+_MAX_BYTES: Final = 4 << 30
 
-_kept: OrderedDict[tuple[int, int], tuple[Path, mmap.mmap]] = OrderedDict()
-"""By device and inode, which is no other file's as long as it is mapped."""
-_keeps = False
+
+class _CachedMapping(NamedTuple):
+    path: Path
+    mapping: mmap.mmap
+
+
+_cache: OrderedDict[tuple[int, int], _CachedMapping] = OrderedDict()
+"""By device and inode, which the kernel does not reuse while the file is mapped."""
+_is_enabled = False
 
 
 def map_file(fd: int, path: Path) -> mmap.mmap:
-    """An open file that is not empty, as far as it goes now."""
+    """A read-only mapping of an open, non-empty file at its present size."""
     status = os.fstat(fd)
     identity = status.st_dev, status.st_ino
-    held = _kept.get(identity)
-    if held is not None and len(held[1]) == status.st_size:
-        _kept.move_to_end(identity)
-        return held[1]
+    cached = _cache.get(identity)
+    if cached is not None and len(cached.mapping) == status.st_size:
+        _cache.move_to_end(identity)
+        return cached.mapping
     try:
-        found = mmap.mmap(fd, status.st_size, prot=mmap.PROT_READ)
+        mapping = mmap.mmap(fd, status.st_size, prot=mmap.PROT_READ)
     except OSError:
-        if not _kept:
+        if not _cache:
             raise
-        # A limit on address space, maybe: what is only kept makes room.
-        _kept.clear()
-        found = mmap.mmap(fd, status.st_size, prot=mmap.PROT_READ)
-    if _keeps:
-        _kept[identity] = path, found
-        _kept.move_to_end(identity)
-        while len(_kept) > _MOST_FILES or sum(len(one) for _, one in _kept.values()) > _MOST_BYTES:
-            _kept.popitem(last=False)
-    return found
+        # Probably a limit on address space: release the mappings that are only cached, and try again.
+        _cache.clear()
+        mapping = mmap.mmap(fd, status.st_size, prot=mmap.PROT_READ)
+    if _is_enabled:
+        _cache[identity] = _CachedMapping(path, mapping)
+        _cache.move_to_end(identity)
+        while len(_cache) > _MAX_FILES or _cached_bytes() > _MAX_BYTES:
+            _cache.popitem(last=False)
+    return mapping
 
 
-def enable_cache(wanted: bool = True) -> None:
-    """From now on mappings are kept; or no longer, and none is left."""
-    global _keeps  # noqa: PLW0603  one address space a process
-    _keeps = wanted
-    if not wanted:
-        _kept.clear()
+def _cached_bytes() -> int:
+    return sum(len(cached.mapping) for cached in _cache.values())
+
+
+def enable_cache(enabled: bool = True) -> None:
+    """Switches the cache on, or off and empties it."""
+    global _is_enabled  # noqa: PLW0603  one address space per process
+    _is_enabled = enabled
+    if not enabled:
+        _cache.clear()
 
 
 def evict_removed() -> None:
-    """Lets go of files that are gone, or have another name by now: a mapping would hold their disk space."""
-    for identity, (path, _) in list(_kept.items()):
+    """Drops mappings of files that were removed or renamed: a mapping would keep their disk space in use."""
+    for identity, cached in list(_cache.items()):
         try:
-            status = os.stat(path)
-            is_there = (status.st_dev, status.st_ino) == identity
+            status = os.stat(cached.path)
+            is_present = (status.st_dev, status.st_ino) == identity
         except OSError:
-            is_there = False
-        if not is_there:
-            del _kept[identity]
+            is_present = False
+        if not is_present:
+            del _cache[identity]

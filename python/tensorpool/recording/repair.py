@@ -1,4 +1,4 @@
-"""Makes a recording whole again: what reads is kept, what does not becomes a gap, nothing is thrown away."""
+"""Repair of a recording: intact frames are kept, damaged ones become gaps, damaged files are set aside."""
 
 from __future__ import annotations
 
@@ -27,37 +27,35 @@ from .tables import TableWriter, read_gaps
 
 @dataclass(slots=True)
 class RepairResult:
-    """What a repair did."""
+    """The changes of a repair."""
 
     recovered: list[RecoveredSegment] = field(default_factory=list)
-    """Segments that were left open by a writer that died."""
+    """Segments that a crashed writer left open."""
     rewritten: list[Path] = field(default_factory=list)
     set_aside: list[Path] = field(default_factory=list)
-    """Where the damaged originals are now."""
+    """The damaged originals, under their new paths."""
     lost: list[Gap] = field(default_factory=list)
-    is_manifest_new: bool = False
+    manifest_rebuilt: bool = False
 
     @property
     def changed(self) -> bool:
-        return bool(self.recovered or self.rewritten or self.set_aside or self.is_manifest_new)
+        """Whether anything was repaired."""
+        return bool(self.recovered or self.rewritten or self.set_aside or self.manifest_rebuilt)
 
 
 def repair(root: str | os.PathLike[str], *, progress: Progress | None = None) -> RepairResult:
-    """Recovers open segments, takes damage out of sealed ones, makes a manifest that fits the files.
+    """Recovers open segments, rewrites damaged ones without the damage, and rebuilds the manifest.
 
-    Needs the locks of all streams, so it raises LockHeld while a writer is at work. Damaged originals are
-    kept under `_damaged`.
+    Takes the locks of all streams, so it raises LockHeld while a writer is running. Damaged originals are
+    moved to `_damaged`.
     """
     root = Path(root)
     check_root(root)
     create_root(root, created_ns=SYSTEM_CLOCK.wall_ns())
-    done = RepairResult()
-    known: Manifest | None = None
+    result = RepairResult()
     with manifest_store.locked(root):
-        try:
-            known = manifest.load(root)
-        except DamagedManifest:
-            done.is_manifest_new = True
+        known = _load_manifest(root)
+    result.manifest_rebuilt = known is None
     locks = []
     tables = TableWriter(root, f"{SYSTEM_CLOCK.wall_ns():020}-{os.getpid()}-{secrets.token_hex(4)}")
     try:
@@ -65,40 +63,28 @@ def repair(root: str | os.PathLike[str], *, progress: Progress | None = None) ->
         for stream_dir in streams.values():
             locks.append(lock_stream(stream_dir, "repair"))
         for stream_id in streams:
-            done.recovered += recover_stream(root, stream_id)
-        names = [
-            layout.SegmentName(stream_id, epoch, first_seq)
-            for stream_id, stream_dir in streams.items()
-            for epoch, epoch_dir in layout.epoch_dirs(stream_dir).items()
-            for first_seq in layout.segments_in(epoch_dir)
-        ]
+            result.recovered += recover_stream(root, stream_id)
+        names = [name for name in layout.all_segments(root) if name.stream_id in streams]
         for number, name in enumerate(names):
-            _repair_segment(root, name, _last_seq(known, name), done)
+            _repair_segment(root, name, _last_seq(known, name), result)
             if progress is not None:
                 progress(number + 1, len(names))
-        for gap in done.lost:
-            tables.add(
-                "gaps",
-                {
-                    "time_ns": SYSTEM_CLOCK.wall_ns(), "stream_id": gap.stream_id,
-                    "epoch": layout.signed(gap.epoch), "first_seq": layout.signed(gap.first_seq),
-                    "count": layout.signed(gap.count), "reason": gap.reason,
-                },
-            )  # fmt: skip
+        for gap in result.lost:
+            tables.add_gap(gap, SYSTEM_CLOCK.wall_ns())
         with manifest_store.locked(root):
-            # Rewritten segments have other sizes than the manifest says, so those are looked at again.
-            before = _load(root)
+            # Rewritten segments have other sizes than the manifest lists, so the rebuild reads them again.
+            before = _load_manifest(root)
             after = manifest_store.rebuild_locked(root, known=before)
             if before is None or not np.array_equal(before.segments, after.segments):
-                done.is_manifest_new = True
+                result.manifest_rebuilt = True
     finally:
         tables.close()
         for lock in locks:
             lock.release()
-    return done
+    return result
 
 
-def _load(root: Path) -> Manifest | None:
+def _load_manifest(root: Path) -> Manifest | None:
     try:
         return manifest.load(root)
     except DamagedManifest:
@@ -106,15 +92,15 @@ def _load(root: Path) -> Manifest | None:
 
 
 def _last_seq(known: Manifest | None, name: layout.SegmentName) -> int | None:
-    """The last sequence that a segment had, if the manifest still knows."""
+    """The last sequence of a segment in the manifest; None if the manifest does not list it."""
     if known is None:
         return None
-    records = known.of(name.stream_id, name.epoch)
-    found = records[records["first_seq"] == np.uint64(name.first_seq)]
-    return int(found["last_seq"][0]) if len(found) and found["rows"][0] else None
+    records = known.segments_of(name.stream_id, name.epoch)
+    records = records[records["first_seq"] == np.uint64(name.first_seq)]
+    return int(records["last_seq"][0]) if len(records) and records["rows"][0] else None
 
 
-def _repair_segment(root: Path, name: layout.SegmentName, last_seq: int | None, done: RepairResult) -> None:
+def _repair_segment(root: Path, name: layout.SegmentName, last_seq: int | None, result: RepairResult) -> None:
     path = name.sealed(root)
     kept: list[tuple[RowBlock, npt.NDArray[np.intp]]] = []
     try:
@@ -123,11 +109,11 @@ def _repair_segment(root: Path, name: layout.SegmentName, last_seq: int | None, 
         is_damaged = True
     else:
         scan = file.scan_more(resume=True)
-        # Without a schema the first batch is looked for, and what lies before it counts as damage.
+        # Without a schema the scan searches for the first batch; the bytes before it are damage.
         is_damaged = bool(scan.damage) or file.tail() is not None
-        for place in scan.batches:
+        for location in scan.batches:
             try:
-                block = RowBlock(file, place)
+                block = RowBlock(file, location)
             except CorruptRecording:
                 is_damaged = True
                 continue
@@ -143,23 +129,23 @@ def _repair_segment(root: Path, name: layout.SegmentName, last_seq: int | None, 
     if len(seqs):
         writer = SegmentWriter(root, layout.SegmentName(name.stream_id, name.epoch, int(seqs[0])))
         for block, rows in kept:
-            for start, stop in consecutive(rows):
-                writer.write(block.as_frames(start, stop))
+            for start, stop in consecutive_runs(rows):
+                writer.write(block.to_frames(start, stop))
     aside = root / layout.DAMAGED_DIR / f"{name.stream_id}-{name.epoch}-{path.name}"
     for parent in make_directories(aside.parent, above=root):
         sync_directory(parent)
     path.rename(aside)
     sync_directory(aside.parent)
-    done.set_aside.append(aside)
+    result.set_aside.append(aside)
     if writer is not None:
-        done.rewritten.append(writer.seal())
-    done.lost += _lost(root, name, seqs, last_seq)
+        result.rewritten.append(writer.seal())
+    result.lost += _lost_sequences(root, name, seqs, last_seq)
 
 
-def _lost(
+def _lost_sequences(
     root: Path, name: layout.SegmentName, seqs: npt.NDArray[np.uint64], last_seq: int | None
 ) -> list[Gap]:
-    """The sequences that the segment had and has no more."""
+    """The gaps that the damage leaves in a segment; without those that were declared before."""
     missing = find_holes(seqs, after=name.first_seq - 1) if len(seqs) else []
     end = int(seqs[-1]) if len(seqs) else name.first_seq - 1
     if last_seq is not None and end < last_seq:
@@ -172,8 +158,8 @@ def _lost(
     ]
 
 
-def consecutive(rows: npt.NDArray[np.intp] | range) -> list[tuple[int, int]]:
-    """Runs of neighbouring rows, as (start, stop): their payloads lie in one piece."""
+def consecutive_runs(rows: npt.NDArray[np.intp] | range) -> list[tuple[int, int]]:
+    """Runs of consecutive row numbers as (start, stop): their payloads are contiguous."""
     if len(rows) == 0:
         return []
     if isinstance(rows, range):

@@ -1,10 +1,7 @@
-"""Removes the oldest segments by size and age, and never what a reader's lease still covers.
+"""Retention by size and age, and the reader leases that it respects.
 
-A reader's claim on what it has still to read: a small file with a deadline, which retention respects.
-
-A reader that dies stops renewing, and its claim ends by itself.
-
-A replay's claim on what it has yet to play: a reader's lease, where the recording can be written to.
+A reader lease is a small file with a deadline: retention keeps the segments that its reader has yet to read.
+A reader that crashes stops renewing its lease, and the lease expires.
 """
 
 from __future__ import annotations
@@ -13,6 +10,7 @@ import json
 import logging
 import os
 import secrets
+import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -21,33 +19,37 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from ..clock import SYSTEM_CLOCK, Clock
-from ..durable import make_directories, replace_file, sync_directory, write_errors
-from ..errors import ClosedError, WriteFailed
+from ..durable import JsonState, make_directories, sync_directory, write_errors
+from ..errors import ClosedError, RecordingError
 from . import layout, manifest, manifest_store
 from .frame import Cursor
 from .layout import check_root
-from .manifest import Kind
+from .manifest import RecordKind
 from .manifest_store import locked
 
 DEFAULT_TTL_NS: Final = 60_000_000_000
 _SUFFIX: Final = ".json"
+_NO_DEADLINE_NS: Final = (1 << 63) - 1
+# A lease is renewed three times within its lifetime: two renewals may fail.
+_RENEWALS_PER_TTL: Final = 3
+_LOG: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseClaim:
-    """What a lease file says."""
+    """The content of a lease file."""
 
     path: Path
     holder: str
     deadline_ns: int
-    """By the time of day, so that it holds for readers on other hosts too."""
+    """Wall-clock time, so that it is valid for readers on other hosts too."""
     cursors: Mapping[int, tuple[int, int] | None] = field(default_factory=dict)
-    """Stream → (epoch, sequence) behind which everything is claimed; None claims all of the stream."""
+    """Stream → (epoch, sequence) behind which all frames are claimed; None claims the whole stream."""
     claims_all: bool = False
-    """Whether it cannot be read: it then stands for everything, until someone removes it."""
+    """Whether the file is unreadable: it then claims everything until it is removed by hand."""
 
     def covers(self, stream_id: int, epoch: int, last_seq: int) -> bool:
-        """Whether a segment that ends there holds something that is claimed."""
+        """Whether a segment with this last frame has claimed frames."""
         if self.claims_all:
             return True
         if stream_id not in self.cursors:
@@ -57,7 +59,7 @@ class LeaseClaim:
 
 
 class ReaderLease:
-    """Keeps retention from what lies behind the given cursors, until its time is up."""
+    """A lease on the frames behind the given cursors. Retention keeps them until it expires."""
 
     def __init__(
         self,
@@ -68,7 +70,7 @@ class ReaderLease:
         ttl_ns: int = DEFAULT_TTL_NS,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """`cursors` are places behind which everything is needed, or stream ids of which all is."""
+        """`cursors` are the positions behind which frames are needed, or stream ids for whole streams."""
         self._root = Path(root)
         self._holder = holder
         self._ttl_ns = ttl_ns
@@ -78,19 +80,19 @@ class ReaderLease:
         check_root(self._root)
         directory = self._root / layout.LEASES_DIR
         self.path = directory / f"{secrets.token_hex(8)}{_SUFFIX}"
-        self._put(cursors)
+        self._move(cursors)
         with write_errors(directory), locked(self._root):
-            # Under the lock: retention has either finished, and the manifest says so, or sees this lease.
+            # Under the lock: retention has either finished and updated the manifest, or sees this lease.
             for parent in make_directories(directory, above=self._root):
                 sync_directory(parent)
             self._write()
 
-    def _put(self, cursors: Iterable[Cursor | int]) -> None:
-        for one in cursors:
-            if isinstance(one, Cursor):
-                self._cursors[one.stream_id] = one.epoch, one.seq
+    def _move(self, cursors: Iterable[Cursor | int]) -> None:
+        for cursor in cursors:
+            if isinstance(cursor, Cursor):
+                self._cursors[cursor.stream_id] = cursor.epoch, cursor.seq
             else:
-                self._cursors[one] = None
+                self._cursors[cursor] = None
 
     def _write(self) -> None:
         self.deadline_ns = self._clock.wall_ns() + self._ttl_ns
@@ -102,17 +104,17 @@ class ReaderLease:
                 for stream, cursor in self._cursors.items()
             },
         }
-        replace_file(self.path, json.dumps(content).encode() + b"\n")
+        JsonState(self.path).save(content)
 
     def renew(self, cursors: Iterable[Cursor | int] = ()) -> None:
-        """Starts the time anew, and lets go of what lies before the new cursors."""
+        """Extends the lease by its full time. Frames up to the new cursors are no longer claimed."""
         if self._released:
             raise ClosedError("the lease was released")
-        self._put(cursors)
-        with write_errors(self.path):
-            self._write()
+        self._move(cursors)
+        self._write()
 
     def release(self) -> None:
+        """Removes the lease."""
         self._released = True
         self.path.unlink(missing_ok=True)
 
@@ -129,20 +131,20 @@ class ReaderLease:
 
 
 def read_leases(root: Path) -> list[LeaseClaim]:
-    """All leases, also those whose time is up."""
-    found = []
+    """All leases, expired ones too."""
+    claims = []
     directory = root / layout.LEASES_DIR
     for path in sorted(directory.glob(f"*{_SUFFIX}")) if directory.is_dir() else ():
         try:
-            found.append(_parse(path, json.loads(path.read_bytes())))
+            claims.append(_parse_claim(path, json.loads(path.read_bytes())))
         except FileNotFoundError:
             continue
         except (ValueError, TypeError, KeyError, AttributeError):
-            found.append(LeaseClaim(path, "unreadable", (1 << 63) - 1, claims_all=True))
-    return found
+            claims.append(LeaseClaim(path, "unreadable", _NO_DEADLINE_NS, claims_all=True))
+    return claims
 
 
-def _parse(path: Path, content: Any) -> LeaseClaim:
+def _parse_claim(path: Path, content: Any) -> LeaseClaim:
     cursors = {
         int(stream): None if cursor is None else (int(cursor["epoch"]), int(cursor["seq"]))
         for stream, cursor in content["cursors"].items()
@@ -150,15 +152,109 @@ def _parse(path: Path, content: Any) -> LeaseClaim:
     return LeaseClaim(path, str(content["holder"]), int(content["deadline_ns"]), cursors)
 
 
+class LeaseKeeper:
+    """Keeps a reader lease alive: with `poll` in the caller's duty cycle, or in a thread after `start`.
+
+    A recording that cannot be written to can still be read, so a lease that cannot be obtained is logged and
+    not raised.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        holder: str,
+        ttl_ns: int = DEFAULT_TTL_NS,
+        clock: Clock = SYSTEM_CLOCK,
+        missing_level: int = logging.WARNING,
+    ) -> None:
+        """`missing_level` is the log level for a lease that cannot be obtained."""
+        self._root = Path(root)
+        self._holder = holder
+        self._ttl_ns = ttl_ns
+        self._clock = clock
+        self._missing_level = missing_level
+        self._lease: ReaderLease | None = None
+        self._due_ns = 0
+        self._is_failing = False
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def hold(self, cursors: Iterable[Cursor | int]) -> None:
+        """Obtains the lease, or moves it to new cursors: frames up to them are no longer claimed."""
+        with self._lock:
+            self._due_ns = self._clock.monotonic_ns() + self._ttl_ns // _RENEWALS_PER_TTL
+            if self._lease is not None:
+                self._renew(self._lease, cursors)
+                return
+            try:
+                self._lease = ReaderLease(
+                    self._root, cursors, holder=self._holder, ttl_ns=self._ttl_ns, clock=self._clock
+                )
+                self._is_failing = False
+            except (OSError, RecordingError) as error:
+                self._log_failure(self._missing_level, error)
+
+    def poll(self, now_ns: int, cursors: Iterable[Cursor | int]) -> None:
+        """Renews the lease with new cursors if that is due. `now_ns` is monotonic time."""
+        if self._lease is not None and now_ns >= self._due_ns:
+            self.hold(cursors)
+
+    def start(self) -> None:
+        """Renews the lease in a thread until `release`, for callers that are busy longer than it lasts.
+
+        The thread dies with the process, and the lease then expires.
+        """
+        if self._thread is None and self._lease is not None:
+            self._thread = threading.Thread(target=self._run, name="reader-lease", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._ttl_ns / 1e9 / _RENEWALS_PER_TTL):
+            with self._lock:
+                if self._lease is not None:
+                    self._renew(self._lease, ())
+
+    def _renew(self, lease: ReaderLease, cursors: Iterable[Cursor | int]) -> None:
+        try:
+            lease.renew(cursors)
+            self._is_failing = False
+        except ClosedError:
+            return
+        except (OSError, RecordingError) as error:
+            self._log_failure(logging.WARNING, error)
+
+    def _log_failure(self, level: int, error: Exception) -> None:
+        # Once per series of failures.
+        if not self._is_failing:
+            _LOG.log(
+                level,
+                "no lease on %s, retention may remove frames before they are read: %s",
+                self._root,
+                error,
+            )
+        self._is_failing = True
+
+    def release(self) -> None:
+        """Ends the thread and removes the lease."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        with self._lock:
+            if self._lease is not None:
+                self._lease.release()
+
+
 @dataclass(slots=True)
 class RetentionResult:
-    """What a round of retention did."""
+    """The removals of one run of retention."""
 
     removed: list[layout.SegmentName] = field(default_factory=list)
     removed_bytes: int = 0
     kept_bytes: int = 0
     held: list[layout.SegmentName] = field(default_factory=list)
-    """Segments that would have gone, had no lease covered them."""
+    """Segments that a lease kept from being removed."""
     holders: list[str] = field(default_factory=list)
 
 
@@ -169,104 +265,73 @@ def retain(
     max_age_ns: int | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> RetentionResult:
-    """Removes sealed segments, oldest first, until the recording is at most so large and so old.
+    """Removes sealed segments, oldest first, until the recording is within `max_bytes` and `max_age_ns`.
 
-    Age is that of a segment's newest frame. Of each stream the beginning goes, never something from the
-    middle; open segments stay.
+    The age of a segment is that of its newest frame. Segments are removed from the start of each stream,
+    never from the middle; open segments are kept.
     """
     root = Path(root)
     check_root(root)
     now_ns = clock.wall_ns()
     with manifest_store.locked(root):
         current = manifest_store.load_or_rebuild(root)
-        leases = _in_force(root, now_ns)
-        done = RetentionResult(kept_bytes=_size(root, current))
+        leases = _active_leases(root, now_ns)
+        result = RetentionResult(kept_bytes=_size_bytes(root, current))
         streams: dict[int, deque[Any]] = {}
-        for one in current.segments:
-            if one["kind"] == Kind.SEALED:
-                streams.setdefault(int(one["stream_id"]), deque()).append(one)
-        going = []
+        for record in current.segments:
+            if record["kind"] == RecordKind.SEALED:
+                streams.setdefault(int(record["stream_id"]), deque()).append(record)
+        to_remove = []
         while streams:
             stream_id = min(streams, key=lambda stream: int(streams[stream][0]["last_time_ns"]))
             oldest = streams[stream_id][0]
-            too_large = max_bytes is not None and done.kept_bytes > max_bytes
+            too_large = max_bytes is not None and result.kept_bytes > max_bytes
             too_old = max_age_ns is not None and int(oldest["last_time_ns"]) < now_ns - max_age_ns
             if not too_large and not too_old:
                 break
             holders = [lease.holder for lease in leases if _covers(lease, oldest)]
             if holders:
-                done.held.append(manifest.name_of(oldest))
-                done.holders = sorted({*done.holders, *holders})
-                # What follows in this stream is claimed as well.
+                result.held.append(manifest.segment_name(oldest))
+                result.holders = sorted({*result.holders, *holders})
+                # The later segments of this stream are claimed as well.
                 del streams[stream_id]
                 continue
             streams[stream_id].popleft()
             if not streams[stream_id]:
                 del streams[stream_id]
-            going.append(oldest)
-            done.kept_bytes -= int(oldest["size_bytes"])
-            done.removed_bytes += int(oldest["size_bytes"])
-        if going:
-            # Said first, done second: a crash in between leaves files that the next snapshot removes.
-            manifest_store.append_locked(root, *manifest_store.removed(going))
-            done.removed = [manifest.name_of(one) for one in going]
-            for name in done.removed:
+            to_remove.append(oldest)
+            result.kept_bytes -= int(oldest["size_bytes"])
+            result.removed_bytes += int(oldest["size_bytes"])
+        if to_remove:
+            # The log entry first: a crash after it leaves files that the next snapshot removes.
+            manifest_store.append_locked(root, *manifest_store.removal_records(to_remove))
+            result.removed = [manifest.segment_name(record) for record in to_remove]
+            for name in result.removed:
                 name.sealed(root).unlink(missing_ok=True)
             manifest_store.compact_locked(root, manifest.load(root))
-    return done
+    return result
 
 
-def _covers(lease: LeaseClaim, one: Any) -> bool:
-    return lease.covers(int(one["stream_id"]), int(one["epoch"]), int(one["last_seq"]))
+def _covers(lease: LeaseClaim, record: Any) -> bool:
+    return lease.covers(int(record["stream_id"]), int(record["epoch"]), int(record["last_seq"]))
 
 
-def _in_force(root: Path, now_ns: int) -> list[LeaseClaim]:
-    """The leases that count; files of the others go."""
-    found = []
+def _active_leases(root: Path, now_ns: int) -> list[LeaseClaim]:
+    """The leases that have not expired. Removes the files of the others."""
+    active = []
     for lease in read_leases(root):
         if lease.deadline_ns >= now_ns:
-            found.append(lease)
+            active.append(lease)
         else:
             lease.path.unlink(missing_ok=True)
-    return found
+    return active
 
 
-def _size(root: Path, current: manifest.Manifest) -> int:
+def _size_bytes(root: Path, current: manifest.Manifest) -> int:
     total = int(current.segments["size_bytes"].sum())
-    for one in current.open_segments():
+    for record in current.open_segments():
         try:
-            total += manifest.name_of(one).partial(root).stat().st_size
+            total += manifest.segment_name(record).partial(root).stat().st_size
         except FileNotFoundError:
             continue
     return total
-
-
-_LOG = logging.getLogger(__name__)
-# A third of the time that a lease lasts.
-_PERIOD_NS: Final = 20_000_000_000
-
-
-class LeaseKeeper:
-    """Keeps retention from the streams that are played. A recording that is read-only has no retention."""
-
-    def __init__(self, root: Path, stream_ids: Iterable[int], clock: Clock) -> None:
-        self._lease: ReaderLease | None = None
-        self._next_ns = clock.monotonic_ns() + _PERIOD_NS
-        try:
-            self._lease = ReaderLease(root, stream_ids, holder="replay", clock=clock)
-        except (WriteFailed, OSError) as error:
-            _LOG.info("%s is played without a lease: %s", root, error)
-
-    def keep(self, now_ns: int, played: Iterable[Cursor]) -> None:
-        """Renews it when that is due, and lets go of what was played."""
-        if self._lease is None or now_ns < self._next_ns:
-            return
-        self._next_ns = now_ns + _PERIOD_NS
-        try:
-            self._lease.renew(played)
-        except (WriteFailed, OSError) as error:
-            _LOG.warning("the lease on the recording could not be renewed: %s", error)
-
-    def release(self) -> None:
-        if self._lease is not None:
-            self._lease.release()

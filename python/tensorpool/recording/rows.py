@@ -1,7 +1,4 @@
-"""A batch read back: its columns as arrays over the mapped file, checked before anything is handed out.
-
-Segments and batches that a reader has open: a few are kept, since neighbours are read together.
-"""
+"""Rows of a record batch as views of the mapped file, and a reader's cache of open segments."""
 
 from __future__ import annotations
 
@@ -15,186 +12,209 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from .. import _native
-from ..attributes import Extension, Metadata
+from ..attributes import Extension
 from ..errors import CorruptRecording, FrameNotRecorded
 from . import layout
 from .batch import NO_TIMESTAMP, NO_TRACE, FrameBatch
 from .batch_layout import InvalidBatch
-from .metadata import MetadataReader
+from .metadata import FrameMetadata, MetadataReader
 from .segment_file import BatchLocation, SegmentFile
 from .tensors import NAMES
 
+# Address space is plentiful, but the number of mappings of a process is limited.
+_MAX_FILES: Final = 64
+_MAX_BLOCKS: Final = 8
+# Shape and stride of the last axis of a complex tensor that is carried as pairs of float64.
+_PAIR_AXIS: Final = (2, 8)
+
 
 class RowBlock:
-    """The rows of one batch. Everything is a view of the file's mapping, which lives as long as a view.
+    """The rows of one batch, as views of the mapped file. The mapping lives as long as a view of it.
 
-    Read without Arrow, since that would cost more than the frames: see `arrow`.
+    Decoded without pyarrow, which would take longer than reading the frames: see `arrow`.
     """
 
     def __init__(
-        self, file: SegmentFile, place: BatchLocation, descriptions: MetadataReader | None = None
+        self, file: SegmentFile, location: BatchLocation, metadata: MetadataReader | None = None
     ) -> None:
         self.path = file.path
-        self._descriptions = descriptions
-        self.place = place
+        self._metadata = metadata
+        self.location = location
         self._file = file
-        # Kept here: the file may be mapped anew while this block is in use.
+        # Kept here: the file may be mapped again while this block is in use.
         self.bytes = file.bytes
         self.data = file.data
         try:
-            self._form, self.tensors = file.described(place)
+            self._layout, self.tensors = file.read_tensors(location)
         except InvalidBatch as error:
             raise self._corrupt(str(error)) from None
-        versions = place.body + self._form.versions_at
-        self._has_versions = bool(self.data[versions : versions + 8 * place.rows].tobytes().strip(b"\0"))
-        self.payload_start = place.body + self._form.payloads_at
-        """Where in the file the first payload's buffer begins."""
-        self.stack = self._stacked()
-        """All tensors as one array, where they are alike and lie evenly: a part of it is had quicker than a
-        view of the file. None where metadata may say that elements are something else."""
+        versions = location.body + self._layout.versions_at
+        self._has_versions = bool(self.data[versions : versions + 8 * location.rows].tobytes().strip(b"\0"))
+        self.payload_start = location.body + self._layout.payloads_at
+        """Position of the payload buffer in the file."""
+        self.stack = self._stack()
+        """All tensors as one array: slicing it is faster than making a view of the file. None if the tensors
+        differ, are not evenly spaced, or metadata may define another element type."""
 
-    def _stacked(self) -> npt.NDArray[Any] | None:
-        even = self.tensors.even
-        if even is None or (self._has_versions and self._descriptions is not None):
+    def _stack(self) -> npt.NDArray[Any] | None:
+        stacked = self.tensors.stacked
+        if stacked is None or (self._has_versions and self._metadata is not None):
             return None
-        start, shape, dtype, strides = even
-        return np.ndarray(shape, dtype, self.data, self.payload_start + start, strides)
+        return np.ndarray(
+            stacked.shape, stacked.dtype, self.data, self.payload_start + stacked.offset, stacked.strides
+        )
 
     def _corrupt(self, reason: str) -> CorruptRecording:
         return CorruptRecording(
-            f"{self.path}, byte {self.place.start}: {reason}; `tensorpool recording repair` saves the rest",
+            f"{self.path}, byte {self.location.start}: {reason}; `tensorpool recording repair` keeps the "
+            "undamaged frames",
             path=self.path,
-            offset=self.place.start,
+            offset=self.location.start,
         )
 
     def __len__(self) -> int:
-        return self.place.rows
+        return self.location.rows
 
     def _buffer(self, name: str, number: int) -> tuple[int, int]:
-        """Where a buffer begins in the file, and its length."""
-        start, length = self._form.buffer(name, number)
-        return self.place.body + start, length
+        """Position of a buffer in the file, and its length."""
+        start, length = self._layout.buffer(name, number)
+        return self.location.body + start, length
 
     # --- columns
 
     def _numbers(self, name: str) -> npt.NDArray[np.int64]:
         return np.frombuffer(self.bytes, np.int64, len(self), self._buffer(name, 1)[0])
 
-    def _maybe(self, name: str, missing: int) -> npt.NDArray[np.uint64]:
+    def _nullable(self, name: str, null_value: int) -> npt.NDArray[np.uint64]:
         values = self._numbers(name).view(np.uint64)
-        if not self._form.nulls(name):
+        if not self._layout.nulls(name):
             return values
         start, length = self._buffer(name, 0)
         bits = np.unpackbits(self.bytes[start : start + length], count=len(self), bitorder="little")
-        return np.where(bits, values, np.uint64(missing))
+        return np.where(bits, values, np.uint64(null_value))
 
     @cached_property
     def stream_id(self) -> int:
+        """The stream of all rows."""
         return int(self._numbers("stream_id")[0])
 
     @cached_property
     def epoch(self) -> int:
+        """The epoch of all rows."""
         return layout.unsigned(int(self._numbers("epoch")[0]))
 
     @cached_property
     def seq(self) -> npt.NDArray[np.uint64]:
+        """Sequences."""
         return self._numbers("seq").view(np.uint64)
 
     @cached_property
     def timestamp_ns(self) -> npt.NDArray[np.uint64]:
+        """Timestamps of the source."""
         return self._numbers("timestamp_ns").view(np.uint64)
 
     @cached_property
     def publish_timestamp_ns(self) -> npt.NDArray[np.uint64]:
-        return self._maybe("publish_timestamp_ns", NO_TIMESTAMP)
+        """Times of publication; NO_TIMESTAMP where there is none."""
+        return self._nullable("publish_timestamp_ns", NO_TIMESTAMP)
 
     @cached_property
     def receive_time_ns(self) -> npt.NDArray[np.int64]:
+        """Times of receipt by the recorder: nanoseconds since 1970 (UTC)."""
         return self._numbers("receive_time_ns")
 
     @cached_property
     def meta_version(self) -> npt.NDArray[np.int64]:
+        """Metadata versions; 0 for none."""
         return self._numbers("meta_version")
 
-    def described(self, row: int) -> tuple[Metadata, Extension | None] | None:
-        """What the source said of a row, as far as it is recorded."""
-        if self._descriptions is None or not self._has_versions:
+    def metadata(self, row: int) -> FrameMetadata | None:
+        """The metadata of a row's version; None if the row has no version or it was not recorded."""
+        if self._metadata is None or not self._has_versions:
             return None
         version = int(self.meta_version[row])
-        return self._descriptions.of(self.stream_id, self.epoch, version) if version else None
+        return self._metadata.find(self.stream_id, self.epoch, version) if version else None
 
     def extension(self, row: int) -> Extension | None:
-        """How the elements of a row are carried; None where they are what the row says."""
-        told = self.described(row) if self._has_versions else None
-        if told is None or told[1] is None:
+        """The element type that metadata define for a row; None if it is the one in the row."""
+        metadata = self.metadata(row) if self._has_versions else None
+        if metadata is None or metadata.extension is None:
             return None
-        carrier, _, is_pair = told[1]
+        carrier, _, is_pair = metadata.extension
         shape, _, strides = self.tensors.tensor(row)
         is_carried = NAMES[int(self.dtype[row])] == carrier
-        fits = not is_pair or (len(shape) > 1 and (shape[-1], strides[-1]) == (2, 8))
-        return told[1] if is_carried and fits else None
+        fits = not is_pair or (len(shape) > 1 and (shape[-1], strides[-1]) == _PAIR_AXIS)
+        return metadata.extension if is_carried and fits else None
 
     @cached_property
     def trace_id(self) -> npt.NDArray[np.uint64]:
-        return self._maybe("trace_id", NO_TRACE)
+        """Trace ids; NO_TRACE where there is none."""
+        return self._nullable("trace_id", NO_TRACE)
 
     @property
     def dtype(self) -> npt.NDArray[np.int16]:
+        """Wire numbers of the element types."""
         return self.tensors.dtype
 
     @property
     def major_order(self) -> npt.NDArray[np.int16]:
+        """Wire numbers of the major orders."""
         return self.tensors.major_order
 
     @property
     def ndims(self) -> npt.NDArray[np.uint8]:
+        """Numbers of dimensions."""
         return self.tensors.ndims
 
     @property
     def dims(self) -> npt.NDArray[np.int32]:
+        """Shapes, eight columns."""
         return self.tensors.dims
 
     @property
     def strides(self) -> npt.NDArray[np.int64]:
+        """Strides in bytes, eight columns."""
         return self.tensors.strides
 
     @property
     def payload_bytes(self) -> npt.NDArray[np.int64]:
+        """Sizes of the payloads."""
         return self.tensors.payload_bytes
 
     @cached_property
     def crc32c(self) -> npt.NDArray[np.int64]:
+        """Checksums of the payloads."""
         return self._numbers("crc32c")
 
     @property
-    def payload_at(self) -> npt.NDArray[np.int64]:
-        """Where in the file each payload begins."""
-        places: npt.NDArray[np.int64] = self.tensors.payload_at + self.payload_start
-        return places
+    def payload_offset(self) -> npt.NDArray[np.int64]:
+        """Positions of the payloads in the file."""
+        offsets: npt.NDArray[np.int64] = self.tensors.payload_offset + self.payload_start
+        return offsets
 
-    # --- as a whole
+    # --- the whole batch
 
     @cached_property
     def arrow(self) -> pa.RecordBatch:
-        """The batch as Arrow has it, on the same memory. Payloads are padded to multiples of 64 bytes."""
+        """The batch as pyarrow reads it, on the same memory. Payloads are padded to multiples of 64 bytes."""
         try:
-            found = pa.ipc.read_message(
-                pa.BufferReader(pa.py_buffer(self.data[self.place.start : self.place.end]))
+            message = pa.ipc.read_message(
+                pa.BufferReader(pa.py_buffer(self.data[self.location.start : self.location.end]))
             )
-            batch = pa.ipc.read_record_batch(found, self._file.schema)
+            batch = pa.ipc.read_record_batch(message, self._file.schema)
             batch.validate(full=True)
         except (pa.ArrowException, OSError) as error:
             raise self._corrupt(f"a batch cannot be read: {error}") from None
         return batch
 
     def damaged_rows(self) -> npt.NDArray[np.intp]:
-        """Rows whose payload is not what was written."""
-        at, sizes = self.payload_at.astype(np.uint64), self.payload_bytes.astype(np.uint64)
+        """Numbers of the rows whose payload does not match its checksum."""
+        at, sizes = self.payload_offset.astype(np.uint64), self.payload_bytes.astype(np.uint64)
         return np.flatnonzero(_native.crc32c_each(self.bytes, at, sizes) != self.crc32c)
 
-    def as_frames(self, start: int = 0, stop: int | None = None) -> FrameBatch:
-        """Rows as they can be written again. Their arena is the mapped file, so nothing is copied."""
-        # Offsets into the file are multiples of 64, as those into an arena have to be.
+    def to_frames(self, start: int = 0, stop: int | None = None) -> FrameBatch:
+        """A range of rows as a batch to be written again. Its arena is the mapped file, without a copy."""
+        # Positions in the file are multiples of 64, as those in an arena have to be.
         rows = slice(start, len(self) if stop is None else stop)
         return FrameBatch(
             stream_id=self.stream_id,
@@ -211,79 +231,76 @@ class RowBlock:
             ndims=self.ndims[rows],
             dims=self.dims[rows],
             strides=self.strides[rows],
-            payload_offset=self.payload_at[rows].astype(np.uint64),
+            payload_offset=self.payload_offset[rows].astype(np.uint64),
             payload_bytes=self.payload_bytes[rows].astype(np.uint64),
             crc32c=self.crc32c[rows].astype(np.uint32),
         )
 
 
-# Address space is plentiful, but a process has a limited number of mappings.
-_FILES_KEPT: Final = 64
-_BLOCKS_KEPT: Final = 8
-
-
 class OpenSegment:
-    """One segment as a reader sees it."""
+    """One segment that a reader has open, with its most recently used batches."""
 
-    def __init__(self, path: Path, descriptions: MetadataReader, *, is_sealed: bool) -> None:
+    def __init__(self, path: Path, metadata: MetadataReader, *, is_sealed: bool) -> None:
         self.file = SegmentFile(path, growing=not is_sealed)
         self.is_sealed = is_sealed
-        self._descriptions = descriptions
+        self._metadata = metadata
         self._blocks: OrderedDict[int, RowBlock] = OrderedDict()
 
     def block(self, number: int) -> RowBlock:
-        """The rows of a batch; the last few are kept."""
+        """The rows of a batch."""
         if number in self._blocks:
             self._blocks.move_to_end(number)
             return self._blocks[number]
-        block = RowBlock(self.file, self.file.scan.batches[number], self._descriptions)
+        block = RowBlock(self.file, self.file.scan.batches[number], self._metadata)
         self._blocks[number] = block
-        if len(self._blocks) > _BLOCKS_KEPT:
+        if len(self._blocks) > _MAX_BLOCKS:
             self._blocks.popitem(last=False)
         return block
 
 
 class SegmentCache:
-    """Opens segments by name, and keeps the ones used last."""
+    """Opens segments by name and keeps the most recently used ones open."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self.descriptions = MetadataReader(root)
-        self._kept: OrderedDict[layout.SegmentName, OpenSegment] = OrderedDict()
+        self.metadata = MetadataReader(root)
+        self._segments: OrderedDict[layout.SegmentName, OpenSegment] = OrderedDict()
 
     def open(self, name: layout.SegmentName, *, is_sealed: bool = False) -> OpenSegment:
-        """The segment, with all batches that are complete by now. FrameNotRecorded if it is gone.
+        """The segment with all batches that are complete now. FrameNotRecorded if its file was removed.
 
-        `is_sealed`: whether it is known to be.
+        `is_sealed`: whether the segment is known to be sealed.
         """
-        found = self._kept.get(name)
-        if found is not None and not found.is_sealed:
+        segment = self._segments.get(name)
+        if segment is not None and not segment.is_sealed:
             try:
-                found.file.refresh()
+                segment.file.refresh()
             except FileNotFoundError:
-                # Sealed since, under its final name.
-                found = None
-        if found is None:
-            found = self._open(name, is_sealed)
-            self._kept[name] = found
-            if len(self._kept) > _FILES_KEPT:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(name)
-        found.file.scan_more()
-        return found
+                # It was sealed meanwhile and has its final name.
+                segment = None
+        if segment is None:
+            segment = self._open(name, is_sealed)
+            self._segments[name] = segment
+            if len(self._segments) > _MAX_FILES:
+                self._segments.popitem(last=False)
+        self._segments.move_to_end(name)
+        segment.file.scan_more()
+        return segment
 
     def _open(self, name: layout.SegmentName, is_sealed: bool) -> OpenSegment:
-        # It may be sealed between the two looks, but never the other way round.
+        # The partial name first: a segment may be sealed between the two attempts, but never unsealed.
         for is_final in (True,) if is_sealed else (False, True):
             path = name.sealed(self._root) if is_final else name.partial(self._root)
             try:
-                return OpenSegment(path, self.descriptions, is_sealed=is_final)
+                return OpenSegment(path, self.metadata, is_sealed=is_final)
             except FileNotFoundError:
                 continue
         raise FrameNotRecorded(
-            f"{name.sealed(self._root)} is gone: retention removed it, or someone; refresh() the recording",
+            f"{name.sealed(self._root)} does not exist: it was removed, probably by retention; refresh() "
+            "the recording",
             path=name.sealed(self._root),
         )
 
     def clear(self) -> None:
-        self._kept.clear()
+        """Closes all segments. Views of them stay valid."""
+        self._segments.clear()

@@ -1,8 +1,6 @@
-"""One segment while it is written: batches go to its end, and it is sealed under its final name.
+"""The writer of one segment file, and the encoder of its record batches.
 
-Owned by whoever holds the stream's lock. `sync` may run in another thread beside `write`.
-
-A batch of frames as the bytes that go to the file: a small head that is made, and payloads as they lie.
+The thread that holds the stream's lock writes. `sync` may run in another thread at the same time.
 """
 
 from __future__ import annotations
@@ -10,7 +8,6 @@ from __future__ import annotations
 import os
 import struct
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -30,48 +27,47 @@ _PAIR: Final = struct.Struct("<qq")
 _I64: Final = struct.Struct("<q")
 _NAMES: Final = {number: name.encode() for number, name in NAMES.items()}
 _ORDERS: Final = {number: name.encode() for number, name in ORDERS.items()}
-_NONE: Final = b""
-_SAMPLE: Final = {
+_EMPTY: Final = b""
+_TEMPLATE_ROW: Final = {
     field.name: [1] if pa.types.is_list(field.type) else 1 if pa.types.is_integer(field.type) else "-"
     for field in arrow_format.FRAMES
 }
-_Column = tuple[int, Sequence[Any]]
 
 
 class BatchEncoder:
-    """Encodes the batches of one stream and epoch. Not for two threads at once."""
+    """Encodes the batches of one stream and epoch as Arrow IPC messages. Not thread-safe."""
 
     def __init__(self, stream_id: int, epoch: int) -> None:
-        self._schema = arrow_format.versioned(arrow_format.FRAMES, stream_id=stream_id, epoch=epoch)
-        # Numbers that are 0 have no place in a flatbuffer: the sample has a row, so that all are there.
-        sample = pa.RecordBatch.from_pylist([_SAMPLE], schema=self._schema)
-        self._template = arrow_format.sample_message(sample)
-        self._places = arrow_format.find_offsets(memoryview(self._template)[arrow_format.PREFIX_BYTES :])
+        self._schema = arrow_format.with_version(arrow_format.FRAMES, stream_id=stream_id, epoch=epoch)
+        # A flatbuffer leaves out numbers that are 0: the template has a row, so that every number is present.
+        sample = pa.RecordBatch.from_pylist([_TEMPLATE_ROW], schema=self._schema)
+        self._template = arrow_format.template_message(sample)
+        self._offsets = arrow_format.find_offsets(memoryview(self._template)[arrow_format.PREFIX_BYTES :])
 
-    def head(self) -> bytes:
-        """What a segment begins with."""
+    def schema_message(self) -> bytes:
+        """The bytes at the start of a segment."""
         return arrow_format.schema_message(self._schema)
 
     def encode(self, frames: FrameBatch) -> list[memoryview]:
-        """The parts of the message, to be written one after the other; payloads are not copied."""
-        nodes, buffers = _columns(frames)
+        """The message in parts, to be written in this order. Payloads are not copied."""
+        nodes, buffers = _encode_columns(frames)
         count = len(frames)
         payload_bytes = frames.packed_bytes
         framed = bytearray(self._template)
         at = arrow_format.PREFIX_BYTES
         for number, (length, nulls) in enumerate(nodes):
-            _PAIR.pack_into(framed, at + self._places.nodes_at + 16 * number, length, nulls)
+            _PAIR.pack_into(framed, at + self._offsets.nodes_at + _PAIR.size * number, length, nulls)
         sizes = [memoryview(buffer).nbytes for buffer in buffers]
         starts = np.concatenate(([0], np.cumsum([layout.aligned(size) for size in sizes]))).tolist()
         for number, size in enumerate([*sizes, payload_bytes]):
-            _PAIR.pack_into(framed, at + self._places.buffers_at + 16 * number, starts[number], size)
+            _PAIR.pack_into(framed, at + self._offsets.buffers_at + _PAIR.size * number, starts[number], size)
         covered = starts[-1]
-        _I64.pack_into(framed, at + self._places.rows_at, count)
-        _I64.pack_into(framed, at + self._places.body_bytes_at, covered + payload_bytes)
+        _I64.pack_into(framed, at + self._offsets.rows_at, count)
+        _I64.pack_into(framed, at + self._offsets.body_bytes_at, covered + payload_bytes)
         body = bytearray(covered)
         for start, size, buffer in zip(starts, sizes, buffers, strict=False):
             body[start : start + size] = memoryview(buffer).cast("B")
-        arrow_format.seal_check(framed, self._places.check_at, memoryview(body), covered)
+        arrow_format.write_checksum(framed, self._offsets.check_at, memoryview(body), covered)
         payload = frames.payload_view()
         parts = [memoryview(framed), memoryview(body), payload]
         if payload_bytes > payload.nbytes:
@@ -79,10 +75,10 @@ class BatchEncoder:
         return parts
 
 
-def _columns(frames: FrameBatch) -> tuple[list[tuple[int, int]], list[Any]]:
-    """(length, null count) of each node, and every buffer but the payload's, in the order of the schema."""
+def _encode_columns(frames: FrameBatch) -> tuple[list[tuple[int, int]], list[Any]]:
+    """(length, null count) of each node, and all buffers except the payload's, in the order of the schema."""
     count = len(frames)
-    lists, dims, strides = _shapes(frames)
+    list_offsets, dims, strides = _encode_shapes(frames)
     published = frames.publish_timestamp_ns != np.uint64(NO_TIMESTAMP)
     traced = frames.trace_id != np.uint64(NO_TRACE)
     offsets = np.empty(count + 1, np.int32)
@@ -91,68 +87,70 @@ def _columns(frames: FrameBatch) -> tuple[list[tuple[int, int]], list[Any]]:
     nodes: list[tuple[int, int]] = []
     buffers: list[Any] = []
 
-    def put(nulls: int, *column: Any) -> None:
+    def add_column(nulls: int, *column: Any) -> None:
         nodes.append((count, nulls))
         buffers.extend(column)
 
-    def numbers(column: npt.NDArray[Any]) -> None:
-        put(0, _NONE, np.ascontiguousarray(column.astype(np.int64, copy=False)))
+    def add_numbers(column: npt.NDArray[Any]) -> None:
+        add_column(0, _EMPTY, np.ascontiguousarray(column.astype(np.int64, copy=False)))
 
-    def maybe(column: npt.NDArray[Any], valid: npt.NDArray[np.bool_]) -> None:
+    def add_nullable(column: npt.NDArray[Any], valid: npt.NDArray[np.bool_]) -> None:
         nulls = count - int(valid.sum())
-        bits = np.packbits(valid, bitorder="little") if nulls else _NONE
-        put(nulls, bits, np.ascontiguousarray(column.view(np.int64)))
+        bits = np.packbits(valid, bitorder="little") if nulls else _EMPTY
+        add_column(nulls, bits, np.ascontiguousarray(column.view(np.int64)))
 
-    def listed(values: npt.NDArray[Any]) -> None:
-        put(0, _NONE, lists)
+    def add_lists(values: npt.NDArray[Any]) -> None:
+        add_column(0, _EMPTY, list_offsets)
         nodes.append((len(values), 0))
-        buffers.extend((_NONE, values))
+        buffers.extend((_EMPTY, values))
 
-    numbers(np.full(count, frames.stream_id, np.int64))
-    numbers(np.full(count, layout.signed(frames.epoch), np.int64))
-    numbers(frames.seq.view(np.int64))
-    numbers(frames.timestamp_ns.view(np.int64))
-    maybe(frames.publish_timestamp_ns, published)
-    numbers(frames.receive_time_ns)
-    numbers(frames.meta_version)
-    maybe(frames.trace_id, traced)
-    put(0, _NONE, *_words(frames.dtype, _NAMES))
-    listed(dims)
-    listed(strides)
-    put(0, _NONE, *_words(frames.major_order, _ORDERS))
-    numbers(frames.payload_bytes.view(np.int64))
-    numbers(frames.checksums())
-    put(0, _NONE, offsets)
+    add_numbers(np.full(count, frames.stream_id, np.int64))
+    add_numbers(np.full(count, layout.signed(frames.epoch), np.int64))
+    add_numbers(frames.seq.view(np.int64))
+    add_numbers(frames.timestamp_ns.view(np.int64))
+    add_nullable(frames.publish_timestamp_ns, published)
+    add_numbers(frames.receive_time_ns)
+    add_numbers(frames.meta_version)
+    add_nullable(frames.trace_id, traced)
+    add_column(0, _EMPTY, *_encode_names(frames.dtype, _NAMES))
+    add_lists(dims)
+    add_lists(strides)
+    add_column(0, _EMPTY, *_encode_names(frames.major_order, _ORDERS))
+    add_numbers(frames.payload_bytes.view(np.int64))
+    add_numbers(frames.checksums())
+    add_column(0, _EMPTY, offsets)
     return nodes, buffers
 
 
-def _words(numbers: npt.NDArray[np.int16], names: dict[int, bytes]) -> tuple[npt.NDArray[np.int32], bytes]:
-    """Offsets and text of a column of words. Nearly always it is one word all along."""
+def _encode_names(
+    numbers: npt.NDArray[np.int16], names: dict[int, bytes]
+) -> tuple[npt.NDArray[np.int32], bytes]:
+    """Offsets and text of a column of names. Nearly always all rows have the same name."""
     count = len(numbers)
     first = names[int(numbers[0])]
     if (numbers == numbers[0]).all():
         return np.arange(0, len(first) * count + 1, len(first), dtype=np.int32), first * count
-    words = [names[number] for number in numbers.tolist()]
+    values = [names[number] for number in numbers.tolist()]
     offsets = np.zeros(count + 1, np.int32)
-    np.cumsum([len(word) for word in words], out=offsets[1:])
-    return offsets, b"".join(words)
+    np.cumsum([len(value) for value in values], out=offsets[1:])
+    return offsets, b"".join(values)
 
 
-def _shapes(frames: FrameBatch) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any], npt.NDArray[Any]]:
-    """Offsets of the lists, which shape and strides share, and the values of both."""
+def _encode_shapes(frames: FrameBatch) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any], npt.NDArray[Any]]:
+    """The list offsets that shape and strides share, and the values of both."""
     ndims = frames.ndims
-    lists = np.zeros(len(frames) + 1, np.int32)
-    np.cumsum(ndims, out=lists[1:])
+    offsets = np.zeros(len(frames) + 1, np.int32)
+    np.cumsum(ndims, out=offsets[1:])
     if (ndims == ndims[0]).all():
         used = slice(0, int(ndims[0]))
-        return lists, frames.dims[:, used].ravel(), frames.strides[:, used].ravel()
+        return offsets, frames.dims[:, used].ravel(), frames.strides[:, used].ravel()
     mask = np.arange(frames.dims.shape[1]) < ndims[:, None]
-    return lists, frames.dims[mask], frames.strides[mask]
+    return offsets, frames.dims[mask], frames.strides[mask]
 
 
 @dataclass(slots=True)
 class SegmentStats:
-    """What is in a segment, as the manifest keeps it."""
+    """Totals of a segment, as the manifest lists them."""
 
     rows: int = 0
     last_seq: int = 0
@@ -162,6 +160,7 @@ class SegmentStats:
     last_time_ns: int = 0
 
     def add(self, frames: FrameBatch, size_bytes: int) -> None:
+        """Counts a batch; `size_bytes` is the new size of the file."""
         first, last = int(frames.receive_time_ns.min()), int(frames.receive_time_ns.max())
         self.first_time_ns = min(self.first_time_ns, first) if self.rows else first
         self.last_time_ns = max(self.last_time_ns, last) if self.rows else last
@@ -172,10 +171,10 @@ class SegmentStats:
 
 
 class SegmentWriter:
-    """Writes `<first-seq>.arrows.partial`, and renames it when it is sealed.
+    """Writes `<first-seq>.arrows.partial`, and renames the file when it seals the segment.
 
-    A batch is written whole or not at all: what a full disk left of it is cut off again, and the same batch
-    can be written later.
+    A batch is written completely or not at all: the writer truncates what a full disk left of it, and the
+    same batch can be written later.
     """
 
     def __init__(self, root: Path, name: layout.SegmentName) -> None:
@@ -186,16 +185,19 @@ class SegmentWriter:
         self._encoder = BatchEncoder(name.stream_id, name.epoch)
         self._synced_bytes = 0
         self._broken: WriteFailed | None = None
-        # Guards the descriptor: it must not be closed, and its number given to another file, during a sync.
+        # Guards the descriptor: closing it during a sync would sync another file with the same number.
         self._closing = threading.Lock()
         self._fd = -1
         with write_errors(self.path):
-            self._names_to_sync = [name.directory(root), *make_directories(name.directory(root), above=root)]
+            self._directories_to_sync = [
+                name.directory(root),
+                *make_directories(name.directory(root), above=root),
+            ]
             self._fd = os.open(
                 self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644
             )
             try:
-                self._end = write_all(self._fd, [memoryview(self._encoder.head())])
+                self._end = write_all(self._fd, [memoryview(self._encoder.schema_message())])
             except OSError:
                 self.path.unlink(missing_ok=True)
                 self.abandon()
@@ -204,19 +206,21 @@ class SegmentWriter:
 
     @property
     def end(self) -> int:
-        """Bytes of the file that hold complete batches."""
+        """Size of the file up to its last complete batch."""
         return self._end
 
     @property
     def is_dirty(self) -> bool:
+        """Whether bytes were written since the last sync."""
         return self._synced_bytes < self._end
 
     @property
     def closed(self) -> bool:
+        """Whether the file was sealed or abandoned."""
         return self._fd < 0
 
     def write(self, frames: FrameBatch) -> None:
-        """Appends a batch. It survives the process from here on, and the machine after the next `sync`."""
+        """Appends a batch. It survives a crash of the process now, and of the host after the next `sync`."""
         if self._broken is not None:
             raise self._broken
         if problem := frames.problem():
@@ -226,20 +230,20 @@ class SegmentWriter:
             try:
                 written = write_all(self._fd, parts)
             except OSError:
-                self._cut()
+                self._truncate()
                 raise
         self._end += written
         self.stats.add(frames, self._end)
 
-    def _cut(self) -> None:
+    def _truncate(self) -> None:
         try:
             os.ftruncate(self._fd, self._end)
         except OSError as error:
-            # The torn batch stays, so nothing may follow it in this file.
+            # The torn batch remains, so no batch may follow it in this file.
             self._broken = WriteFailed(f"{self.path}: {error.strerror}", path=self.path, code=error.errno)
 
     def sync(self) -> None:
-        """Returns when everything written before the call is on the disk."""
+        """Makes everything written before the call durable."""
         with self._closing:
             if self.closed or not self.is_dirty:
                 return
@@ -247,13 +251,13 @@ class SegmentWriter:
             with write_errors(self.path):
                 try:
                     os.fdatasync(self._fd)
-                    # Not when they were made: rotation happens between two writes, and must be quick.
-                    while self._names_to_sync:
-                        sync_directory(self._names_to_sync[-1])
-                        self._names_to_sync.pop()
+                    # Not at creation: rotation happens between two writes, and must be quick.
+                    while self._directories_to_sync:
+                        sync_directory(self._directories_to_sync[-1])
+                        self._directories_to_sync.pop()
                 except OSError as error:
-                    # The kernel may have dropped the pages and forgotten the error: nothing since the last
-                    # sync can be relied upon, and a second sync would only pretend.
+                    # The kernel may have dropped the pages and cleared the error: no byte since the last sync
+                    # is certain, and a second sync would succeed without writing them.
                     self._broken = WriteFailed(
                         f"{self.path}: {error.strerror}", path=self.path, code=error.errno
                     )
@@ -261,7 +265,7 @@ class SegmentWriter:
             self._synced_bytes = end
 
     def seal(self) -> Path:
-        """Ends the segment under its final name, durably. An empty one is removed instead."""
+        """Ends the segment and gives it its final name, durably. Removes an empty segment instead."""
         if self._broken is not None:
             self.abandon()
             raise self._broken
@@ -272,19 +276,19 @@ class SegmentWriter:
                 try:
                     self._end += write_all(self._fd, [memoryview(END_OF_STREAM)])
                 except OSError:
-                    # A stream may end without its mark, and a full disk is no reason to leave it open.
+                    # The end mark is optional: a full disk must not keep the segment from being sealed.
                     os.ftruncate(self._fd, self._end)
                 self.stats.size_bytes = self._end
                 os.fsync(self._fd)
                 self.path.rename(self.name.sealed(self.root))
             os.close(self._fd)
             self._fd = -1
-            for directory in {self.path.parent, *self._names_to_sync}:
+            for directory in {self.path.parent, *self._directories_to_sync}:
                 sync_directory(directory)
         return self.name.sealed(self.root)
 
     def abandon(self) -> None:
-        """Lets go of the file as it is; the next writer of the stream recovers what is complete."""
+        """Closes the file as it is. The next writer of the stream recovers the complete batches."""
         with self._closing:
             if not self.closed:
                 os.close(self._fd)

@@ -1,7 +1,4 @@
-"""Element types and orders as the wire numbers them (wire §15.8), as a recording spells them.
-
-A payload's bytes as the tensor that its row describes.
-"""
+"""Names and wire numbers of element types and orders (wire §15.8), and tensors as views of bytes. Pure."""
 
 from __future__ import annotations
 
@@ -17,14 +14,14 @@ from ..sbe import Dtype, MajorOrder
 
 MAX_DIMS: Final = 8
 
-# BYTES and BIT have no numpy type of their own and are handed out raw.
+# BYTES and BIT have no numpy type of their own: their tensors are arrays of uint8.
 _RAW: Final = {Dtype.BYTES: "bytes", Dtype.BIT: "bit"}
 NAMES: Final[dict[int, str]] = {
     int(kind): _RAW.get(kind) or ("bool" if kind is Dtype.BOOLEAN else kind.name.lower())
     for kind in Dtype
     if kind is not Dtype.UNKNOWN
 }
-"""The wire's number → the name in a recording."""
+"""Wire number → name in a recording."""
 NUMBERS: Final[dict[str, int]] = {name: number for number, name in NAMES.items()}
 NUMPY: Final[dict[str, np.dtype[Any]]] = {
     name: np.dtype("uint8" if name in ("bytes", "bit") else name) for name in NUMBERS
@@ -33,13 +30,13 @@ ORDERS: Final[dict[int, str]] = {int(MajorOrder.ROW): "row", int(MajorOrder.COLU
 ORDER_NUMBERS: Final[dict[str, int]] = {name: number for number, name in ORDERS.items()}
 
 ITEM_BYTES: Final = np.zeros(max(NAMES) + 1, np.int64)
-"""Bytes of one element by the wire's number; 0 where there is no such type."""
+"""Element size by wire number; 0 for unused numbers."""
 for _number, _name in NAMES.items():
     ITEM_BYTES[_number] = NUMPY[_name].itemsize
 
 
 def number_of(dtype: npt.DTypeLike | str) -> int:
-    """The wire's number for a numpy type, or for one of the names of a recording."""
+    """Wire number of a numpy type or of a name in a recording. Raises UnsupportedDtype."""
     if isinstance(dtype, str) and dtype in NUMBERS:
         return NUMBERS[dtype]
     kind = np.dtype(dtype)
@@ -47,7 +44,7 @@ def number_of(dtype: npt.DTypeLike | str) -> int:
     if number is None or not kind.isnative:
         names = ", ".join(NUMBERS)
         raise UnsupportedDtype(
-            f"element type {kind} has no place in a recording; supported are {names} (native byte order). "
+            f"element type {kind} cannot be recorded; supported are {names} (native byte order). "
             "Convert with array.astype(...), or record the raw memory with array.view('uint8')",
             dtype=str(kind),
         )
@@ -61,27 +58,31 @@ def as_array(
     strides: Sequence[int] | None,
     where: object,
 ) -> npt.NDArray[Any]:
-    """A read-only view. A description that reaches beyond the bytes is an error that names the row."""
+    """A read-only view of a payload as a tensor. ValueError, with the row's label `where`, if the tensor
+    would extend beyond the payload.
+    """
     try:
-        kind, steps = _fitting(dtype, tuple(shape), None if strides is None else tuple(strides), len(data))
+        kind, steps = _checked_type(
+            dtype, tuple(shape), None if strides is None else tuple(strides), len(data)
+        )
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
-    found = np.ndarray(tuple(shape), kind, data, 0, steps)
-    found.flags.writeable = False
-    return found
+    array = np.ndarray(tuple(shape), kind, data, 0, steps)
+    array.flags.writeable = False
+    return array
 
 
 @lru_cache(maxsize=256)
-def _fitting(
+def _checked_type(
     dtype: str, shape: tuple[int, ...], strides: tuple[int, ...] | None, size: int
 ) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Element type and strides of a tensor that lies within so many bytes. Kept: most frames are alike."""
+    """Element type and strides of a tensor, checked against its size. Cached: most frames are alike."""
     kind = NUMPY.get(dtype)
     if kind is None:
         raise ValueError(f"element type {dtype!r} is none of {', '.join(NUMPY)}")
-    steps = strides if strides is not None else _row_major(shape, kind.itemsize)
+    steps = strides if strides is not None else contiguous_strides(shape, kind.itemsize)
     if not 1 <= len(shape) <= MAX_DIMS or len(steps) != len(shape):
-        raise ValueError(f"shape {list(shape)} and strides {list(steps)} do not belong together")
+        raise ValueError(f"shape {list(shape)} and strides {list(steps)} do not match")
     filler = [0] * (MAX_DIMS - len(shape))
     fits = tensors_fit(
         np.array([[*shape, *filler]], np.int32),
@@ -91,16 +92,17 @@ def _fitting(
         np.int64(size),
     )
     if not fits[0]:
-        raise ValueError(f"a tensor {dtype}{list(shape)} reaches beyond its {size} bytes")
+        raise ValueError(f"a tensor {dtype}{list(shape)} extends beyond its {size} bytes")
     return kind, steps
 
 
-def _row_major(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
+def contiguous_strides(shape: Sequence[int], itemsize: int, order: str = "row") -> tuple[int, ...]:
+    """Strides of a contiguous tensor. Numpy's own are arbitrary where a dimension is 1 or 0."""
     steps, step = [], itemsize
-    for size in reversed(shape):
+    for size in reversed(shape) if order == "row" else shape:
         steps.append(step)
         step *= max(size, 1)
-    return tuple(steps[::-1])
+    return tuple(steps[::-1] if order == "row" else steps)
 
 
 def tensors_fit(
@@ -110,13 +112,13 @@ def tensors_fit(
     item_bytes: npt.NDArray[np.int64],
     payload_bytes: npt.NDArray[np.int64] | np.int64,
 ) -> npt.NDArray[np.bool_]:
-    """Which tensors stay inside their payload: the rule that keeps a view from reading foreign memory."""
+    """Which tensors stay inside their payload. A view of any other tensor would read foreign memory."""
     used = np.arange(MAX_DIMS) < ndims[:, None]
     sizes = np.where(used, dims, 1).astype(np.int64)
     steps = np.where(used, strides, 0)
-    # A dimension of one steps nowhere, so what its stride says does not count.
+    # The stride of a dimension of size one is never used, so its value is ignored.
     reach = np.where(sizes > 1, (sizes - 1) * steps, 0)
-    # 2**31 elements times a stride may overflow 64 bits: in floats it only becomes inexact, and is refused.
+    # 2**31 elements times a stride may overflow 64 bits. Floats do not overflow, and large sums are rejected.
     far = np.where(sizes > 1, (sizes - 1).astype(np.float64) * steps, 0).sum(axis=1) < 2.0**62
     extent = np.where((sizes == 0).any(axis=1), 0, reach.sum(axis=1) + item_bytes)
     sane = (sizes >= 0).all(axis=1) & ((steps >= 0) | (sizes <= 1)).all(axis=1)

@@ -1,9 +1,7 @@
-"""Writes a recording: several streams, rotation, regular syncs, tables, clock anchors.
+"""The writer of a recording: several streams, rotation, regular syncs, tables, clock anchors.
 
-`RecordingWriter` may be used from several threads. Its own thread syncs and seals, so that frames do not
-wait for the disk; without it (`background=False`) the caller's `tick` does both.
-
-Anchors: what the time of day and the monotonic clock showed at one moment.
+`RecordingWriter` is thread-safe. Its own thread syncs and seals, so that frames do not wait for the disk;
+without that thread (`background=False`) the caller's `tick` does both.
 """
 
 from __future__ import annotations
@@ -31,31 +29,32 @@ from . import layout, manifest, manifest_store
 from .batch import FrameBatch
 from .gaps import Gap
 from .layout import create_root
-from .manifest import Kind
+from .manifest import RecordKind
 from .segment_writer import SegmentWriter
 from .stream_writer import RecoveredSegment, StreamWriter
 from .tables import TableWriter
 
-_EVERY_NS: Final = 10_000_000_000
-# A clock that was set, or is being slewed hard: worth an anchor of its own.
-_DRIFT_NS: Final = 1_000_000
+_ANCHOR_PERIOD_NS: Final = 10_000_000_000
+# A wall clock that moved this far against the monotonic clock was set: it needs a new anchor.
+_MAX_DRIFT_NS: Final = 1_000_000
+_MESSAGE_TABLES: Final = ("metadata", "qos", "announces")
 
 
 class ClockAnchors:
-    """Says when one is due."""
+    """Produces clock anchors: simultaneous readings of the wall clock and the monotonic clock."""
 
     def __init__(self) -> None:
         self._offset_ns: int | None = None
         self._last_ns = 0
 
-    def due(self, clock: Clock) -> dict[str, Any] | None:
-        """The row of an anchor, if it is time for one."""
+    def next_row(self, clock: Clock) -> dict[str, Any] | None:
+        """The row of a new anchor if one is due: periodically, and after the wall clock was set."""
         wall, monotonic = clock.wall_ns(), clock.monotonic_ns()
         offset = wall - monotonic
         is_due = (
             self._offset_ns is None
-            or monotonic - self._last_ns >= _EVERY_NS
-            or abs(offset - self._offset_ns) >= _DRIFT_NS
+            or monotonic - self._last_ns >= _ANCHOR_PERIOD_NS
+            or abs(offset - self._offset_ns) >= _MAX_DRIFT_NS
         )
         if not is_due:
             return None
@@ -74,7 +73,7 @@ def _boot_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class WriterLimits:
-    """When a batch, a segment and a sync are due."""
+    """Limits of size and time at which a batch is written, a segment rotated and a sync done."""
 
     segment_bytes: int = 256 << 20
     segment_ns: int = 60_000_000_000
@@ -84,9 +83,9 @@ class WriterLimits:
 
 
 class RecordingWriter:
-    """Adds to the recording at `root`, which is made if it is not there.
+    """Appends to the recording at `root`, which is created if it does not exist.
 
-    What an earlier writer left open is recovered when its stream is first used: see `recovered`.
+    Segments that an earlier writer left open are recovered when their stream is first used: see `recovered`.
     """
 
     def __init__(
@@ -101,23 +100,24 @@ class RecordingWriter:
         self.root = Path(root)
         self.limits = limits or WriterLimits()
         self.recovered: list[RecoveredSegment] = []
-        """What was found unsealed, in the order in which streams were first used."""
+        """Recovered segments, in the order in which their streams were first used."""
         self._clock = clock
         self._holder = holder
         create_root(self.root, created_ns=clock.wall_ns())
         self._session = f"{clock.wall_ns():020}-{os.getpid()}-{secrets.token_hex(4)}"
         self._tables = TableWriter(self.root, self._session)
-        self._told: set[Gap] = set()
+        self._added_gaps: set[Gap] = set()
+        """Gaps of the batch being written that are in the table already, if its rows failed to be written."""
         self._streams: dict[int, StreamWriter] = {}
         self._to_seal: deque[SegmentWriter] = deque()
         self._to_list: deque[manifest.Records] = deque()
         self._lock = threading.RLock()
-        # One at a time syncs and seals; writing goes on meanwhile.
+        # Held while syncing or sealing; writing continues meanwhile.
         self._disk_lock = threading.Lock()
         self._failure: RecordingError | None = None
         self._closed = False
         self._anchors = ClockAnchors()
-        self._anchor()
+        self._add_anchor()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         if background:
@@ -127,17 +127,17 @@ class RecordingWriter:
     # --- frames
 
     def position(self, stream_id: int) -> tuple[int, int] | None:
-        """The last epoch of a stream, and the last of its sequences that is accounted for; None for neither.
+        """The last epoch of a stream and its last sequence that is a row or in a gap; None if there is none.
 
-        Takes the stream's lock, and recovers what an earlier writer left.
+        Takes the stream's lock, and recovers segments that an earlier writer left open.
         """
         with self._lock:
             return self._stream(stream_id).position
 
     def write_batch(self, frames: FrameBatch, gaps: Sequence[Gap] = ()) -> None:
-        """Writes frames of one stream, and gaps that became known with them. Payloads are not copied.
+        """Writes frames of one stream, and the gaps before and between them. Payloads are not copied.
 
-        Either all is written, or the error says why, and no frame is: the same batch may be offered again.
+        Writes all frames or raises an error and writes none: the same batch can be passed again.
         """
         if len(frames) == 0:
             return
@@ -160,15 +160,15 @@ class RecordingWriter:
         trace_id: int | None = None,
         element_type: str | None = None,
     ) -> None:
-        """Adds one frame. It is copied, and written with others: at the latest when a sync is due."""
+        """Adds one frame. Copies it; it is written together with others, at the next sync at the latest."""
         tensor = np.asarray(array)
         with self._lock:
             stream = self._stream(stream_id)
-            pending = stream.pending
-            if len(pending) and (pending.epoch != epoch or not pending.has_room(tensor.nbytes)):
+            builder = stream.builder
+            if len(builder) and (builder.epoch != epoch or not builder.has_room(tensor.nbytes)):
                 self._flush(stream)
             wall_ns = self._clock.wall_ns()
-            pending.add(
+            builder.add(
                 tensor,
                 epoch=epoch,
                 seq=seq,
@@ -182,63 +182,50 @@ class RecordingWriter:
             )
 
     def last(self, stream_id: int) -> tuple[int, int] | None:
-        """Epoch and sequence of the last frame that earlier writers left; the stream is held from now on."""
+        """Epoch and sequence of the last frame of earlier writers. Takes the stream's lock."""
         with self._lock:
-            return self._stream(stream_id).found
+            return self._stream(stream_id).recorded_end
 
     def gap(self, *, stream_id: int, epoch: int, first_seq: int, count: int, reason: str) -> None:
-        """Says that sequences are missing, and why. Undeclared ones are noticed, without a reason."""
+        """Declares missing sequences with their reason. Undeclared gaps are found without a reason."""
         with self._lock:
             stream = self._stream(stream_id)
             self._flush(stream)
             gap = Gap(stream_id, epoch, first_seq, count, reason)
             stream.declare(gap)
-            self._note_gap(gap)
-
-    def _note_gap(self, gap: Gap) -> None:
-        self._tables.add(
-            "gaps",
-            {
-                "time_ns": self._clock.wall_ns(),
-                "stream_id": gap.stream_id,
-                "epoch": layout.signed(gap.epoch),
-                "first_seq": layout.signed(gap.first_seq),
-                "count": layout.signed(gap.count),
-                "reason": gap.reason,
-            },
-        )
+            self._tables.add_gap(gap, self._clock.wall_ns())
 
     def _write(self, stream: StreamWriter, frames: FrameBatch, gaps: Sequence[Gap] = ()) -> None:
-        book = stream.book(frames.epoch)
-        drafts = book.drafts()
+        tracker = stream.tracker(frames.epoch)
+        declared = tracker.declared()
         now = self._clock.monotonic_ns()
         limits = self.limits
         try:
             for gap in gaps:
                 if (gap.stream_id, gap.epoch) != (frames.stream_id, frames.epoch):
-                    raise InvalidFrames("a gap of another stream or epoch among these frames", path=self.root)
+                    raise InvalidFrames("a gap is of another stream or epoch than its frames", path=self.root)
                 stream.declare(gap)
             stream.check(frames)
-            if stream.wants_new_segment(
+            if stream.needs_new_segment(
                 frames, segment_bytes=limits.segment_bytes, opened_before_ns=now - limits.segment_ns
             ):
                 self._end_segment(stream)
                 stream.open_segment(frames, now)
-            # Before the rows: a kill in between would leave a hole that nobody explains. What is missing
-            # stays missing, also if the rows cannot be written now, so it is said once.
+            # Before the rows: a crash in between would leave a hole without a reason. The gaps remain valid
+            # if the rows cannot be written now, so a second attempt must not add them again.
             for gap in gaps:
-                if gap not in self._told:
-                    self._told.add(gap)
-                    self._note_gap(gap)
-            if self._tables.waits("gaps"):
+                if gap not in self._added_gaps:
+                    self._added_gaps.add(gap)
+                    self._tables.add_gap(gap, self._clock.wall_ns())
+            if self._tables.has_waiting("gaps"):
                 self._tables.flush()
-            noticed = stream.write(frames, book)
+            undeclared = stream.write(frames, tracker)
         except BaseException:
-            book.undo(drafts)
+            tracker.restore(declared)
             raise
-        self._told.clear()
-        for gap in noticed:
-            self._note_gap(gap)
+        self._added_gaps.clear()
+        for gap in undeclared:
+            self._tables.add_gap(gap, self._clock.wall_ns())
 
     def _check_open(self) -> None:
         if self._closed:
@@ -260,25 +247,25 @@ class RecordingWriter:
         return self._streams[stream_id]
 
     def _flush(self, stream: StreamWriter) -> None:
-        if len(stream.pending):
-            frames = stream.pending.batch()
+        if len(stream.builder):
+            frames = stream.builder.build()
             try:
                 self._write(stream, frames)
             except InvalidFrames:
-                # They would not fit the next time either, and would keep all others out.
-                stream.pending.clear()
+                # They will never be valid, and would block all later frames.
+                stream.builder.clear()
                 raise
-            stream.pending.clear()
+            stream.builder.clear()
 
-    # --- words beside the frames
+    # --- tables
 
-    def note(
+    def add_message(
         self, table: str, message: bytes, *, stream_id: int, epoch: int | None = None,
         meta_version: int | None = None,
     ) -> None:  # fmt: skip
-        """Keeps a message about a stream in `metadata`, `qos` or `announces`, as it came and as JSON."""
-        if table not in ("metadata", "qos", "announces"):
-            raise KeyError(f"{table!r} is no table of messages")
+        """Adds a message about a stream to `metadata`, `qos` or `announces`, as bytes and as JSON."""
+        if table not in _MESSAGE_TABLES:
+            raise KeyError(f"{table!r} is not a table of messages; they are {', '.join(_MESSAGE_TABLES)}")
         kind, text = "unknown", None
         try:
             decoded = decode_message(message)
@@ -295,33 +282,33 @@ class RecordingWriter:
             self._tables.add(table, row)
 
     def mark(self, label: str, *, stream_id: int | None = None) -> None:
-        """Puts a label at this moment."""
+        """Adds a label with the present time."""
         with self._lock:
             self._check_open()
             self._tables.add(
                 "marks", {"time_ns": self._clock.wall_ns(), "stream_id": stream_id, "label": label}
             )
 
-    def _anchor(self) -> None:
-        if (row := self._anchors.due(self._clock)) is not None:
+    def _add_anchor(self) -> None:
+        if (row := self._anchors.next_row(self._clock)) is not None:
             self._tables.add("anchors", row)
 
-    # --- the disk
+    # --- flush, sync, seal
 
     def flush(self) -> None:
-        """Hands everything to the operating system: it survives this process from here on."""
+        """Writes all frames and rows to the files: they survive a crash of this process."""
         with self._lock:
             for stream in self._streams.values():
                 self._flush(stream)
             self._tables.flush()
 
     def sync(self) -> None:
-        """Returns when everything before the call is on the disk."""
+        """Makes everything before the call durable."""
         self.flush()
         self._sync_segments()
 
     def rotate(self, stream_id: int | None = None) -> None:
-        """Ends the open segment of a stream, or of all; the next frame begins a new one."""
+        """Ends the open segment of a stream, or of all streams. The next frame begins a new segment."""
         with self._lock:
             for stream in self._streams.values():
                 if stream_id in (None, stream.stream_id):
@@ -329,12 +316,12 @@ class RecordingWriter:
                     self._end_segment(stream)
 
     def tick(self) -> None:
-        """What is due by the clock: batches that waited, segments that are old, anchors, sync, sealing."""
+        """Does what is due: writes waiting frames, ends old segments, adds anchors, syncs, seals."""
         now, limits = self._clock.monotonic_ns(), self.limits
         with self._lock:
-            self._anchor()
+            self._add_anchor()
             for stream in self._streams.values():
-                if len(stream.pending) and now - stream.pending.since_ns >= limits.sync_ns // 2:
+                if len(stream.builder) and now - stream.builder.oldest_ns >= limits.sync_ns // 2:
                     self._flush(stream)
                 if stream.segment is not None and now - stream.opened_ns >= limits.segment_ns:
                     self._end_segment(stream)
@@ -367,10 +354,10 @@ class RecordingWriter:
                 except BaseException:
                     segment.abandon()
                     raise
-                kind = Kind.SEALED if segment.stats.rows else Kind.REMOVED
-                self._to_list.append(manifest.record(kind, segment.name, segment.stats))
+                kind = RecordKind.SEALED if segment.stats.rows else RecordKind.REMOVED
+                self._to_list.append(manifest.make_record(kind, segment.name, segment.stats))
             while self._to_list:
-                # Stays in line if the disk is full: the file itself is sealed, and readers find it.
+                # Stays queued if the disk is full: the file is sealed already, and readers find it.
                 manifest_store.append(self.root, self._to_list[0])
                 self._to_list.popleft()
 
@@ -381,14 +368,14 @@ class RecordingWriter:
             except RecordingError as error:
                 self._failure = error
             except Exception as error:
-                # Whatever it is, the next caller has to know, and syncing has to go on.
+                # Raised by the next call of the writer. This thread must continue to sync.
                 self._failure = RecordingError(f"{self.root}: {error!r}", path=self.root)
             else:
-                # What failed before was made up for: nothing is lost, so there is nothing to say.
+                # The failed work succeeded this time: nothing is lost, so nothing is raised.
                 self._failure = None
 
     def close(self) -> None:
-        """Writes what waits, seals every segment, lets go of the streams. The first error is raised last."""
+        """Writes waiting frames, seals all segments, releases all streams. Then raises the first error."""
         with self._lock:
             if self._closed:
                 return
@@ -423,7 +410,7 @@ class RecordingWriter:
         try:
             self.close()
         except (RecordingError, OSError):
-            # The error that ended the block says more than what closing made of it.
+            # An error that ended the block is the cause of this one, and is raised instead.
             if exc is None:
                 raise
 

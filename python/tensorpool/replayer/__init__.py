@@ -1,4 +1,4 @@
-"""Replay: recorded tensors back into pools, with the spacing, the words and the traces they had."""
+"""The replayer: publishes recorded frames again, with their spacing, metadata and traces."""
 
 from .options import Speed, TimeBase
 from .replay import Replay, replay

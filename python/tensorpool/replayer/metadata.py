@@ -1,7 +1,7 @@
-"""What was said of the recorded streams: announces, attributes and blobs by version, and trace links.
+"""Recorded metadata of streams: announces, attributes and blobs by version, and trace links (wire §10.3).
 
-Read once from a recording's tables. A version keeps its number when it is played, unless frames of another
-recorded epoch already gave that number another meaning: then it gets the next free one.
+Read once from a recording's tables. A version keeps its number in the replay unless another recorded epoch
+already uses that number for different metadata: then it gets the next free number.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,154 +23,179 @@ from ..recording import Recording
 from ..sbe.trace import TraceLinkSet
 
 MAX_BLOB_BYTES: Final = 128 << 20
-"""What a consumer would keep of one; what claims to be larger is left out."""
-Key = tuple[int | None, int]
-"""Recorded epoch (None: any) and version."""
+"""The largest blob that a consumer keeps; larger ones are ignored."""
+
+
+class VersionKey(NamedTuple):
+    """A metadata version of a recorded epoch; epoch None stands for any epoch."""
+
+    epoch: int | None
+    version: int
+
+
+class Blob(NamedTuple):
+    """The version at which a blob was set, and its content."""
+
+    version: int
+    content: bytes
+
+
+class _BlobAssembly(NamedTuple):
+    """A blob that is being put together from chunks."""
+
+    announce: sbe.MetaBlobAnnounce
+    content: bytearray
 
 
 @dataclass(slots=True)
 class VersionMetadata:
-    """What is known of one version."""
+    """The recorded messages of one version."""
 
     announce: sbe.DataSourceAnnounce | None = None
     meta: sbe.DataSourceMeta | None = None
 
     @property
     def content(self) -> tuple[Any, ...]:
-        """What makes two versions the same for readers."""
+        """The part that consumers see: two versions with the same content may share a number."""
         name = (self.announce.name, self.announce.summary) if self.announce is not None else ()
         attributes = self.meta.attributes if self.meta is not None else ()
-        return (name, tuple((one.key, one.format, bytes(one.value)) for one in attributes))
+        return (name, tuple((item.key, item.format, bytes(item.value)) for item in attributes))
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataUpdate:
-    """What to say before frames of a version go out."""
+    """The messages to publish before frames of a version."""
 
     version: int
     announce: bytes
     meta: bytes
-    blobs: Mapping[int, tuple[int, bytes]] = field(default_factory=dict)
-    """Type → the version at which it was set, and its bytes."""
+    blobs: Mapping[int, Blob] = field(default_factory=dict)
+    """By blob type."""
 
 
 class VersionNumbering:
-    """Recorded epoch and version → the number that frames carry when they are played. For any thread."""
+    """Maps recorded epochs and versions to the numbers that frames carry in the replay. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._given: dict[tuple[int, int], int] = {}
-        self._taken: dict[int, object] = {}
+        self._numbers: dict[VersionKey, int] = {}
+        self._contents: dict[int, object] = {}
 
     def number(self, epoch: int, version: int, content: object) -> int:
+        """The number of a version, the same for the same epoch and version every time."""
         if version == 0:
-            # No version at all.
+            # 0 means that a frame has no metadata.
             return 0
+        key = VersionKey(epoch, version)
         with self._lock:
-            known = self._given.get((epoch, version))
+            known = self._numbers.get(key)
             if known is not None:
                 return known
             number = version
-            if self._taken.get(number, content) != content:
-                same = [taken for taken, what in self._taken.items() if what == content]
-                number = same[0] if same else max(self._taken) + 1
-            self._taken[number] = content
-            self._given[epoch, version] = number
+            if self._contents.get(number, content) != content:
+                equal = [other for other, used in self._contents.items() if used == content]
+                number = equal[0] if equal else max(self._contents) + 1
+            self._contents[number] = content
+            self._numbers[key] = number
             return number
 
 
 class RecordedMetadata:
-    """The words of one recorded stream."""
+    """The metadata of one recorded stream."""
 
     def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
-        self._said: dict[Key, VersionMetadata] = {}
-        self._blobs: dict[tuple[Key, int], bytes] = {}
+        """`rows`: `message` and `epoch` of the recording's table `metadata`, in order of receipt."""
+        self._versions: dict[VersionKey, VersionMetadata] = {}
+        self._blobs: dict[tuple[VersionKey, int], bytes] = {}
         self.parents: dict[int, tuple[int, ...]] = {}
-        """Trace id → the traces it was made from."""
+        """Trace id → the trace ids of its parents."""
         self.undecodable = 0
-        self._numbers = VersionNumbering()
+        self._numbering = VersionNumbering()
         self._epoch: int | None = None
-        self._open: dict[Key, tuple[sbe.MetaBlobAnnounce, bytearray]] = {}
+        self._assemblies: dict[VersionKey, _BlobAssembly] = {}
         for row in rows:
             try:
-                self._take(sbe.decode(row["message"]), row["epoch"])
+                self._add(sbe.decode(row["message"]), row["epoch"])
             except CodecError:
                 self.undecodable += 1
 
     # --- reading
 
-    def _take(self, message: sbe.Message, recorded_epoch: int | None) -> None:
+    def _add(self, message: sbe.Message, recorded_epoch: int | None) -> None:
         epoch = self._epoch if recorded_epoch is None else recorded_epoch % (1 << 64)
         match message:
             case sbe.DataSourceAnnounce():
-                # Attributes name no epoch: they are of the one that was announced last.
+                # DataSourceMeta has no epoch: it belongs to the epoch of the last announce.
                 self._epoch = message.epoch
-                self._of(message.epoch, message.meta_version).announce = message
+                self._version(message.epoch, message.meta_version).announce = message
             case sbe.DataSourceMeta():
-                self._of(epoch, message.meta_version).meta = message
+                self._version(epoch, message.meta_version).meta = message
             case sbe.MetaBlobAnnounce() if message.total_len <= MAX_BLOB_BYTES:
-                self._open[epoch, message.meta_version] = message, bytearray()
+                key = VersionKey(epoch, message.meta_version)
+                self._assemblies[key] = _BlobAssembly(message, bytearray())
             case sbe.MetaBlobChunk():
-                self._chunk((epoch, message.meta_version), message)
+                self._add_chunk(VersionKey(epoch, message.meta_version), message)
             case sbe.MetaBlobComplete():
-                self._complete((epoch, message.meta_version))
+                self._complete_blob(VersionKey(epoch, message.meta_version))
             case TraceLinkSet():
-                self.parents[message.trace_id] = tuple(one.trace_id for one in message.parents)
+                self.parents[message.trace_id] = tuple(parent.trace_id for parent in message.parents)
             case _:
                 pass
 
-    def _of(self, epoch: int | None, version: int) -> VersionMetadata:
-        return self._said.setdefault((epoch, version), VersionMetadata())
+    def _version(self, epoch: int | None, version: int) -> VersionMetadata:
+        return self._versions.setdefault(VersionKey(epoch, version), VersionMetadata())
 
-    def _chunk(self, key: Key, chunk: sbe.MetaBlobChunk) -> None:
-        begun = self._open.get(key)
-        # Blobs are sent again and again: one that was joined in the middle comes from the start later.
-        if begun is None or chunk.chunk_offset != len(begun[1]):
+    def _add_chunk(self, key: VersionKey, chunk: sbe.MetaBlobChunk) -> None:
+        assembly = self._assemblies.get(key)
+        # Blobs are sent repeatedly: a blob whose first chunks were missed is complete the next time.
+        if assembly is None or chunk.chunk_offset != len(assembly.content):
             return
-        if len(begun[1]) + len(chunk.bytes) <= begun[0].total_len:
-            begun[1].extend(chunk.bytes)
+        if len(assembly.content) + len(chunk.bytes) <= assembly.announce.total_len:
+            assembly.content.extend(chunk.bytes)
 
-    def _complete(self, key: Key) -> None:
-        announce, content = self._open.pop(key, (None, bytearray()))
-        if announce is None or len(content) != announce.total_len:
+    def _complete_blob(self, key: VersionKey) -> None:
+        assembly = self._assemblies.pop(key, None)
+        if assembly is None or len(assembly.content) != assembly.announce.total_len:
             return
-        if announce.checksum in (0, _native.crc32c(content)):
-            self._blobs[key, announce.blob_type] = bytes(content)
+        if assembly.announce.checksum in (0, _native.crc32c(assembly.content)):
+            self._blobs[key, assembly.announce.blob_type] = bytes(assembly.content)
 
-    # --- asking
+    # --- lookup
 
-    def _known(self, epoch: int, version: int) -> VersionMetadata | None:
-        return self._said.get((epoch, version)) or self._said.get((None, version))
+    def _find(self, epoch: int, version: int) -> VersionMetadata | None:
+        exact = self._versions.get(VersionKey(epoch, version))
+        return exact or self._versions.get(VersionKey(None, version))
 
     def number(self, epoch: int, version: int) -> int:
-        said = self._known(epoch, version)
-        return self._numbers.number(epoch, version, None if said is None else said.content)
+        """The number that a recorded version has in the replay."""
+        metadata = self._find(epoch, version)
+        return self._numbering.number(epoch, version, None if metadata is None else metadata.content)
 
     def numbers(self, epoch: int, versions: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
-        """The numbers that frames with these versions carry."""
-        played = versions.astype(np.uint32)
+        """The numbers that frames with these recorded versions carry in the replay."""
+        numbers = versions.astype(np.uint32)
         for version in np.unique(versions).tolist():
             number = self.number(epoch, version)
             if number != version:
-                played[versions == version] = number
-        return played
+                numbers[versions == version] = number
+        return numbers
 
-    def speech(self, epoch: int, version: int, stream_id: int) -> MetadataUpdate | None:
-        """What to say for frames of a recorded version, as `stream_id`; None if nothing is known of it."""
-        said = self._known(epoch, version)
-        if said is None or (said.announce is None and said.meta is None):
+    def update_for(self, epoch: int, version: int, stream_id: int) -> MetadataUpdate | None:
+        """The messages of a recorded version, addressed to `stream_id`; None if none were recorded."""
+        metadata = self._find(epoch, version)
+        if metadata is None or (metadata.announce is None and metadata.meta is None):
             return None
         number = self.number(epoch, version)
-        announce = said.announce or sbe.DataSourceAnnounce(
+        announce = metadata.announce or sbe.DataSourceAnnounce(
             stream_id=stream_id, producer_id=0, epoch=0, meta_version=number
         )
-        meta = said.meta or sbe.DataSourceMeta(stream_id=stream_id, meta_version=number, timestamp_ns=0)
-        blobs = self._blobs_of(epoch, version, meta)
+        meta = metadata.meta or sbe.DataSourceMeta(stream_id=stream_id, meta_version=number, timestamp_ns=0)
+        blobs = self._blobs_for(epoch, version, meta)
         attributes = tuple(
-            replace(one, value=_json({str(kind): at for kind, (at, _) in blobs.items()}))
-            if one.key == BLOBS_KEY and blobs
-            else one
-            for one in meta.attributes
+            replace(item, value=_json({str(blob_type): blob.version for blob_type, blob in blobs.items()}))
+            if item.key == BLOBS_KEY and blobs
+            else item
+            for item in meta.attributes
         )
         return MetadataUpdate(
             number,
@@ -179,25 +204,28 @@ class RecordedMetadata:
             blobs,
         )
 
-    def _blobs_of(self, epoch: int, version: int, meta: sbe.DataSourceMeta) -> dict[int, tuple[int, bytes]]:
-        """Which blobs go with a version: those that it names, else the last of each type before it."""
-        named = {one.key: one.value for one in meta.attributes if one.format == JSON}.get(BLOBS_KEY)
-        if named is not None:
+    def _blobs_for(self, epoch: int, version: int, meta: sbe.DataSourceMeta) -> dict[int, Blob]:
+        """The blobs of a version: those that its attributes name, else the latest of each type."""
+        attribute = {item.key: item.value for item in meta.attributes if item.format == JSON}.get(BLOBS_KEY)
+        wanted: dict[int, int] = {}
+        if attribute is not None:
             try:
-                wanted = {int(kind): int(at) for kind, at in json.loads(named).items()}
+                wanted = {int(blob_type): int(set_at) for blob_type, set_at in json.loads(attribute).items()}
             except (ValueError, TypeError, AttributeError):
                 wanted = {}
         else:
-            wanted = {}
-            for (of, at), kind in self._blobs:
-                if of in (None, epoch) and wanted.get(kind, 0) <= at <= version:
-                    wanted[kind] = at
-        found = {}
-        for kind, at in wanted.items():
-            content = self._blobs.get(((epoch, at), kind), self._blobs.get(((None, at), kind)))
+            for key, blob_type in self._blobs:
+                if key.epoch in (None, epoch) and wanted.get(blob_type, 0) <= key.version <= version:
+                    wanted[blob_type] = key.version
+        blobs = {}
+        for blob_type, set_at in wanted.items():
+            content = self._blobs.get(
+                (VersionKey(epoch, set_at), blob_type),
+                self._blobs.get((VersionKey(None, set_at), blob_type)),
+            )
             if content is not None:
-                found[kind] = self.number(epoch, at), content
-        return found
+                blobs[blob_type] = Blob(self.number(epoch, set_at), content)
+        return blobs
 
 
 def _json(value: Any) -> bytes:
@@ -205,9 +233,10 @@ def _json(value: Any) -> bytes:
 
 
 def read_metadata(recording: Recording, stream_ids: Iterable[int]) -> dict[int, RecordedMetadata]:
-    """The words of each stream, from the recording's table."""
+    """The metadata of each stream, from the recording's table."""
     table = recording.table("metadata").select(["receive_time_ns", "stream_id", "epoch", "message"])
     table = table.sort_by("receive_time_ns")
     return {
-        one: RecordedMetadata(table.filter(pc.field("stream_id") == one).to_pylist()) for one in stream_ids
+        stream_id: RecordedMetadata(table.filter(pc.field("stream_id") == stream_id).to_pylist())
+        for stream_id in stream_ids
     }

@@ -1,4 +1,7 @@
-"""What a replay is told to do, checked before anything is opened."""
+"""The options of a replay, checked before anything is opened. Pure.
+
+Apart from `replay`, because the agent needs them too.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,15 @@ from ..recording.recording import Time
 
 TimeBase = Literal["receive", "publish", "source"]
 Speed = float | Literal["max"]
-_SLOWEST, _FASTEST = 0.001, 1e6
-_LONGEST_S: Final = 86_400.0
+_MIN_SPEED: Final = 0.001
+_MAX_SPEED: Final = 1e6
+_MAX_RATE_HZ: Final = 1e9
+_MAX_TIME_S: Final = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
-    """See `replay` for what each means."""
+    """The arguments of `replay`, which describes them."""
 
     speed: Speed = 1.0
     start: Time | None = None
@@ -39,38 +44,37 @@ class ReplayOptions:
     metadata: bool = True
 
     def __post_init__(self) -> None:
-        speed_of(self.speed)
+        """Raise ConfigError for an invalid option."""
+        parse_speed(self.speed)
         if self.time_base not in get_args(TimeBase):
-            raise ConfigError(f"clock {self.time_base!r}: use 'receive', 'publish' or 'source'")
+            raise ConfigError(f"time_base {self.time_base!r}: use 'receive', 'publish' or 'source'")
         if self.rate_hz is not None:
-            if not 0 < self.rate_hz <= 1e9:
-                raise ConfigError(f"rate_hz {self.rate_hz!r}: use frames a second, as in 100")
+            if not 0 < self.rate_hz <= _MAX_RATE_HZ:
+                raise ConfigError(f"rate_hz {self.rate_hz!r}: use frames per second, as in 100")
             if self.speed != 1:
-                raise ConfigError("speed and rate_hz both say how fast; give one of them")
+                raise ConfigError("speed and rate_hz exclude each other; give one of them")
         for name, value in (("max_pause", self.max_pause), ("wait", self.wait), ("linger", self.linger)):
-            if value is not None and not 0 <= value <= _LONGEST_S:
-                raise ConfigError(f"{name} {value!r}: use 0 to {_LONGEST_S:.0f} seconds")
-        targets = [self.mapping.get(one, one) for one in self.streams or self.mapping]
+            if value is not None and not 0 <= value <= _MAX_TIME_S:
+                raise ConfigError(f"{name} {value!r}: use 0 to {_MAX_TIME_S:.0f} seconds")
+        targets = [self.target(stream_id) for stream_id in self.streams or self.mapping]
         if len(set(targets)) != len(targets):
-            raise ConfigError(f"two streams cannot be played into one: {_words(self.mapping)}")
+            pairs = ", ".join(f"{recorded}={target}" for recorded, target in self.mapping.items())
+            raise ConfigError(f"mapping {pairs}: two streams cannot be replayed into one")
 
     @property
-    def checks(self) -> bool:
-        """Whether payloads are compared with their checksums: unless told otherwise, where there is time."""
+    def checks_payloads(self) -> bool:
+        """Whether payloads are compared with their checksums: by default, unless the speed is "max"."""
         return self.speed != "max" if self.check is None else self.check
 
     def target(self, stream_id: int) -> int:
+        """The stream id under which a recorded stream is published."""
         return self.mapping.get(stream_id, stream_id)
 
 
-def speed_of(speed: Any) -> float | None:
-    """The speed as a number; None for as fast as it goes."""
+def parse_speed(speed: Any) -> float | None:
+    """The speed as a factor; None for "max"."""
     if speed == "max":
         return None
-    if not isinstance(speed, int | float) or not _SLOWEST <= speed <= _FASTEST:
+    if not isinstance(speed, int | float) or not _MIN_SPEED <= speed <= _MAX_SPEED:
         raise ConfigError(f"speed {speed!r}: use a number, as in 1 or 0.5, or 'max'")
     return float(speed)
-
-
-def _words(mapping: Mapping[int, int]) -> str:
-    return ", ".join(f"{recorded}={played}" for recorded, played in mapping.items())

@@ -1,11 +1,14 @@
-"""One recorded stream as it is played: block by block, with the times that count and the gaps between."""
+"""The reader of one recorded stream: blocks of rows with their times and the gaps between them.
+
+One thread at a time uses it: the read-ahead thread, or the replayer's thread while nothing is being read.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,64 +20,77 @@ from ..recording.rows import RowBlock
 from .options import TimeBase
 from .state import Times
 
-Run = tuple[RowBlock, npt.NDArray[np.intp]]
-"""A batch, and the rows of it that are chosen."""
-_READ_BYTES: Final = 64 << 20
-_FIRST_BYTES: Final = 8 << 20
-_READ_ROWS: Final = 32_768
-"""Read at once: so much that the interpreter has little to do for each frame."""
-_SET_BACK_NS: Final = 1_000_000_000
-"""Time that goes back by less is taken for frames that changed places."""
-Versions = Callable[[int, npt.NDArray[np.int64]], npt.NDArray[np.uint32]]
-"""Recorded epoch and versions → the versions that frames carry when they are played."""
+# A block is large enough that the interpreter has little to do per frame.
+_MAX_BLOCK_BYTES: Final = 64 << 20
+_MIN_BLOCK_BYTES: Final = 8 << 20
+_MAX_BLOCK_ROWS: Final = 32_768
+# A time that is earlier by less is taken for frames that were reordered, not for a clock that was set back.
+_MAX_REORDER_NS: Final = 1_000_000_000
+VersionMapping = Callable[[int, npt.NDArray[np.int64]], npt.NDArray[np.uint32]]
+"""Recorded epoch and metadata versions → the versions that frames carry in the replay."""
+
+
+class RowRun(NamedTuple):
+    """A batch, and the numbers of its selected rows."""
+
+    batch: RowBlock
+    rows: npt.NDArray[np.intp]
+
+
+class _EpochOffset(NamedTuple):
+    """Offset from a producer's timestamps to the time of receipt, for one epoch."""
+
+    epoch: int
+    offset_ns: int
 
 
 @dataclass(slots=True)
-class Block:
-    """Rows of neighbouring batches, ready to be played."""
+class ReplayBlock:
+    """Rows of consecutive batches of one epoch, with their payloads in memory."""
 
     native: _native.ReplayRows
     epoch: int
-    runs: list[Run]
+    runs: list[RowRun]
     starts: list[int]
     """The number of the first row of each run."""
     recorded_versions: npt.NDArray[np.int64]
     versions: npt.NDArray[np.uint32]
-    """What the frames carry when they are played."""
+    """The metadata versions that frames carry in the replay."""
     trace_ids: npt.NDArray[np.uint64]
     first_timestamp_ns: int
     last_timestamp_ns: int
-    largest_bytes: int
+    max_payload_bytes: int
     times: Times = field(default_factory=lambda: np.zeros(0, np.int64))
     gaps: int = 0
     missing: int = 0
     damaged: int = 0
 
     def frame(self, row: int) -> RecordedFrame:
+        """The recorded frame of a row."""
         run = bisect_right(self.starts, row) - 1
-        block, rows = self.runs[run]
-        return RecordedFrame(block, int(rows[row - self.starts[run]]))
+        batch, rows = self.runs[run]
+        return RecordedFrame(batch, int(rows[row - self.starts[run]]))
 
-    def without(self, damaged: list[int], *, rest: bool) -> list[Run]:
-        """The runs without these rows; with `rest`, what lies behind the first of them too."""
+    def runs_without(self, damaged: list[int], *, keep_rest: bool) -> list[RowRun]:
+        """The runs without these rows; without `keep_rest`, only the rows before the first of them."""
         keep = np.ones(len(self.versions), bool)
         keep[damaged] = False
-        if not rest:
+        if not keep_rest:
             keep[damaged[0] :] = False
-        parts = np.split(keep, self.starts[1:])
-        kept = [(block, rows[part]) for (block, rows), part in zip(self.runs, parts, strict=True)]
-        return [(block, rows) for block, rows in kept if len(rows)]
+        masks = np.split(keep, self.starts[1:])
+        kept = [RowRun(batch, rows[mask]) for (batch, rows), mask in zip(self.runs, masks, strict=True)]
+        return [run for run in kept if len(run.rows)]
 
 
 class ReplayReader:
-    """Reads one stream between two bounds, from wherever it is told to. One thread at a time."""
+    """Reads the selected frames of one stream, from any position."""
 
     def __init__(
         self,
         recording: Recording,
         stream_id: int,
         *,
-        versions: Versions,
+        versions: VersionMapping,
         time_base: TimeBase,
         epoch: int | None,
         seq: tuple[int | None, int | None] | None,
@@ -92,7 +108,7 @@ class ReplayReader:
         self.rewind()
 
     def frames(self, *, after: Cursor | None = None, since: Time | None = None) -> Frames:
-        """What is chosen of this stream, behind a cursor or from a time on."""
+        """The selected frames of this stream, behind a cursor or from a time on."""
         start, end = self._time
         if since is not None:
             start = since
@@ -106,78 +122,80 @@ class ReplayReader:
         )
 
     def rewind(self, *, after: Cursor | None = None, since: Time | None = None) -> None:
-        """The next block begins there; at the beginning, if nothing is given."""
+        """Continue behind a cursor, from a time on, or at the beginning."""
         self._runs = self.frames(after=after, since=since).runs()
         self._last: Cursor | None = None
-        self._held: Run | None = None
-        self._read_bytes = 1
-        self._damage: RecordedFrame | None = None
-        self._raw_ns: int | None = None
-        self._carry_ns: int | None = None
-        self._ahead_ns = 0
-        self._offset: tuple[int, int] | None = None
+        self._pending_run: RowRun | None = None
+        self._block_bytes = 1
+        self._damaged_frame: RecordedFrame | None = None
+        self._last_recorded_ns: int | None = None
+        self._last_time_ns: int | None = None
+        self._set_back_ns = 0
+        self._offset: _EpochOffset | None = None
 
-    def next_block(self) -> Block | None:
+    def next_block(self) -> ReplayBlock | None:
         """The next rows, with their payloads in memory; None at the end.
 
-        Damage raises CorruptRecording, after everything before it was handed out.
+        Raises CorruptRecording at damage, after all rows before it were returned.
         """
-        if self._damage is not None:
-            self._damage.verify()
+        if self._damaged_frame is not None:
+            self._damaged_frame.verify()
         skipped = 0
-        while runs := self._neighbours():
-            made = self._made(runs)
-            damaged = made.native.damaged() if self._check else []
+        while runs := self._next_runs():
+            block = self._make_block(runs)
+            damaged = block.native.damaged() if self._check else []
             if not self._check:
-                made.native.fetch()
+                block.native.fetch()
             if damaged:
                 if not self._skip_damage:
-                    self._damage = made.frame(damaged[0])
+                    self._damaged_frame = block.frame(damaged[0])
                 skipped += len(damaged)
-                runs = made.without(damaged, rest=self._skip_damage)
+                runs = block.runs_without(damaged, keep_rest=self._skip_damage)
                 if not runs:
-                    if self._damage is not None:
-                        self._damage.verify()
+                    if self._damaged_frame is not None:
+                        self._damaged_frame.verify()
                     continue
-                made = self._made(runs)
-            self._finish(made)
-            made.damaged = skipped if self._skip_damage else 0
-            return made
+                block = self._make_block(runs)
+            self._finish(block)
+            block.damaged = skipped if self._skip_damage else 0
+            return block
         return None
 
-    def _neighbours(self) -> list[Run]:
-        """A few batches of one file. One where the first frame is waited for."""
-        found: list[Run] = []
+    def _next_runs(self) -> list[RowRun]:
+        """Runs of consecutive batches of one file and epoch; only one run for the first block."""
+        runs: list[RowRun] = []
         nbytes = rows = 0
         while (
-            nbytes < self._read_bytes
-            and rows < _READ_ROWS
-            and (run := self._held or self._next_run()) is not None
+            nbytes < self._block_bytes
+            and rows < _MAX_BLOCK_ROWS
+            and (run := self._pending_run or self._next_run()) is not None
         ):
-            block, self._held = run[0], run
-            if found and (found[0][0].bytes is not block.bytes or found[0][0].epoch != block.epoch):
-                break
-            self._held = None
-            found.append(run)
-            nbytes += int(block.payload_bytes.sum())
-            rows += len(run[1])
-        # More and more, so that whoever plays waits little at the beginning.
-        self._read_bytes = min(_READ_BYTES, max(_FIRST_BYTES, 2 * self._read_bytes))
-        return found
+            self._pending_run = run
+            if runs:
+                first = runs[0].batch
+                if first.bytes is not run.batch.bytes or first.epoch != run.batch.epoch:
+                    break
+            self._pending_run = None
+            runs.append(run)
+            nbytes += int(run.batch.payload_bytes.sum())
+            rows += len(run.rows)
+        # Blocks grow, so that the first frame is published early.
+        self._block_bytes = min(_MAX_BLOCK_BYTES, max(_MIN_BLOCK_BYTES, 2 * self._block_bytes))
+        return runs
 
-    def _next_run(self) -> Run | None:
-        block, rows = next(self._runs, (None, ()))
-        return None if block is None else (block, np.asarray(rows, np.intp))
+    def _next_run(self) -> RowRun | None:
+        batch, rows = next(self._runs, (None, ()))
+        return None if batch is None else RowRun(batch, np.asarray(rows, np.intp))
 
-    def _made(self, runs: list[Run]) -> Block:
-        epoch = runs[0][0].epoch
-        counts = [len(rows) for _, rows in runs]
+    def _make_block(self, runs: list[RowRun]) -> ReplayBlock:
+        first = runs[0].batch
+        counts = [len(run.rows) for run in runs]
         timestamps, trace_ids = _column(runs, "timestamp_ns"), _column(runs, "trace_id")
-        recorded, sizes = _column(runs, "meta_version"), _column(runs, "payload_bytes")
-        versions = self._versions(epoch, recorded)
+        recorded_versions, sizes = _column(runs, "meta_version"), _column(runs, "payload_bytes")
+        versions = self._versions(first.epoch, recorded_versions)
         native = _native.ReplayRows(
-            runs[0][0].bytes,
-            payload_at=_column(runs, "payload_at").view(np.uint64),
+            first.bytes,
+            payload_at=_column(runs, "payload_offset").view(np.uint64),
             payload_bytes=sizes.view(np.uint64),
             crc32c=_column(runs, "crc32c").astype(np.uint32),
             dtype=_column(runs, "dtype"),
@@ -189,19 +207,28 @@ class ReplayReader:
             meta_version=versions,
             trace_id=trace_ids,
         )
-        starts = np.cumsum([0, *counts[:-1]]).tolist()
-        stamps = int(timestamps[0]), int(timestamps.max())
-        return Block(native, epoch, runs, starts, recorded, versions, trace_ids, *stamps, int(sizes.max()))
+        return ReplayBlock(
+            native,
+            first.epoch,
+            runs,
+            starts=np.cumsum([0, *counts[:-1]]).tolist(),
+            recorded_versions=recorded_versions,
+            versions=versions,
+            trace_ids=trace_ids,
+            first_timestamp_ns=int(timestamps[0]),
+            last_timestamp_ns=int(timestamps.max()),
+            max_payload_bytes=int(sizes.max()),
+        )
 
-    def _finish(self, made: Block) -> None:
-        """Takes note of what is handed out, in its place between what came before and what follows."""
-        seq = _column(made.runs, "seq")
-        made.gaps, made.missing = self._gaps(made.epoch, seq)
-        self._last = Cursor(self.stream_id, made.epoch, int(seq[-1]))
-        made.times = self._times(made)
+    def _finish(self, block: ReplayBlock) -> None:
+        """Add the gaps and times of a block, which depend on the previous block."""
+        seq = _column(block.runs, "seq")
+        block.gaps, block.missing = self._count_gaps(block.epoch, seq)
+        self._last = Cursor(self.stream_id, block.epoch, int(seq[-1]))
+        block.times = self._row_times(block)
 
-    def _gaps(self, epoch: int, seq: npt.NDArray[np.uint64]) -> tuple[int, int]:
-        """How many holes are passed over with these rows, and how many frames they would have had."""
+    def _count_gaps(self, epoch: int, seq: npt.NDArray[np.uint64]) -> tuple[int, int]:
+        """The number of gaps before and between these rows, and of the frames missing in them."""
         steps = np.diff(seq)
         holes = steps[steps > 1]
         gaps, missing = len(holes), int((holes - np.uint64(1)).sum())
@@ -209,41 +236,43 @@ class ReplayReader:
             gaps, missing = gaps + 1, missing + int(seq[0]) - self._last.seq - 1
         return gaps, missing
 
-    def _times(self, made: Block) -> Times:
-        """Where rows stand in the recorder's time. They never go back: where a clock was set back, time is
-        taken to have gone on from where it was."""
-        received = _column(made.runs, "receive_time_ns")
-        times = received if self._time_base == "receive" else self._by_the_source(made, received)
-        steps = np.diff(times, prepend=times[0] if self._raw_ns is None else self._raw_ns)
-        self._raw_ns = int(times[-1])
-        if steps.min() < -_SET_BACK_NS:
-            ahead = self._ahead_ns + np.cumsum(np.where(steps < -_SET_BACK_NS, -steps, 0))
-            times, self._ahead_ns = times + ahead, int(ahead[-1])
+    def _row_times(self, block: ReplayBlock) -> Times:
+        """The recorded times of rows, which never decrease.
+
+        Where a clock was set back, its time continues from the last row.
+        """
+        received = _column(block.runs, "receive_time_ns")
+        times = received if self._time_base == "receive" else self._producer_times(block, received)
+        steps = np.diff(times, prepend=times[0] if self._last_recorded_ns is None else self._last_recorded_ns)
+        self._last_recorded_ns = int(times[-1])
+        if steps.min() < -_MAX_REORDER_NS:
+            set_back = self._set_back_ns + np.cumsum(np.where(steps < -_MAX_REORDER_NS, -steps, 0))
+            times, self._set_back_ns = times + set_back, int(set_back[-1])
         else:
-            times = times + self._ahead_ns
-        if self._carry_ns is not None:
-            times[0] = max(times[0], self._carry_ns)
+            times = times + self._set_back_ns
+        if self._last_time_ns is not None:
+            times[0] = max(times[0], self._last_time_ns)
         times = np.maximum.accumulate(times)
-        self._carry_ns = int(times[-1])
+        self._last_time_ns = int(times[-1])
         return times
 
-    def _by_the_source(self, made: Block, received: Times) -> Times:
-        """The producer's own times, moved so that the first frame of an epoch is where it was received."""
-        stamps = _column(made.runs, "timestamp_ns").astype(np.int64)
+    def _producer_times(self, block: ReplayBlock, received: Times) -> Times:
+        """The producer's timestamps, moved so that the first frame of an epoch has its time of receipt."""
+        stamps = _column(block.runs, "timestamp_ns").astype(np.int64)
         if self._time_base == "publish":
-            published = _column(made.runs, "publish_timestamp_ns")
-            known = published != np.uint64(NO_TIMESTAMP)
-            stamps = np.where(known, published.astype(np.int64), stamps)
-        if self._offset is None or self._offset[0] != made.epoch:
-            self._offset = made.epoch, int(received[0]) - int(stamps[0])
-        moved: Times = stamps + self._offset[1]
-        return moved
+            published = _column(block.runs, "publish_timestamp_ns")
+            is_known = published != np.uint64(NO_TIMESTAMP)
+            stamps = np.where(is_known, published.astype(np.int64), stamps)
+        if self._offset is None or self._offset.epoch != block.epoch:
+            self._offset = _EpochOffset(block.epoch, int(received[0]) - int(stamps[0]))
+        times: Times = stamps + self._offset.offset_ns
+        return times
 
 
-def _column(runs: list[Run], name: str) -> npt.NDArray[Any]:
-    """A column of the chosen rows, in one piece."""
+def _column(runs: list[RowRun], name: str) -> npt.NDArray[Any]:
+    """A column of the selected rows as one contiguous array."""
     parts = [
-        getattr(block, name) if len(rows) == len(block) else getattr(block, name)[rows]
-        for block, rows in runs
+        getattr(batch, name) if len(rows) == len(batch) else getattr(batch, name)[rows]
+        for batch, rows in runs
     ]  # fmt: skip
     return np.concatenate(parts) if len(parts) > 1 else np.ascontiguousarray(parts[0])

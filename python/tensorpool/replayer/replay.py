@@ -1,4 +1,7 @@
-"""A replay as a program has it: it runs on a thread of its own, and is steered from any other."""
+"""`replay()` and `Replay`, the handle of a running replay.
+
+A replay runs on its own thread; any thread may control it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..context import Context
@@ -19,12 +22,19 @@ from ..errors import ClosedError, ConfigError
 from ..recording import RecordedFrame, Recording
 from ..recording.recording import Time
 from .agent import ReplayAgent
-from .options import ReplayOptions, Speed, TimeBase, speed_of
-from .stats import ReplayStats, State, bounds_of, stream_stats
+from .options import ReplayOptions, Speed, TimeBase, parse_speed
+from .stats import ReplayStats, State, StreamStats, recorded_time_range
 
 T = TypeVar("T")
 _IDLE_S: Final = 0.01
-_REPORT_S: Final = 0.5
+_STATS_PERIOD_S: Final = 0.5
+
+
+class _PendingCall(NamedTuple):
+    """A function to run on the replay's thread, and its result."""
+
+    function: Callable[[], Any]
+    result: Future[Any]
 
 
 def replay(
@@ -50,21 +60,22 @@ def replay(
     skip_damage: bool = False,
     metadata: bool = True,
 ) -> Replay:
-    """Plays a recording through producers of this process, as if its sources were there again.
+    """Publish a recording again, through producers of this process.
 
-    `speed` is how many times as fast as recorded, or "max". `start` and `end` choose by the time of receipt,
-    `seq` by sequence, `streams` by stream id; `mapping` plays a stream as another one (`{10000: 10050}`).
-    `loop` begins again at the end. `paused` waits for `resume()` or `step()`.
+    `speed` is a factor to the recorded speed, or "max". `start` and `end` select frames by time of receipt,
+    `seq` by sequence, `streams` by stream id. `mapping` publishes a stream under another id
+    (`{10000: 10050}`). `loop` starts over at the end. `paused` waits for `resume()` or `step()`.
 
-    `time_base` says which times the spacing is kept of: of receipt, of publication, or the source's own.
-    `rate_hz` puts frames evenly apart instead, `max_pause` shortens longer silence (seconds). `wait` is how
-    long to wait for a consumer of each stream before the first frame, `linger` how long the last frames stay
-    for those who are still reading. `nslots` is the length of the rings; if not given, as the sources had it.
+    `time_base` chooses the times whose spacing is kept: time of receipt, time of publication, or the source's
+    timestamp. `rate_hz` publishes at a fixed rate instead. `max_pause` shortens longer pauses (seconds).
+    `wait` is the longest time to wait for a consumer of each stream before the first frame. `linger` is the
+    time for which consumers can read the last frames after the end. `nslots` is the number of slots of the
+    header rings; by default as recorded.
 
-    Payloads are compared with their checksums before they go out, except at full speed, where that would take
-    longer than the playing; `check` decides either way. Damage ends the replay with CorruptRecording, after
-    what comes before it; with `skip_damage` it is left out and counted. `metadata=False` says nothing of the
-    sources. Without a `context` one is opened, and closed with the replay.
+    Payloads are compared with their checksums before they are published, except at speed "max", where that
+    would take longer than the replay; `check` decides either way. Damage ends the replay with
+    CorruptRecording after all frames before it; with `skip_damage` damaged frames are skipped and counted.
+    `metadata=False` publishes no metadata. Without a `context` the replay opens and closes its own.
     """
     options = ReplayOptions(
         speed=speed, start=start, end=end, seq=seq, epoch=epoch, streams=streams,
@@ -77,18 +88,18 @@ def replay(
         undo.callback(recording.close)
         if context is None:
             context = undo.enter_context(open_context())
-            made: Context | None = context
+            owned_context: Context | None = context
         else:
-            made = None
-        found = Replay(context, recording, options, closes=made)
+            owned_context = None
+        result = Replay(context, recording, options, owned_context=owned_context)
         undo.pop_all()
-    return found
+    return result
 
 
 class Replay:
-    """A recording that is being played. Close it, or use it in a `with` block.
+    """A running replay. Close it, or use it in a `with` block.
 
-    Iterating gives a ReplayStats every half second until the end. All methods may be called from any thread.
+    Iteration yields a ReplayStats every half second until the end. All methods may be called from any thread.
     """
 
     def __init__(
@@ -97,10 +108,11 @@ class Replay:
         recording: Recording,
         options: ReplayOptions,
         *,
-        closes: Context | None = None,
+        owned_context: Context | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self._context = closes
+        """`owned_context`: closed together with the replay."""
+        self._owned_context = owned_context
         self._recording = recording
         self._linger_ns = round(options.linger * 1e9)
         self._clock = clock
@@ -110,9 +122,10 @@ class Replay:
         except BaseException:
             self._agent.on_close()
             raise
-        self._bounds = bounds_of(recording, self._agent)
-        self._asked: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
-        self._turn = threading.Condition()
+        stream_ids = [stream.reader.stream_id for stream in self._agent.streams]
+        self._time_range = recorded_time_range(recording, stream_ids)
+        self._calls: deque[_PendingCall] = deque()
+        self._condition = threading.Condition()
         self._stop = False
         self._error: BaseException | None = None
         self._played_ns = 0
@@ -122,6 +135,7 @@ class Replay:
 
     @property
     def root(self) -> Path:
+        """The directory of the recording."""
         return self._recording.root
 
     # --- the thread
@@ -129,67 +143,67 @@ class Replay:
     def _run(self) -> None:
         try:
             while not self._stop:
-                self._answer()
-                began_ns = self._clock.monotonic_ns()
-                was_ended, before = self._agent.is_ended, self._agent.totals.frames
+                self._run_calls()
+                start_ns = self._clock.monotonic_ns()
+                was_ended, frames_before = self._agent.is_ended, self._agent.totals.frames
                 work = 0 if was_ended else self._agent.do_work()
                 now_ns = self._clock.monotonic_ns()
-                if self._agent.totals.frames != before:
+                if self._agent.totals.frames != frames_before:
                     self._last_frame_ns = now_ns
                 if self._state() == "playing" and self._agent.position_ns is not None:
-                    self._played_ns += now_ns - began_ns
-                with self._turn:
+                    self._played_ns += now_ns - start_ns
+                with self._condition:
                     if self._agent.is_ended and not was_ended:
-                        self._turn.notify_all()
-                    if not work and not self._asked and not self._stop:
-                        self._turn.wait(_IDLE_S)
+                        self._condition.notify_all()
+                    if not work and not self._calls and not self._stop:
+                        self._condition.wait(_IDLE_S)
         except BaseException as error:
             self._error = error
         finally:
-            with self._turn:
+            with self._condition:
                 self._stop = True
-                self._turn.notify_all()
-            self._answer()
+                self._condition.notify_all()
+            self._run_calls()
 
-    def _answer(self) -> None:
-        while self._asked:
-            what, answer = self._asked.popleft()
+    def _run_calls(self) -> None:
+        while self._calls:
+            function, result = self._calls.popleft()
             if self._stop:
-                answer.set_exception(self._error or ClosedError("this replay is closed"))
+                result.set_exception(self._error or ClosedError("this replay is closed"))
                 continue
             try:
-                answer.set_result(what())
+                result.set_result(function())
             except Exception as error:
-                answer.set_exception(error)
+                result.set_exception(error)
 
-    def _ask(self, what: Callable[[], T]) -> T:
-        """Has something done between two turns."""
-        answer: Future[T] = Future()
-        with self._turn:
+    def _call(self, function: Callable[[], T]) -> T:
+        """Run `function` between two duty cycles and return its result."""
+        result: Future[T] = Future()
+        with self._condition:
             if self._stop:
                 raise self._error or ClosedError("this replay is closed")
-            self._asked.append((what, answer))
-            self._turn.notify_all()
-        return answer.result()
+            self._calls.append(_PendingCall(function, result))
+            self._condition.notify_all()
+        return result.result()
 
-    # --- steering
+    # --- control
 
     def pause(self) -> None:
-        """Stops the time. No frame goes out after this returns."""
-        self._ask(lambda: self._agent.playhead.pause(self._clock.monotonic_ns()))
+        """Pause the replay. No frame is published after this returns."""
+        self._call(lambda: self._agent.playhead.pause(self._clock.monotonic_ns()))
 
     def resume(self) -> None:
-        """Goes on where it was paused, or from where it was sent to."""
-        self._ask(lambda: self._agent.playhead.resume(self._clock.monotonic_ns()))
+        """Continue after a pause, at the same position or at that of a seek."""
+        self._call(lambda: self._agent.playhead.resume(self._clock.monotonic_ns()))
 
     def step(self) -> RecordedFrame | None:
-        """Pauses, and plays the next frame. It is returned as it was recorded; None at the end."""
+        """Pause, publish the next frame and return it as recorded; None at the end."""
 
-        def one() -> RecordedFrame | None:
+        def pause_and_step() -> RecordedFrame | None:
             self._agent.playhead.pause(self._clock.monotonic_ns())
             return self._agent.step()
 
-        return self._ask(one)
+        return self._call(pause_and_step)
 
     def seek(
         self,
@@ -199,30 +213,32 @@ class Replay:
         stream_id: int | None = None,
         epoch: int | None = None,
     ) -> None:
-        """Goes on from another place: the first frames received at `time` or later, or the frame `seq`.
+        """Continue with the first frames received at `time` or later, or with the frame `seq`.
 
-        `stream_id` is the recorded one, and needed if there are several; the others go on from that frame's
-        time. A paused replay stays paused.
+        `stream_id` is the recorded id, required if there are several streams; the other streams continue at
+        that frame's time. A paused replay stays paused.
         """
         if (time is None) == (seq is None):
-            raise ConfigError("seek to a time or to a sequence: seek(when), or seek(seq=1000)")
+            raise ConfigError("seek needs a time or a sequence: seek(time), or seek(seq=1000)")
         if seq is None:
-            when = time
-            assert when is not None, "one of the two is given"
-            self._ask(lambda: self._agent.seek_time(when))
+            target_time = time
+            assert target_time is not None, "time or seq is given"
+            self._call(lambda: self._agent.seek_time(target_time))
             return
-        known = [lane.source.stream_id for lane in self._agent.lanes]
-        if stream_id is None and len(known) > 1:
-            raise ConfigError(f"say of which stream: seek(seq={seq}, stream_id={known[0]})")
-        number, of = seq, known[0] if stream_id is None else stream_id
-        self._ask(lambda: self._agent.seek_frame(of, number, epoch))
+        stream_ids = [stream.reader.stream_id for stream in self._agent.streams]
+        if stream_id is None and len(stream_ids) > 1:
+            raise ConfigError(
+                f"the replay has several streams; name one: seek(seq={seq}, stream_id={stream_ids[0]})"
+            )
+        target_seq, target_stream = seq, stream_ids[0] if stream_id is None else stream_id
+        self._call(lambda: self._agent.seek_frame(target_stream, target_seq, epoch))
 
     def set_speed(self, speed: Speed) -> None:
-        """Another speed from here on."""
-        factor = speed_of(speed)
-        self._ask(lambda: self._agent.change_speed(factor))
+        """Change the speed from the next frame on."""
+        factor = parse_speed(speed)
+        self._call(lambda: self._agent.set_speed(factor))
 
-    # --- watching
+    # --- state
 
     def _state(self) -> State:
         agent = self._agent
@@ -234,56 +250,57 @@ class Replay:
             return "ended"
         if agent.playhead.is_paused:
             return "paused"
-        if agent.is_away:
+        if agent.is_disconnected:
             return "away"
         return "waiting" if agent.is_waiting else "playing"
 
     def stats(self) -> ReplayStats:
-        """How it stands."""
+        """State and counts at this moment."""
         agent, totals = self._agent, self._agent.totals
         return ReplayStats(
             state=self._state(), speed=agent.playhead.speed, position_ns=agent.position_ns,
-            first_ns=self._bounds[0], last_ns=self._bounds[1], passes=totals.passes,
+            first_ns=self._time_range.first_ns, last_ns=self._time_range.last_ns, passes=totals.passes,
             elapsed_s=self._played_ns / 1e9, frames=totals.frames, nbytes=totals.nbytes, gaps=totals.gaps,
             missing=totals.missing, unfit=totals.unfit, damaged=totals.damaged, late=totals.late,
             late_max_s=totals.late_max_ns / 1e9, stalls=totals.stalls,
-            streams=tuple(stream_stats(lane) for lane in agent.lanes),
+            streams=tuple(map(StreamStats.from_stream, agent.streams)),
         )  # fmt: skip
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits for the end; False if it did not come in time. Raises what ended the replay, if that did."""
-        with self._turn:
-            self._turn.wait_for(lambda: self._agent.is_ended or self._stop, timeout)
+        """Wait for the end; False after `timeout` seconds. Raises the error that ended the replay."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._agent.is_ended or self._stop, timeout)
         if self._error is not None:
             raise self._error
         return self._agent.is_ended
 
     def __iter__(self) -> Iterator[ReplayStats]:
-        while not self.wait(_REPORT_S) and not self._stop:
+        """Stats every half second, and once at the end."""
+        while not self.wait(_STATS_PERIOD_S) and not self._stop:
             yield self.stats()
         yield self.stats()
 
-    # --- the end
+    # --- close
 
     def close(self) -> None:
-        """Ends it; at the end of the recording, after those who are still reading had their time."""
+        """Stop the replay and close its producers, up to `linger` seconds after the last frame."""
         if self._agent.is_ended and not self._stop:
-            self._let_read()
-        with self._turn:
+            self._linger()
+        with self._condition:
             self._stop = True
-            self._turn.notify_all()
+            self._condition.notify_all()
         self._thread.join()
         self._agent.on_close()
-        if self._context is not None:
-            self._context.close()
+        if self._owned_context is not None:
+            self._owned_context.close()
 
-    def _let_read(self) -> None:
-        """The ring goes with the producer, and its last frames with it."""
-        is_heard = any(lane.producer.is_connected for lane in self._agent.lanes)
-        if is_heard and self._last_frame_ns is not None:
+    def _linger(self) -> None:
+        """Wait while consumers may read the last frames: closing a producer ends its epoch."""
+        has_consumers = any(stream.producer.is_connected for stream in self._agent.streams)
+        if has_consumers and self._last_frame_ns is not None:
             left_ns = self._last_frame_ns + self._linger_ns - self._clock.monotonic_ns()
-            with self._turn:
-                self._turn.wait_for(lambda: self._stop, max(0, left_ns) / 1e9)
+            with self._condition:
+                self._condition.wait_for(lambda: self._stop, max(0, left_ns) / 1e9)
 
     def __enter__(self) -> Self:
         return self

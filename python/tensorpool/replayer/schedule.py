@@ -1,4 +1,4 @@
-"""What is about to be played: rows in order, the blocks they are of, and what is to be said in between."""
+"""The next window of a replay: rows in publication order, and the messages to publish between them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 
 from .. import _native
-from .reader import Block
+from .reader import ReplayBlock
 from .state import Times, Window
 from .stream import ReplayStream
 
 
-def _nothing() -> _native.ReplayRows:
+def _empty_rows() -> _native.ReplayRows:
     u64, table = np.zeros(0, np.uint64), np.zeros((0, 8), np.int64)
     return _native.ReplayRows(
         b"", payload_at=u64, payload_bytes=u64, crc32c=np.zeros(0, np.uint32), dtype=np.zeros(0, np.int16),
@@ -24,75 +24,96 @@ def _nothing() -> _native.ReplayRows:
     )  # fmt: skip
 
 
-_NOTHING: Final = _nothing()
+_EMPTY_ROWS: Final = _empty_rows()
 
 
-class Stop(NamedTuple):
-    """Before `entry` is played, something is said: of the frame there, or of the one before it."""
+class MessagePoint(NamedTuple):
+    """Messages of a stream that are due before an entry of the window.
+
+    "links": the trace links of the frame before `entry`. "metadata": the metadata of the frame at `entry`.
+    Sorted in this order: links belong to the frame that is already published.
+    """
 
     entry: int
-    what: Literal["link", "say"]
-    lane: int
+    kind: Literal["links", "metadata"]
+    stream: int
+
+
+class ScheduledBlock(NamedTuple):
+    """The block of a stream, or None, and the shift of its timestamps."""
+
+    block: ReplayBlock | None
+    shift_ns: int
+
+
+class RowLocation(NamedTuple):
+    """A row of a block."""
+
+    block: ReplayBlock
+    row: int
 
 
 @dataclass(slots=True)
 class Schedule:
-    """A window on its way out. `at` is the entry that comes next."""
+    """A window that is being published. `position` is its next entry."""
 
     window: Window
-    plays: Times
-    """Playing times."""
-    parts: list[tuple[Block | None, int]]
-    """By lane: the block, and what is added to its timestamps."""
-    stops: deque[Stop] = field(default_factory=deque)
+    play_times: Times
+    blocks: list[ScheduledBlock]
+    """By stream."""
+    points: deque[MessagePoint] = field(default_factory=deque)
     is_first_of_pass: bool = False
-    at: int = 0
+    position: int = 0
 
     @property
-    def is_over(self) -> bool:
-        return self.at == len(self.window) and not self.stops
+    def is_done(self) -> bool:
+        """Whether all rows and messages are published."""
+        return self.position == len(self.window) and not self.points
 
     @property
-    def end(self) -> int:
-        """The entry up to which nothing has to be said."""
-        return self.stops[0].entry if self.stops else len(self.window)
+    def next_point(self) -> int:
+        """The entry before which messages are due, or the end of the window."""
+        return self.points[0].entry if self.points else len(self.window)
 
-    def block(self, lane: int) -> Block:
-        block = self.parts[lane][0]
-        assert block is not None, "a row is always of a block"
+    def block(self, stream: int) -> ReplayBlock:
+        """The block of a stream that has rows in the window."""
+        block = self.blocks[stream].block
+        assert block is not None, "every row belongs to a block"
         return block
 
-    def place(self, entry: int) -> tuple[int, Block, int]:
-        """Lane, block and row of an entry."""
-        lane = int(self.window.lane[entry])
-        return lane, self.block(lane), int(self.window.row[entry])
+    def locate(self, entry: int) -> RowLocation:
+        """The block and row of an entry."""
+        return RowLocation(self.block(int(self.window.stream[entry])), int(self.window.row[entry]))
 
-    def native(self, lanes: Sequence[ReplayStream]) -> list[tuple[_native.Producer, _native.ReplayRows, int]]:
+    def native_streams(
+        self, streams: Sequence[ReplayStream]
+    ) -> list[tuple[_native.Producer, _native.ReplayRows, int]]:
+        """The streams as `_native.play_rows` takes them."""
         return [
-            (lane.producer, _NOTHING if block is None else block.native, shift_ns)
-            for lane, (block, shift_ns) in zip(lanes, self.parts, strict=True)
+            (stream.producer, _EMPTY_ROWS if block is None else block.native, shift_ns)
+            for stream, (block, shift_ns) in zip(streams, self.blocks, strict=True)
         ]
 
 
-def find_stops(
-    window: Window, parts: list[tuple[Block | None, int]], lanes: Sequence[ReplayStream]
-) -> deque[Stop]:
-    """Where the metadata version of a lane changes, and behind which frames there are links to tell of."""
-    found: list[Stop] = []
-    for number, ((block, _), lane) in enumerate(zip(parts, lanes, strict=True)):
+def find_message_points(
+    window: Window, blocks: list[ScheduledBlock], streams: Sequence[ReplayStream]
+) -> deque[MessagePoint]:
+    """Where the metadata version of a stream changes, and which frames have trace links."""
+    points: list[MessagePoint] = []
+    for number, ((block, _), stream) in enumerate(zip(blocks, streams, strict=True)):
         if block is None:
             continue
-        entries = np.flatnonzero(window.lane == number)
+        entries = np.flatnonzero(window.stream == number)
         rows = window.row[entries]
         if not len(rows):
             continue
         versions = block.versions[rows]
-        if versions[0] != lane.version or (versions != versions[0]).any():
-            before = np.concatenate(([lane.version], versions[:-1]))
-            found += [Stop(int(entries[at]), "say", number) for at in np.flatnonzero(versions != before)]
-            lane.version = int(versions[-1])
-        if lane.words.parents:
-            linked = np.isin(block.trace_ids[rows], np.array(list(lane.words.parents), np.uint64))
-            found += [Stop(int(entry) + 1, "link", number) for entry in entries[linked].tolist()]
-    # "link" before "say" where both are due: it speaks of the frame that went out.
-    return deque(sorted(found))
+        if versions[0] != stream.version or (versions != versions[0]).any():
+            previous = np.concatenate(([stream.version], versions[:-1]))
+            changes = entries[versions != previous].tolist()
+            points += [MessagePoint(entry, "metadata", number) for entry in changes]
+            stream.version = int(versions[-1])
+        if stream.metadata.parents:
+            linked = np.isin(block.trace_ids[rows], np.array(list(stream.metadata.parents), np.uint64))
+            points += [MessagePoint(entry + 1, "links", number) for entry in entries[linked].tolist()]
+    return deque(sorted(points))

@@ -1,7 +1,8 @@
-"""The order in which frames of several streams go out, and when each is due. No clock, no files.
+"""The order of frames of several streams, and the time at which each is due. Pure.
 
-`Merge` makes one order of many streams' rows. `Playhead` turns their times into times of this machine's
-monotonic clock, through pauses, changes of speed, jumps and steps. Both belong to the replayer's thread.
+`StreamMerge` merges the rows of several streams into one order. `Playhead` converts their recorded times
+into times of this machine's monotonic clock, through pauses, changes of speed, seeks and steps. The
+replayer's thread owns both.
 """
 
 from __future__ import annotations
@@ -13,81 +14,86 @@ import numpy as np
 import numpy.typing as npt
 
 Times = npt.NDArray[np.int64]
-_LONELY_NS: Final = 1_000_000_000
-"""How far apart passes are where the recording has but one moment."""
+_DEFAULT_LEAD_NS: Final = 1_000_000_000
+"""Time between two passes if the recording has a single moment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Rows in the order in which they go out. Each lane's are of the block it had when they were taken."""
+    """Rows of several streams in publication order.
 
-    lane: npt.NDArray[np.uint16]
+    `stream` is the number of a stream within the replay, `row` the number of a row within the block that the
+    stream had when the window was taken.
+    """
+
+    stream: npt.NDArray[np.uint16]
     row: npt.NDArray[np.uint32]
     time_ns: Times
 
     def __len__(self) -> int:
-        return len(self.lane)
+        return len(self.stream)
 
 
-class Merge:
-    """Rows of several lanes in the order of time, then of lanes, then of rows.
+class StreamMerge:
+    """Merges rows of several streams in the order of time, then stream, then row.
 
-    A lane is fed blocks of times that do not go back. What comes out does not depend on where blocks end.
+    Each stream gets blocks of times that do not decrease. The order does not depend on where blocks end.
     """
 
-    def __init__(self, lanes: int) -> None:
-        self._blocks: list[Times | None] = [None] * lanes
-        self._at = [0] * lanes
-        self._ended = [False] * lanes
+    def __init__(self, streams: int) -> None:
+        self._blocks: list[Times | None] = [None] * streams
+        self._next_row = [0] * streams
+        self._has_ended = [False] * streams
 
-    def wants(self) -> list[int]:
-        """Lanes that have nothing left: each needs `put` or `end` before the next `take`."""
+    def without_block(self) -> list[int]:
+        """Streams without rows: each needs `add_block` or `end_stream` before the next `take_window`."""
         return [
-            lane
-            for lane, block in enumerate(self._blocks)
-            if block is None and not self._ended[lane]
+            stream
+            for stream, block in enumerate(self._blocks)
+            if block is None and not self._has_ended[stream]
         ]  # fmt: skip
 
-    def put(self, lane: int, times: Times) -> None:
-        assert self._blocks[lane] is None, "the block before is not used up"
+    def add_block(self, stream: int, times: Times) -> None:
+        """Add the next rows of a stream."""
+        assert self._blocks[stream] is None, "the previous block still has rows"
         if len(times):
-            self._blocks[lane], self._at[lane] = times, 0
+            self._blocks[stream], self._next_row[stream] = times, 0
 
-    def end(self, lane: int) -> None:
-        """There is no further block in this lane."""
-        self._ended[lane] = True
+    def end_stream(self, stream: int) -> None:
+        """Mark a stream that has no further block."""
+        self._has_ended[stream] = True
 
-    def take(self) -> Window | None:
-        """As many rows as are certain to be next; None if there are none left at all."""
-        assert not self.wants(), "a lane without rows could be the next"
-        held = [(lane, block) for lane, block in enumerate(self._blocks) if block is not None]
-        if not held:
+    def take_window(self) -> Window | None:
+        """All rows whose order is certain; None if all streams have ended."""
+        assert not self.without_block(), "the next row could belong to a stream without a block"
+        blocks = [(stream, block) for stream, block in enumerate(self._blocks) if block is not None]
+        if not blocks:
             return None
-        # The first lane to run out: whatever is behind its last row may come after its next block.
-        until, first = min((int(block[-1]), lane) for lane, block in held)
-        lanes, rows, times = [], [], []
-        for lane, block in held:
-            begin = self._at[lane]
-            end = int(np.searchsorted(block, until, "right" if lane <= first else "left"))
+        # The stream whose block ends first: later rows of the others may follow rows of its next block.
+        until, first = min((int(block[-1]), stream) for stream, block in blocks)
+        streams, rows, times = [], [], []
+        for stream, block in blocks:
+            begin = self._next_row[stream]
+            end = int(np.searchsorted(block, until, "right" if stream <= first else "left"))
             end = max(begin, end)
             rows.append(np.arange(begin, end, dtype=np.uint32))
-            lanes.append(np.full(end - begin, lane, np.uint16))
+            streams.append(np.full(end - begin, stream, np.uint16))
             times.append(block[begin:end])
-            self._at[lane] = end
+            self._next_row[stream] = end
             if end == len(block):
-                self._blocks[lane] = None
-        if len(held) == 1:
-            return Window(lanes[0], rows[0], times[0])
-        every = np.concatenate(times)
-        order = np.argsort(every, kind="stable")
-        return Window(np.concatenate(lanes)[order], np.concatenate(rows)[order], every[order])
+                self._blocks[stream] = None
+        if len(blocks) == 1:
+            return Window(streams[0], rows[0], times[0])
+        all_times = np.concatenate(times)
+        order = np.argsort(all_times, kind="stable")
+        return Window(np.concatenate(streams)[order], np.concatenate(rows)[order], all_times[order])
 
 
 class Playhead:
-    """Where a replay stands. Playing time is the recording's without long pauses; it only ever grows.
+    """The position and speed of a replay.
 
-    `speed` is how many times as fast, None for as fast as it goes. `every_ns` puts frames that far apart,
-    whatever the recording says. `max_pause_ns` shortens what is longer.
+    Play time is recorded time without long pauses; it never decreases. `speed` is the factor to recorded
+    time, None for no waiting at all. `every_ns` replaces all recorded intervals. `max_pause_ns` limits them.
     """
 
     def __init__(
@@ -101,100 +107,105 @@ class Playhead:
         self.speed = speed
         self._every_ns = every_ns
         self._max_pause_ns = max_pause_ns
-        self._anchor_ns, self._anchor_play = now_ns, 0
+        # A row with play time `_anchor_play_ns` is due at `_anchor_ns`.
+        self._anchor_ns, self._anchor_play_ns = now_ns, 0
         self._paused_ns: int | None = None
-        self._last_time: int | None = None
-        self.last_play = 0
-        # Of the pass that is going on, for the time from its last frame to the first of the next.
-        self._pass_play, self._pass_moments = 0, 0
+        self._last_time_ns: int | None = None
+        self.last_play_ns = 0
+        # Of the current pass: they give the time from its last frame to the first of the next pass.
+        self._pass_start_ns, self._pass_moments = 0, 0
         self.lead_ns = 0
-        """How long after the frame before it the first one of a pass comes."""
+        """Time from the previous frame to the first frame of a pass."""
 
-    # --- from the recording's time to playing time
+    # --- recorded time to play time
 
-    def place(self, times: Times) -> Times:
-        """The playing times of the next rows, whose times do not go back."""
+    def schedule(self, times: Times) -> Times:
+        """The play times of the next rows, whose recorded times do not decrease."""
         if not len(times):
             return times
-        before = times[0] if self._last_time is None else self._last_time
-        steps = np.diff(times, prepend=before)
-        moments = int(np.count_nonzero(steps)) + (self._last_time is None)
+        previous = times[0] if self._last_time_ns is None else self._last_time_ns
+        steps = np.diff(times, prepend=previous)
+        moments = int(np.count_nonzero(steps)) + (self._last_time_ns is None)
         if self._max_pause_ns is not None:
             steps = np.minimum(steps, self._max_pause_ns)
         if self._every_ns is not None:
             steps = np.full(len(times), self._every_ns, np.int64)
             moments = len(times)
-        if self._last_time is None:
+        if self._last_time_ns is None:
             steps[0] = self.lead_ns
-            self._pass_play = self.last_play + self.lead_ns
+            self._pass_start_ns = self.last_play_ns + self.lead_ns
             self._pass_moments = 0
-        plays: Times = self.last_play + np.cumsum(steps)
-        self._last_time, self.last_play = int(times[-1]), int(plays[-1])
+        play_times: Times = self.last_play_ns + np.cumsum(steps)
+        self._last_time_ns, self.last_play_ns = int(times[-1]), int(play_times[-1])
         self._pass_moments += moments
-        return plays
+        return play_times
 
     def begin_pass(self) -> None:
-        """The recording starts over: its first frame follows the last as frames follow each other."""
-        between = self._pass_moments - 1
-        spent = self.last_play - self._pass_play
-        self.lead_ns = spent // between if between > 0 and spent > 0 else _LONELY_NS
+        """Start over: the first frame follows the last frame after the average interval of the pass."""
+        intervals = self._pass_moments - 1
+        pass_ns = self.last_play_ns - self._pass_start_ns
+        self.lead_ns = pass_ns // intervals if intervals > 0 and pass_ns > 0 else _DEFAULT_LEAD_NS
         if self._every_ns is not None:
             self.lead_ns = self._every_ns
-        self._last_time = None
+        self._last_time_ns = None
 
-    def jump(self, now_ns: int) -> None:
-        """Another place of the recording comes next, and it comes now."""
-        self._last_time, self.lead_ns = None, 0
-        self._anchor_ns, self._anchor_play = now_ns, self.last_play
+    def seek(self, now_ns: int) -> None:
+        """Continue at another position of the recording; its first frame is due now."""
+        self._last_time_ns, self.lead_ns = None, 0
+        self._anchor_ns, self._anchor_play_ns = now_ns, self.last_play_ns
         if self._paused_ns is not None:
             self._paused_ns = now_ns
 
-    # --- from playing time to this machine's
+    # --- play time to monotonic time
 
-    def due(self, plays: Times) -> npt.NDArray[np.int64] | None:
+    def due(self, play_times: Times) -> Times | None:
         """When rows are due; None for at once."""
         if self.speed is None:
             return None
-        offsets: npt.NDArray[Any] = plays - self._anchor_play
+        offsets: npt.NDArray[Any] = play_times - self._anchor_play_ns
         if self.speed != 1:
             offsets = np.rint(offsets / self.speed).astype(np.int64)
-        found: npt.NDArray[np.int64] = offsets + self._anchor_ns
-        return found
+        due: Times = offsets + self._anchor_ns
+        return due
 
-    def due_at(self, play: int) -> int:
-        due = self.due(np.array([play], np.int64))
+    def due_at(self, play_ns: int) -> int:
+        """When a row with this play time is due."""
+        due = self.due(np.array([play_ns], np.int64))
         return self._anchor_ns if due is None else int(due[0])
 
     def delay(self, ns: int) -> None:
-        """Everything that is left comes later by this."""
+        """Delay all remaining rows."""
         self._anchor_ns += ns
 
     @property
     def is_paused(self) -> bool:
+        """Whether the time stands still."""
         return self._paused_ns is not None
 
     def pause(self, now_ns: int) -> None:
+        """Stop the time; without effect while it is stopped."""
         if self._paused_ns is None:
             self._paused_ns = now_ns
 
     def resume(self, now_ns: int) -> None:
+        """Continue after a pause; without effect otherwise."""
         if self._paused_ns is not None:
             self._anchor_ns += now_ns - self._paused_ns
             self._paused_ns = None
 
-    def stepped(self, play: int) -> None:
-        """A row was played while paused: what follows is due as long after it as it was recorded."""
-        assert self._paused_ns is not None, "steps are for pauses"
-        self._anchor_ns, self._anchor_play = self._paused_ns, play
+    def on_step(self, play_ns: int) -> None:
+        """Account for a row that was published during a pause: the next rows keep their distance to it."""
+        assert self._paused_ns is not None, "steps are only taken during a pause"
+        self._anchor_ns, self._anchor_play_ns = self._paused_ns, play_ns
 
-    def change_speed(self, speed: float | None, now_ns: int, next_play: int) -> None:
-        """Another speed from here on; `next_play` is the playing time of what comes next."""
-        at_ns = now_ns if self._paused_ns is None else self._paused_ns
-        # What was due in a second at the old speed is due in half of it at twice the speed.
+    def set_speed(self, speed: float | None, now_ns: int, next_play_ns: int) -> None:
+        """Change the speed; `next_play_ns` is the play time of the next row."""
+        start_ns = now_ns if self._paused_ns is None else self._paused_ns
+        # At twice the speed a row that was due in a second is due in half a second.
         if self.speed is not None and speed is not None:
-            left = max(0, self.due_at(next_play) - at_ns)
-            self._anchor_ns = at_ns + round(left * self.speed / speed)
+            left_ns = max(0, self.due_at(next_play_ns) - start_ns)
+            self._anchor_ns = start_ns + round(left_ns * self.speed / speed)
         else:
-            self._anchor_ns = at_ns
-        self._anchor_play = next_play
+            self._anchor_ns = start_ns
+        self._anchor_play_ns = next_play_ns
         self.speed = speed

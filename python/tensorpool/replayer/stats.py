@@ -1,44 +1,53 @@
-"""How a replay stands, as numbers for programs and for the progress line."""
+"""The stats of a replay, for programs and for the progress line."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 
 from ..recording import Cursor, Recording
-from ..recording.manifest import Kind
-from .agent import ReplayAgent
+from ..recording.manifest import RecordKind
 from .stream import ReplayStream
 
 State = Literal["waiting", "playing", "paused", "away", "ended", "failed", "closed"]
+"""waiting: for consumers. away: the driver or the media driver is not running."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamStats:
-    """One stream of a replay."""
+    """Counts of one stream of a replay."""
 
     recorded: int
     """Its stream id in the recording."""
     stream_id: int
-    """The one that it is played as."""
+    """The stream id under which it is published."""
     epoch: int | None
     frames: int
     outcomes: dict[str, int]
-    """Frames of this replay by what became of them: `published` ones were told to somebody."""
+    """Frames by outcome of their publication: `published` means that a consumer was connected."""
     last: Cursor | None
-    """The recorded frame that was played last."""
+    """The recorded frame that was published last."""
     reopened: int
-    """How often it began anew because a frame was larger than its pools."""
+    """Times the producer was reopened because a frame was larger than its pools."""
     timestamp_shift_ns: int
-    """What is added to recorded timestamps, after a loop or a jump back."""
+    """Added to recorded timestamps after a loop or a seek back."""
 
-    def as_json(self) -> dict[str, Any]:
+    @classmethod
+    def from_stream(cls, stream: ReplayStream) -> Self:
+        """The stats of a stream now."""
+        return cls(
+            stream.reader.stream_id, stream.target, stream.producer.epoch, stream.frames,
+            stream.outcomes(), stream.last, stream.reopened, stream.shift_ns,
+        )  # fmt: skip
+
+    def to_json(self) -> dict[str, Any]:
+        """The stats as JSON, with 64-bit numbers as text."""
         last = None if self.last is None else {"epoch": str(self.last.epoch), "seq": str(self.last.seq)}
         return {
-            "recorded": self.recorded, "stream_id": self.stream_id,
-            "epoch": None if self.epoch is None else str(self.epoch),
+            "recorded": self.recorded, "stream_id": self.stream_id, "epoch": _text(self.epoch),
             "frames": self.frames, "outcomes": self.outcomes, "last": last, "reopened": self.reopened,
             "timestamp_shift_ns": str(self.timestamp_shift_ns),
         }  # fmt: skip
@@ -46,45 +55,47 @@ class StreamStats:
 
 @dataclass(frozen=True, slots=True)
 class ReplayStats:
-    """A moment of a replay. Times are the recorder's, in nanoseconds since 1970."""
+    """State and counts of a replay at one moment. Times are the recorder's, in nanoseconds since 1970."""
 
     state: State
     speed: float | None
-    """How many times as fast as recorded; None for as fast as it goes."""
+    """Factor to the recorded speed; None for "max"."""
     position_ns: int | None
     first_ns: int | None
     last_ns: int | None
     passes: int
     elapsed_s: float
-    """Since the first frame, without pauses."""
+    """Time since the first frame, without pauses."""
     frames: int
     nbytes: int
     gaps: int
-    """Holes in the recording that were passed over."""
+    """Gaps of the recording that were passed."""
     missing: int
-    """Frames that are missing there."""
+    """Frames missing in these gaps."""
     unfit: int
-    """Recorded tensors that no reader would take: left out."""
+    """Recorded tensors that are invalid for every consumer; they are not published."""
     damaged: int
-    """Frames whose payload is not what was written: left out, if that was asked for."""
+    """Frames with a wrong checksum that were skipped because of `skip_damage`."""
     late: int
-    """Frames that went out more than 1 ms after their time."""
+    """Frames published more than 1 ms after they were due."""
     late_max_s: float
     stalls: int
-    """How often everything was put off, because this machine could not keep up."""
+    """Times all remaining frames were delayed because this machine could not keep up."""
     streams: tuple[StreamStats, ...]
 
     @property
     def rate_hz(self) -> float:
+        """Published frames per second."""
         return self.frames / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
     @property
     def bytes_per_s(self) -> float:
+        """Published payload bytes per second."""
         return self.nbytes / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
     @property
     def done(self) -> float | None:
-        """Which part of the recording's time lies behind; None where that is not known."""
+        """The part of the recorded time that is published, 0 to 1; None if unknown."""
         if self.position_ns is None or self.first_ns is None or self.last_ns is None:
             return None
         span = self.last_ns - self.first_ns
@@ -92,7 +103,7 @@ class ReplayStats:
 
     @property
     def left_s(self) -> float | None:
-        """How long the rest of this pass will take."""
+        """Estimated seconds to the end of this pass; None if unknown."""
         if self.state == "ended" or self.position_ns is None or self.last_ns is None:
             return 0.0 if self.state == "ended" else None
         if self.speed is not None:
@@ -100,8 +111,8 @@ class ReplayStats:
         done = self.done
         return None if not done or self.passes > 1 else self.elapsed_s * (1 - done) / done
 
-    def as_json(self) -> dict[str, Any]:
-        """With 64-bit numbers as text."""
+    def to_json(self) -> dict[str, Any]:
+        """The stats as JSON, with 64-bit numbers as text."""
         return {
             "state": self.state, "speed": self.speed,
             **{name: _text(getattr(self, name)) for name in ("position_ns", "first_ns", "last_ns")},
@@ -112,7 +123,7 @@ class ReplayStats:
                     "gaps", "missing", "unfit", "damaged", "late", "late_max_s", "stalls",
                 )
             },
-            "streams": [one.as_json() for one in self.streams],
+            "streams": [stream.to_json() for stream in self.streams],
         }  # fmt: skip
 
 
@@ -120,17 +131,18 @@ def _text(value: int | None) -> str | None:
     return None if value is None else str(value)
 
 
-def stream_stats(lane: ReplayStream) -> StreamStats:
-    return StreamStats(
-        lane.source.stream_id, lane.target, lane.producer.epoch, lane.frames,
-        lane.outcomes(), lane.last, lane.reopened, lane.shift_ns,
-    )  # fmt: skip
+class RecordedTimeRange(NamedTuple):
+    """When the first and the last frame were received; None if no segment is sealed."""
+
+    first_ns: int | None
+    last_ns: int | None
 
 
-def bounds_of(recording: Recording, agent: ReplayAgent) -> tuple[int | None, int | None]:
-    """When the first and the last frame of the streams that are played were received."""
-    played = [lane.source.stream_id for lane in agent.lanes]
-    records = recording.segments[np.isin(recording.segments["stream_id"], played)]
-    sealed = records[(records["kind"] == Kind.SEALED) & (records["rows"] > 0)]
-    firsts, lasts = sealed["first_time_ns"].tolist(), sealed["last_time_ns"].tolist()
-    return min(firsts, default=None), max(lasts, default=None)
+def recorded_time_range(recording: Recording, stream_ids: Iterable[int]) -> RecordedTimeRange:
+    """The time range of the sealed segments of these streams."""
+    records = recording.segments[np.isin(recording.segments["stream_id"], list(stream_ids))]
+    sealed = records[(records["kind"] == RecordKind.SEALED) & (records["rows"] > 0)]
+    return RecordedTimeRange(
+        min(sealed["first_time_ns"].tolist(), default=None),
+        max(sealed["last_time_ns"].tolist(), default=None),
+    )

@@ -1,4 +1,4 @@
-"""What a role stands on: agents and their runner, logs, readiness, counters, configuration."""
+"""Building blocks of a role: agents and their runner, logs, readiness, counters, configuration."""
 
 from .agent import Agent, AgentFinished, CompositeAgent
 from .counters import (

@@ -1,8 +1,8 @@
-"""Counters: named numbers that a role keeps about itself, each with a kind, a unit and a sentence.
+"""Counters: the named numbers of a role, each with a kind, a unit and a description; their Aeron counters.
 
 class RecorderCounters(CounterSet, name="recorder"):
     frames = counter("Frames written to a segment.", unit="frames", aeron=True)
-    backlog = gauge("Bytes that wait for the disk.", unit="bytes")
+    backlog = gauge("Bytes not yet written to disk.", unit="bytes")
     dropped = counters_by("reason", ["late", "no_room"], "Frames not written.", unit="frames")
 
 counters = RecorderCounters(instance="lab")
@@ -10,9 +10,8 @@ counters.frames.add()
 counters.dropped["late"].add(3)
 counters.snapshot()      # {"frames": 1, "backlog": 0, "dropped": {"late": 3, "no_room": 0}}
 
-Any thread may count, and any thread may read.
-
-The few counters of a role that stand among the media driver's, for AeronStat and for our own tools.
+Any thread may count, and any thread may read. `CounterPublisher` copies a few counters of a role into the
+media driver's counters file, for AeronStat and `tensorpool` tools.
 """
 
 from __future__ import annotations
@@ -30,13 +29,18 @@ from ..errors import ForkedError
 Kind = Literal["counter", "gauge"]
 Number = int | float
 
-# The media driver has room for tens of thousands of counters in all.
+# The media driver has room for tens of thousands of counters, shared by all its clients.
 MAX_AERON_COUNTERS: Final = 6
+# Aeron reserves type ids from 1000 on for applications.
+COUNTER_TYPE_ID: Final = 9001
+GAUGE_TYPE_ID: Final = 9002
+_PERIOD_NS: Final = 100_000_000
+_INT64_LIMIT: Final = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What is known of a counter before it counts."""
+    """The declaration of one counter."""
 
     name: str
     kind: Kind
@@ -49,7 +53,7 @@ class Declaration:
 
 @dataclass(frozen=True, slots=True)
 class CounterValue:
-    """One number at one moment, as an exporter wants it."""
+    """The value of one counter at one time, for exporters."""
 
     name: str
     kind: Kind
@@ -60,46 +64,49 @@ class CounterValue:
 
 
 class Counter:
-    """Only grows."""
+    """A number that only grows."""
 
     __slots__ = ("_lock", "_source", "_value")
 
     def __init__(self) -> None:
-        # `+=` is a read and a write: without the lock two threads could count as one.
+        # `+=` is a read and a write: without the lock, two threads could lose a count.
         self._lock = threading.Lock()
         self._value: Number = 0
         self._source: Callable[[], Number] | None = None
 
     def add(self, n: Number = 1) -> None:
+        """Adds to the value."""
         with self._lock:
             self._value += n
 
     @property
     def value(self) -> Number:
+        """The current value."""
         return self._value if self._source is None else self._source()
 
     def bind(self, source: Callable[[], Number]) -> None:
-        """Takes the value from elsewhere, a native counter say, whenever it is read."""
+        """Reads the value from a function from now on, for example from a native counter."""
         self._source = source
 
 
 class Gauge(Counter):
-    """Goes up and down."""
+    """A number that may grow and shrink."""
 
     __slots__ = ()
 
     def set(self, value: Number) -> None:
+        """Replaces the value."""
         with self._lock:
             self._value = value
 
     def raise_to(self, value: Number) -> None:
-        """Keeps the highest value seen."""
+        """Replaces the value if the new one is larger."""
         with self._lock:
             self._value = max(self._value, value)
 
 
 class CounterFamily(Mapping[str, Counter]):
-    """The same counter once for each value of a label: the values are a closed set."""
+    """One counter for each value of a label. The set of values is fixed."""
 
     __slots__ = ("_counters",)
 
@@ -117,11 +124,12 @@ class CounterFamily(Mapping[str, Counter]):
 
     @property
     def total(self) -> Number:
+        """The sum over all values of the label."""
         return sum(counter.value for counter in self._counters.values())
 
 
 class _Declared:
-    """Stands in the class for what each instance gets of its own."""
+    """The class attribute of a declaration; instances get a counter under the same name."""
 
     def __init__(
         self, kind: Kind, doc: str, unit: str, aeron: bool, label: str | None, values: Sequence[str]
@@ -134,24 +142,24 @@ class _Declared:
 
 
 def counter(doc: str, *, unit: str, aeron: bool = False) -> Counter:
-    """Declares a counter. `aeron`: also among the media driver's counters, at most six of a set."""
+    """Declares a counter. `aeron`: CounterPublisher publishes it; at most six per set."""
     return cast("Counter", _Declared("counter", doc, unit, aeron, None, ()))
 
 
 def gauge(doc: str, *, unit: str, aeron: bool = False) -> Gauge:
-    """Declares a gauge."""
+    """Declares a gauge. `aeron`: CounterPublisher publishes it."""
     return cast("Gauge", _Declared("gauge", doc, unit, aeron, None, ()))
 
 
 def counters_by(
     label: str, values: Sequence[str], doc: str, *, unit: str, aeron: bool = False
 ) -> CounterFamily:
-    """Declares a counter for each value of a label. With `aeron` the total is shown there."""
+    """Declares a counter for each value of a label. `aeron`: CounterPublisher publishes the total."""
     return cast("CounterFamily", _Declared("counter", doc, unit, aeron, label, values))
 
 
 class CounterSet:
-    """Derive from it, with the declarations as attributes. `name` is usually the role's."""
+    """Base class of a role's counters: declarations are class attributes, `name` is usually the role's."""
 
     name: ClassVar[str] = ""
     declarations: ClassVar[Mapping[str, Declaration]] = {}
@@ -162,60 +170,55 @@ class CounterSet:
             cls.name = name
         own = {key: value.declaration for key, value in vars(cls).items() if isinstance(value, _Declared)}
         cls.declarations = {**cls.declarations, **own}
-        shown = [one.name for one in cls.declarations.values() if one.aeron]
-        if len(shown) > MAX_AERON_COUNTERS:
+        published = [declaration.name for declaration in cls.declarations.values() if declaration.aeron]
+        if len(published) > MAX_AERON_COUNTERS:
             raise TypeError(
-                f"{cls.__name__} shows {len(shown)} Aeron counters; {MAX_AERON_COUNTERS} at most: {shown}"
+                f"{cls.__name__} has {len(published)} Aeron counters, more than {MAX_AERON_COUNTERS}; "
+                f"remove aeron=True from some of {published}"
             )
 
     def __init__(self, *, instance: str = "") -> None:
         self.instance = instance
-        for declared in self.declarations.values():
-            setattr(self, declared.name, _made(declared))
+        for declaration in self.declarations.values():
+            setattr(self, declaration.name, _new_counter(declaration))
 
     def __iter__(self) -> Iterator[CounterValue]:
-        for declared in self.declarations.values():
-            rest = (declared.kind, declared.unit, declared.doc)
-            made = getattr(self, declared.name)
-            if declared.label is None:
-                yield CounterValue(declared.name, *rest, made.value)
+        for declaration in self.declarations.values():
+            name, label = declaration.name, declaration.label
+            rest = (declaration.kind, declaration.unit, declaration.doc)
+            member = getattr(self, name)
+            if label is None:
+                yield CounterValue(name, *rest, member.value)
                 continue
-            for label_value, one in made.items():
-                yield CounterValue(declared.name, *rest, one.value, {declared.label: label_value})
+            for label_value, labelled in member.items():
+                yield CounterValue(name, *rest, labelled.value, {label: label_value})
 
     def snapshot(self) -> dict[str, Number | dict[str, Number]]:
-        """All values by name; those of a family by the label's value."""
-        found: dict[str, Number | dict[str, Number]] = {}
+        """All values by name; the values of a family by label value."""
+        values: dict[str, Number | dict[str, Number]] = {}
         for name in self.declarations:
-            made = getattr(self, name)
-            found[name] = (
-                {value: one.value for value, one in made.items()}
-                if isinstance(made, CounterFamily)
-                else made.value
+            member = getattr(self, name)
+            values[name] = (
+                {label_value: labelled.value for label_value, labelled in member.items()}
+                if isinstance(member, CounterFamily)
+                else member.value
             )
-        return found
+        return values
 
     def value_of(self, name: str) -> Number:
-        """One value; a family's total."""
-        made = getattr(self, self.declarations[name].name)
-        return cast("Number", made.total if isinstance(made, CounterFamily) else made.value)
+        """The value of one counter; the total of a family."""
+        member = getattr(self, self.declarations[name].name)
+        return cast("Number", member.total if isinstance(member, CounterFamily) else member.value)
 
 
-def _made(declared: Declaration) -> Counter | CounterFamily:
-    if declared.label is not None:
-        return CounterFamily(declared.values)
-    return Gauge() if declared.kind == "gauge" else Counter()
-
-
-# Aeron leaves type ids from 1000 on to applications.
-COUNTER_TYPE_ID: Final = 9001
-GAUGE_TYPE_ID: Final = 9002
-_PERIOD_NS: Final = 100_000_000
-_INT64 = 1 << 63
+def _new_counter(declaration: Declaration) -> Counter | CounterFamily:
+    if declaration.label is not None:
+        return CounterFamily(declaration.values)
+    return Gauge() if declaration.kind == "gauge" else Counter()
 
 
 class AeronCounterValue(NamedTuple):
-    """One of the media driver's counters, ours or not."""
+    """One counter of the media driver's counters file, of any client."""
 
     counter_id: int
     type_id: int
@@ -225,32 +228,40 @@ class AeronCounterValue(NamedTuple):
 
     @property
     def is_tensorpool(self) -> bool:
+        """Whether a CounterPublisher published it."""
         return self.type_id in (COUNTER_TYPE_ID, GAUGE_TYPE_ID)
 
 
 def read_aeron_counters(aeron_dir: str) -> list[AeronCounterValue]:
-    """All counters of the media driver in `aeron_dir`, without being its client.
+    """All counters of the media driver in `aeron_dir`, read from its file without an Aeron client.
 
-    Raises MediaDriverError where there are none to read.
+    Raises MediaDriverError where the file cannot be read.
     """
     return [AeronCounterValue(*row) for row in _native.read_counters(aeron_dir)]
 
 
 class CounterPublisher:
-    """Shows the counters that were declared with `aeron=True`, six at most. An agent: its turns carry the
-    values over, ten times a second. A media driver that dies is survived."""
+    """Publishes the counters declared with `aeron=True`, six at most, as Aeron counters.
+
+    An agent: its duty cycles copy the values ten times a second. It survives the death of a media driver.
+    """
 
     name = "aeron-counters"
 
     def __init__(self, conductor: _native.Conductor, *sets: CounterSet, clock: Clock = SYSTEM_CLOCK) -> None:
         chosen = [
-            (one, name) for one in sets for name, declared in one.declarations.items() if declared.aeron
+            (counters, name)
+            for counters in sets
+            for name, declaration in counters.declarations.items()
+            if declaration.aeron
         ]
         if len(chosen) > MAX_AERON_COUNTERS:
-            raise ValueError(f"{len(chosen)} Aeron counters are too many; {MAX_AERON_COUNTERS} at most")
+            raise ValueError(
+                f"{len(chosen)} Aeron counters are more than {MAX_AERON_COUNTERS}; pass fewer counter sets"
+            )
         self._clock = clock
         self._next_ns = 0
-        self._shown = [
+        self._published = [
             (
                 counters,
                 name,
@@ -260,6 +271,7 @@ class CounterPublisher:
         ]
 
     def do_work(self) -> int:
+        """Updates the Aeron counters once a period."""
         now = self._clock.monotonic_ns()
         if now < self._next_ns:
             return 0
@@ -268,19 +280,21 @@ class CounterPublisher:
         return 0
 
     def update(self) -> None:
-        """Carries the values over now."""
-        for counters, name, shown in self._shown:
-            shown.set(max(-_INT64, min(_INT64 - 1, int(counters.value_of(name)))))
+        """Copies the values now."""
+        for counters, name, aeron_counter in self._published:
+            value = int(counters.value_of(name))
+            aeron_counter.set(max(-_INT64_LIMIT, min(_INT64_LIMIT - 1, value)))
 
     @property
     def counter_ids(self) -> dict[str, int | None]:
-        """Where each stands, by its label; None while the media driver has not answered."""
-        return {shown.label: shown.counter_id for _, _, shown in self._shown}
+        """The Aeron counter id of each label; None until the media driver has answered."""
+        return {aeron_counter.label: aeron_counter.counter_id for _, _, aeron_counter in self._published}
 
     def on_close(self) -> None:
-        for _, _, shown in self._shown:
+        """Removes the Aeron counters."""
+        for _, _, aeron_counter in self._published:
             with suppress(ForkedError):
-                shown.close()
+                aeron_counter.close()
 
     close = on_close
 
@@ -290,6 +304,6 @@ def _type_id(counters: CounterSet, name: str) -> int:
 
 
 def label_of(counters: CounterSet, name: str) -> str:
-    """`tensorpool: recorder/lab frames (frames)`."""
-    who = f"{counters.name}/{counters.instance}" if counters.instance else counters.name
-    return f"tensorpool: {who} {name} ({counters.declarations[name].unit})"
+    """The label of an Aeron counter: `tensorpool: recorder/lab frames (frames)`."""
+    role = f"{counters.name}/{counters.instance}" if counters.instance else counters.name
+    return f"tensorpool: {role} {name} ({counters.declarations[name].unit})"

@@ -1,6 +1,7 @@
-"""How a runner waits when a turn found nothing to do. The names are those of the native side.
+"""Idle strategies: how a runner waits after a duty cycle without work.
 
-Shorter waits mean quicker answers and more processor time. A strategy belongs to one thread.
+The names are those of the native side. Shorter waits reduce latency and use more processor time. A strategy
+belongs to one thread.
 """
 
 from __future__ import annotations
@@ -15,36 +16,40 @@ from ..errors import ConfigError
 IdleName = Literal["backoff", "busy-spin", "yield", "sleep"]
 DEFAULT_PERIOD_NS: Final = 5_000_000
 
-# A turn of Python takes tens of microseconds, most of which others in the process wait for the interpreter.
-_SPINS = 10
-_YIELDS = 5
-_MIN_PARK_NS = 50_000
+# A Python duty cycle takes tens of microseconds, and other threads wait for the interpreter meanwhile. So
+# there are fewer spins than in native strategies.
+_SPINS: Final = 10
+_YIELDS: Final = 5
+_MIN_PARK_NS: Final = 50_000
 
 
 class IdleStrategy(Protocol):
-    """Called after every turn with what the turn did."""
+    """A way to wait between duty cycles."""
 
-    def idle(self, work: int) -> None: ...
+    def idle(self, work: int) -> None:
+        """Waits if the last duty cycle returned no work."""
+        ...
 
 
 class BackoffIdle:
-    """Spins a little, yields a little, then sleeps, doubling up to `period_ns`: next to no load when idle."""
+    """Spins, then yields, then sleeps with doubled times up to `period_ns`: almost no load when idle."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK, period_ns: int = DEFAULT_PERIOD_NS) -> None:
         self._clock = clock
         self._period_ns = period_ns
-        self._turns = 0
+        self._idle_cycles = 0
         self._park_ns = min(_MIN_PARK_NS, period_ns)
 
     def idle(self, work: int) -> None:
+        """Waits longer with every duty cycle without work."""
         if work > 0:
-            self._turns = 0
+            self._idle_cycles = 0
             self._park_ns = min(_MIN_PARK_NS, self._period_ns)
             return
-        self._turns += 1
-        if self._turns <= _SPINS:
+        self._idle_cycles += 1
+        if self._idle_cycles <= _SPINS:
             return
-        if self._turns <= _SPINS + _YIELDS:
+        if self._idle_cycles <= _SPINS + _YIELDS:
             os.sched_yield()
             return
         self._clock.sleep(self._park_ns / 1e9)
@@ -52,34 +57,36 @@ class BackoffIdle:
 
 
 class BusySpinIdle:
-    """Never lets go of the core."""
+    """Never waits: uses the core completely."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK, period_ns: int = DEFAULT_PERIOD_NS) -> None:
         pass
 
     def idle(self, work: int) -> None:
-        pass
+        """Returns at once."""
 
 
 class YieldIdle:
-    """Offers the core to whoever else is ready to run."""
+    """Yields the core to other runnable threads."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK, period_ns: int = DEFAULT_PERIOD_NS) -> None:
         pass
 
     def idle(self, work: int) -> None:
+        """Yields once."""
         if work <= 0:
             os.sched_yield()
 
 
 class SleepIdle:
-    """Sleeps `period_ns` at once."""
+    """Sleeps `period_ns` after every duty cycle without work."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK, period_ns: int = DEFAULT_PERIOD_NS) -> None:
         self._clock = clock
         self._period_ns = period_ns
 
     def idle(self, work: int) -> None:
+        """Sleeps one period."""
         if work <= 0:
             self._clock.sleep(self._period_ns / 1e9)
 
@@ -96,7 +103,7 @@ IDLE_NAMES: Final[tuple[str, ...]] = get_args(IdleName)
 def idle_strategy(
     name: str, *, clock: Clock = SYSTEM_CLOCK, period_ns: int = DEFAULT_PERIOD_NS
 ) -> IdleStrategy:
-    """A strategy by its name."""
+    """A new strategy by its name. Raises ConfigError for an unknown name."""
     if name not in _STRATEGIES:
         raise ConfigError(f"idle strategy {name!r}: use {', '.join(IDLE_NAMES[:-1])} or {IDLE_NAMES[-1]}")
     return _STRATEGIES[name](clock, period_ns)

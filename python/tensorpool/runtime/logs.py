@@ -1,10 +1,10 @@
-"""Logs of a role: one line an event on stderr, for people or for machines, with who says it.
+"""Logs of a role: one line per event on stderr, as text or JSON, with role and instance.
 
 2026-03-01 12:00:00.123Z INFO    recorder/lab: segment sealed  stream_id=10000 rows=512
 {"time": "2026-03-01T12:00:00.123Z", "level": "info", "role": "recorder", "instance": "lab", …}
 
-What is passed as `extra=` becomes a field. Repeats of one statement beyond a limit are counted, and the
-next line that comes through says how many were left out.
+Values passed as `extra=` become fields. Repeats of one statement beyond a limit are suppressed; the next line
+of that statement has the number of suppressed lines.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self, TextIO
 
@@ -26,12 +27,27 @@ _REPEAT_WINDOW_NS: Final = 10_000_000_000
 _MAX_KEYS: Final = 512
 _SAFE_INTEGER: Final = 1 << 53
 _COLOURS: Final = {logging.DEBUG: "2", logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31;1"}
-# What every record has; anything else came by `extra=`.
-_OWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "suppressed", "taskName"}
+# Attributes of every record; any other attribute was passed as `extra=`.
+_RECORD_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {
+    "message",
+    "asctime",
+    "suppressed",
+    "taskName",
+}
+
+
+@dataclass(slots=True)
+class _Window:
+    """The state of one key of a RateLimiter."""
+
+    start_ns: int
+    admitted: int = 0
+    suppressed: int = 0
+    """Events refused since the last admitted event."""
 
 
 class RateLimiter:
-    """Lets `burst` events of a kind through in each window, and counts the rest. Any thread may ask."""
+    """Admits `burst` events of a key in each window and counts the others. May be called on any thread."""
 
     def __init__(
         self, *, burst: int = 1, window_ns: int = _REPEAT_WINDOW_NS, clock: Clock = SYSTEM_CLOCK
@@ -39,50 +55,50 @@ class RateLimiter:
         self._burst = burst
         self._window_ns = window_ns
         self._clock = clock
-        # key → [start of its window, let through in it, left out since the last that came through]
-        self._seen: OrderedDict[Hashable, list[int]] = OrderedDict()
-        # Logging filters before it takes its own lock. Reentrant: a finalizer may log in the middle of it.
+        self._windows: OrderedDict[Hashable, _Window] = OrderedDict()
+        # Logging calls filters without its own lock. Reentrant: a finalizer may log while the lock is held.
         self._lock = threading.RLock()
 
     def admit(self, key: Hashable) -> int | None:
-        """None to leave it out; else how many of its kind were left out before it."""
+        """The number of suppressed events since the last admitted one; None: suppress this event."""
         with self._lock:
             return self._admit(key)
 
     def _admit(self, key: Hashable) -> int | None:
         now = self._clock.monotonic_ns()
-        state = self._seen.get(key)
-        if state is None:
-            # Kinds may come from outside: the oldest is forgotten before they fill the memory.
-            if len(self._seen) >= _MAX_KEYS:
-                self._seen.popitem(last=False)
-            self._seen[key] = [now, 1, 0]
+        window = self._windows.get(key)
+        if window is None:
+            # Keys may contain text of other processes: the oldest is removed before they fill the memory.
+            if len(self._windows) >= _MAX_KEYS:
+                self._windows.popitem(last=False)
+            self._windows[key] = _Window(now, admitted=1)
             return 0
-        if now - state[0] >= self._window_ns:
-            state[:2] = [now, 0]
-            self._seen.move_to_end(key)
-        if state[1] >= self._burst:
-            state[2] += 1
+        if now - window.start_ns >= self._window_ns:
+            window.start_ns, window.admitted = now, 0
+            self._windows.move_to_end(key)
+        if window.admitted >= self._burst:
+            window.suppressed += 1
             return None
-        suppressed, state[2] = state[2], 0
-        state[1] += 1
+        suppressed, window.suppressed = window.suppressed, 0
+        window.admitted += 1
         return suppressed
 
     @property
     def suppressed(self) -> int:
-        """Left out, and not yet told by a later line."""
+        """The number of suppressed events that no admitted event has reported yet."""
         with self._lock:
-            return sum(state[2] for state in self._seen.values())
+            return sum(window.suppressed for window in self._windows.values())
 
 
 class RepeatFilter(logging.Filter):
-    """Holds back what one statement says over and over."""
+    """Suppresses repeats of one log statement beyond a limit."""
 
     def __init__(self, burst: int, *, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__()
         self._limiter = RateLimiter(burst=burst, clock=clock)
 
     def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is logged; adds the number of suppressed records to it."""
         suppressed = self._limiter.admit((record.name, record.levelno, str(record.msg)))
         if suppressed is None:
             return False
@@ -92,19 +108,20 @@ class RepeatFilter(logging.Filter):
 
 
 class TextFormatter(logging.Formatter):
-    """For people."""
+    """Lines of text for people."""
 
     def __init__(self, role: str, instance: str, *, colour: bool = False) -> None:
         super().__init__()
-        self._who = f"{role}/{instance}" if instance else role
+        self._role = f"{role}/{instance}" if instance else role
         self._colour = colour
 
     def format(self, record: logging.LogRecord) -> str:
+        """The record as one line, with its traceback below."""
         level = record.levelname.ljust(7)
         code = _COLOURS.get(record.levelno)
         if self._colour and code:
             level = f"\x1b[{code}m{level}\x1b[0m"
-        parts = [f"{_utc(record, ' ')} {level} {self._who}: {_one_line(record.getMessage())}"]
+        parts = [f"{_utc(record, ' ')} {level} {self._role}: {_one_line(record.getMessage())}"]
         parts += [f"{name}={_one_line(str(value))}" for name, value in _extras(record).items()]
         if suppressed := getattr(record, "suppressed", 0):
             parts.append(f"({suppressed} more like this were suppressed)")
@@ -115,14 +132,19 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """For machines: one object a line. Integers that a double cannot hold are strings."""
+    """JSON for programs: one object per line. Integers that a double cannot hold are strings."""
 
     def __init__(self, role: str, instance: str) -> None:
         super().__init__()
-        self._who = {"role": role, "instance": instance}
+        self._identity = {"role": role, "instance": instance}
 
     def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, Any] = {"time": _utc(record, "T"), "level": record.levelname.lower(), **self._who}
+        """The record as one JSON object."""
+        line: dict[str, Any] = {
+            "time": _utc(record, "T"),
+            "level": record.levelname.lower(),
+            **self._identity,
+        }
         line |= {"logger": record.name, "message": record.getMessage()}
         for name, value in _extras(record).items():
             line.setdefault(name, _json_value(value))
@@ -134,13 +156,13 @@ class JsonFormatter(logging.Formatter):
         try:
             return json.dumps(line, ensure_ascii=False, default=str, allow_nan=False)
         except ValueError:
-            # JSON has no NaN and no infinity: they go as text.
+            # JSON has no NaN and no infinity: they are written as text.
             line = {name: str(value) if isinstance(value, float) else value for name, value in line.items()}
             return json.dumps(line, ensure_ascii=False, default=str)
 
 
 class Logging:
-    """The logs of this process, from `install()` (or `with`) until `close()`, which puts back what was."""
+    """The logging of this process, from `install()` (or `with`) to `close()`, which restores the old one."""
 
     def __init__(
         self,
@@ -167,17 +189,19 @@ class Logging:
         self._before: tuple[list[logging.Handler], int] | None = None
 
     def install(self) -> None:
+        """Replaces the handlers of the root logger."""
         root = logging.getLogger()
         self._before = (root.handlers[:], root.level)
         root.handlers[:] = [self._handler]
         self.set_level(self._level)
 
     def set_level(self, level: str) -> None:
-        """May change while the role runs."""
+        """Changes the level, also while the role runs."""
         self._level = level
         logging.getLogger().setLevel(level.upper())
 
     def close(self) -> None:
+        """Restores the handlers and level of the root logger. Does nothing when closed already."""
         if self._before is None:
             return
         root = logging.getLogger()
@@ -200,7 +224,7 @@ class Logging:
 
 
 def wants_colour(stream: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
-    """Only on a terminal that has them, and never where NO_COLOR is set."""
+    """Whether to write colours: on a terminal that supports them, unless NO_COLOR is set."""
     return not environ.get("NO_COLOR") and environ.get("TERM") != "dumb" and stream.isatty()
 
 
@@ -210,14 +234,17 @@ def _utc(record: logging.LogRecord, between: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Text from outside must not be able to forge a line of its own, nor speak to the terminal."""
+    """The text without line breaks and control characters.
+
+    Text of other processes could otherwise forge log lines or control the terminal.
+    """
     if text.isprintable():
         return text
     return "".join(ch if ch.isprintable() else ch.encode("unicode_escape").decode() for ch in text)
 
 
 def _extras(record: logging.LogRecord) -> dict[str, Any]:
-    return {name: value for name, value in vars(record).items() if name not in _OWN}
+    return {name: value for name, value in vars(record).items() if name not in _RECORD_ATTRIBUTES}
 
 
 def _json_value(value: object) -> object:

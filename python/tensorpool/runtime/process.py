@@ -1,8 +1,7 @@
-"""Telling the outside that a role is up: a file, and systemd's notifications where it listens.
+"""Readiness of a role (ready file and systemd notifications), and the signals of its process.
 
-Belongs to the thread that runs the role. Nothing here ever ends it: who cannot be told is not told.
-
-Signals of a process, as requests to its loop: a handler only sets a flag.
+Belongs to the thread that runs the role. Errors of a notification are logged and never end the role. Signal
+handlers only set a flag for the runner's loop.
 """
 
 from __future__ import annotations
@@ -18,16 +17,18 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 from ..clock import SYSTEM_CLOCK, Clock
+from ..durable import replace_file
 from ..errors import ConfigError
+from ..shm.epoch_files import is_alive
 
 _LOG = logging.getLogger(__name__)
 
 
 class Readiness:
-    """`ready()` once the role can be used, `alive()` between its turns, `stopping()` when it ends.
+    """Reports the state of a role: `ready()`, then `alive()` between its duty cycles, then `stopping()`.
 
-    The file holds the process id, appears whole, and goes when the role stops. What a killed
-    predecessor left is removed at `starting()`; the file of a living one is left alone.
+    The file has the process id. It is created atomically and removed when the role stops. `starting()`
+    removes the file of a dead process and keeps the file of a live one.
     """
 
     def __init__(
@@ -45,16 +46,20 @@ class Readiness:
         self.is_ready = False
 
     def starting(self) -> None:
-        """Before the role starts. Raises ConfigError where the file could never be written."""
+        """Prepares the file before the role starts. Raises ConfigError if its directory is missing."""
         if self._path is None:
             return
         if not self._path.parent.is_dir():
-            raise ConfigError(f"ready file {self._path}: there is no directory {self._path.parent}")
+            raise ConfigError(
+                f"ready file {self._path}: there is no directory {self._path.parent}; create it, or change "
+                "runtime.ready_file"
+            )
         holder = _pid_in(self._path)
         if holder is None or holder == os.getpid() or not is_alive(holder):
             self._path.unlink(missing_ok=True)
 
     def ready(self, status: str = "") -> None:
+        """Writes the file and notifies systemd, once."""
         if self.is_ready:
             return
         self.is_ready = True
@@ -63,49 +68,50 @@ class Readiness:
         self._notify("READY=1", *([f"STATUS={status}"] if status else []))
 
     def reloading(self) -> None:
-        """Follow it with `reloaded()`: systemd waits for that."""
+        """Reports the start of a reload. systemd waits for `reloaded()`."""
         self._notify("RELOADING=1", f"MONOTONIC_USEC={self._clock.monotonic_ns() // 1000}")
 
     def reloaded(self) -> None:
+        """Reports the end of a reload."""
         self._notify("READY=1")
 
     def alive(self) -> None:
-        """Feeds systemd's watchdog, at twice the pace that it asks for. Cheap to call every turn."""
+        """Notifies systemd's watchdog twice per watchdog period. Cheap enough for every duty cycle."""
         if self._watchdog_ns and (now := self._clock.monotonic_ns()) >= self._next_alive_ns:
             self._next_alive_ns = now + self._watchdog_ns // 2
-            self._notify("WATCHDOG=1", patience=0)
+            self._notify("WATCHDOG=1", timeout_s=0)
 
     def stopping(self) -> None:
+        """Notifies systemd and removes the file."""
         self._notify("STOPPING=1")
-        # Only what we wrote ourselves: the file may be someone else's by now.
+        # Another process may have replaced the file: only a file with our process id is removed.
         if self._path is not None and self.is_ready and _pid_in(self._path) == os.getpid():
             self._path.unlink(missing_ok=True)
         self.is_ready = False
 
     def _write(self, path: Path) -> None:
-        # A reader must never see it half-written, so it is written beside and moved into place.
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        # A reader must never see it half-written. Not synced: it means nothing after a restart of the host.
         try:
-            beside.write_text(f"{os.getpid()}\n")
-            beside.replace(path)
+            replace_file(path, f"{os.getpid()}\n".encode(), sync=False)
         except OSError as error:
-            beside.unlink(missing_ok=True)
             _LOG.error("cannot write the ready file %s: %s", path, error.strerror or error)
 
 
 class _Notifier:
+    """Sends state changes to systemd's notification socket, where there is one."""
+
     def __init__(self, address: str) -> None:
-        # A leading @ stands for the NUL of Linux's abstract namespace.
+        # A leading @ is the NUL of Linux's abstract socket namespace.
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self._is_usable = address.startswith(("/", "@"))
 
-    def __call__(self, *lines: str, patience: float = 1.0) -> None:
+    def __call__(self, *lines: str, timeout_s: float = 1.0) -> None:
         if not self._is_usable:
             return
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as out:
-                # A full queue of a stuck listener must not hold the role up for long.
-                out.settimeout(patience)
+                # A full socket queue must not block the role for long.
+                out.settimeout(timeout_s)
                 out.sendto("\n".join(lines).encode(), self._address)
         except OSError as error:
             _LOG.warning("cannot notify %r: %s", self._address, error.strerror or error)
@@ -126,21 +132,11 @@ def _pid_in(path: Path) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 and int(text) else None
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
-
-
 class Signals:
-    """Inside the `with` block SIGTERM and SIGINT call `stop`, SIGHUP calls `hangup` where given.
+    """Signal handlers of a `with` block: SIGTERM and SIGINT call `stop`, SIGHUP calls `hangup` if given.
 
-    A second SIGINT does what it did before the block (it interrupts): the way out if an orderly stop
-    takes too long. Does nothing outside the main thread, where Python allows no handlers.
+    A second SIGINT has the effect from before the block (it interrupts), for an orderly stop that takes too
+    long. Outside the main thread, where Python allows no handlers, the block changes nothing.
     """
 
     def __init__(self, *, stop: Callable[[], None], hangup: Callable[[], None] | None = None) -> None:
@@ -150,10 +146,10 @@ class Signals:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._take(signal.SIGTERM, self._on_stop)
-            self._take(signal.SIGINT, self._on_stop)
+            self._install(signal.SIGTERM, self._on_stop)
+            self._install(signal.SIGINT, self._on_stop)
             if self._hangup is not None:
-                self._take(signal.SIGHUP, self._on_hangup)
+                self._install(signal.SIGHUP, self._on_hangup)
         return self
 
     def __exit__(
@@ -166,9 +162,9 @@ class Signals:
             signal.signal(number, handler)
         self._before.clear()
 
-    def _take(self, number: signal.Signals, handler: Callable[[int, FrameType | None], None]) -> None:
+    def _install(self, number: signal.Signals, handler: Callable[[int, FrameType | None], None]) -> None:
         before = signal.signal(number, handler)
-        # None stands for a handler that was not set from Python, and cannot be put back.
+        # None is a handler that was not set from Python; Python cannot restore it.
         self._before[number] = signal.SIG_DFL if before is None else before
 
     def _on_stop(self, number: int, _frame: FrameType | None) -> None:

@@ -1,7 +1,4 @@
-"""A role as a process: logs, readiness, signals and reloads around one agent.
-
-What every role can be told about how it runs and how it speaks.
-"""
+"""A role as a process: its common settings, and `run_role` with logs, readiness, signals and reloads."""
 
 from __future__ import annotations
 
@@ -23,39 +20,45 @@ from .runner import Runner, RunnerCounters
 
 @settings("runtime")
 class RuntimeSettings:
-    """How a role runs. The same for all roles."""
+    """How a role runs. All roles have these settings."""
 
-    instance: str = setting("Tells this one from others of its role, in logs and counters.", default="")
+    instance: str = setting(
+        "Name of this instance in logs and counters, to tell several processes of a role apart.", default=""
+    )
     idle: IdleName = setting(
-        "How it waits when there is nothing to do: shorter waits cost processor time.", default="backoff"
+        "Idle strategy: how the role waits after a duty cycle without work. Shorter waits use more processor "
+        "time.",
+        default="backoff",
     )
     idle_period_ns: DurationNs = setting(
-        "The longest wait of `backoff`, and each wait of `sleep`.",
+        "Longest wait of `backoff`, and every wait of `sleep`.",
         default=parse_duration("5ms"),
         minimum=1_000,
         maximum=parse_duration("1s"),
     )
     ready_file: Path | None = setting(
-        "Written when the role can be used, removed when it stops.", default=None, flag="--ready-file"
+        "File that is created when the role is ready and removed when it stops.",
+        default=None,
+        flag="--ready-file",
     )
     error_log_period_ns: DurationNs = setting(
-        "The same error is logged once in this time, with the number of those left out.",
+        "Period in which the same error is logged once, with the number of suppressed repeats.",
         default=parse_duration("5s"),
     )
 
 
 @settings("log")
 class LogSettings:
-    """What is said on stderr."""
+    """Logs on stderr."""
 
     format: Literal["text", "json"] = setting(
-        "`text` for people, `json` for machines: one object a line.", default="text", flag="--log-format"
+        "`text` for people; `json` for programs, one object per line.", default="text", flag="--log-format"
     )
     level: Literal["debug", "info", "warning", "error"] = setting(
-        "The least important thing to say.", default="info", flag="--log-level", live=True
+        "Lowest level that is logged.", default="info", flag="--log-level", live=True
     )
     repeats: int = setting(
-        "How many lines one statement may write in ten seconds; the rest is counted. 0: all.",
+        "Lines that one statement may write in ten seconds; further lines are counted. 0: no limit.",
         default=20,
         minimum=0,
     )
@@ -72,11 +75,11 @@ def run_role(
     clock: Clock = SYSTEM_CLOCK,
     counters: RunnerCounters | None = None,
 ) -> None:
-    """Runs the agent until SIGTERM, SIGINT or its own end, as the configuration says.
+    """Runs the agent until SIGTERM, SIGINT or AgentFinished, with the settings of the configuration.
 
-    Returns after an orderly stop. Raises what the agent could not start with, or RoleFailed: the command
-    line turns both into one sentence and exit status 1. SIGHUP reads the configuration again; the agent's
-    `on_reload(config)` hears of it if something that may change live has changed.
+    Returns after an orderly stop. Raises RoleFailed, or the error of the agent's start: the command line
+    prints both as one sentence, with exit status 1. SIGHUP reloads the configuration; the agent's
+    `on_reload(config)` is called if a live setting has changed.
     """
     runtime, log = config[RuntimeSettings], config[LogSettings]
     logs = Logging(role, runtime.instance, form=log.format, level=log.level, repeats=log.repeats, clock=clock)
@@ -100,7 +103,7 @@ def run_role(
 
 
 def reload(config: Config, agent: Agent, logs: Logging) -> None:
-    """Reads the configuration again and says what came of it. A bad one changes nothing."""
+    """Reloads the configuration and logs every change. An invalid configuration changes nothing."""
     try:
         changes = config.reload()
     except InvalidConfig as error:
@@ -113,7 +116,7 @@ def reload(config: Config, agent: Agent, logs: Logging) -> None:
         else:
             _LOG.warning("%s has changed, and takes effect after a restart", change.key)
     if not changes:
-        _LOG.info("the configuration was read again: nothing has changed")
+        _LOG.info("the configuration was reloaded: no setting has changed")
     logs.set_level(config[LogSettings].level)
     if any(change.live for change in changes):
         agents.reload(agent, config)

@@ -1,4 +1,4 @@
-"""Runs an agent: on a thread of its own, in the caller's loop, or as the whole of a process.
+"""Runners: an agent driven on a thread of its own, in the caller's loop, or as a whole process.
 
 with Runner(agent):            # a thread
     ...
@@ -10,8 +10,8 @@ runner.close()
 
 Runner(agent).run()            # blocks until SIGTERM, SIGINT or the agent's own end
 
-An error in a turn is counted and logged, and the next turn comes. RoleFailed ends the run, in good order,
-and is raised to whoever runs it: a command then ends with status 1.
+An error in a duty cycle is counted and logged, and the runner continues. RoleFailed ends the run in good
+order and is raised to the caller; a command then has exit status 1.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _ERROR_LOG_PERIOD_NS: Final = 5_000_000_000
 
 
 class RunnerCounters(CounterSet, name="runtime"):
-    """What a runner sees of its agent."""
+    """Counters of a runner about its agent."""
 
-    duty_cycles = counter("Turns that the agent took.", unit="cycles")
-    work = counter("Pieces of work that the turns reported.", unit="pieces")
-    errors = counter("Turns that ended with an error.", unit="errors", aeron=True)
-    longest_cycle = gauge("The longest turn so far.", unit="nanoseconds")
+    duty_cycles = counter("Duty cycles of the agent.", unit="cycles")
+    work = counter("Pieces of work that the duty cycles returned.", unit="pieces")
+    errors = counter("Duty cycles that raised an error.", unit="errors", aeron=True)
+    longest_cycle = gauge("Longest duty cycle so far.", unit="nanoseconds")
 
 
 class Runner:
-    """One agent and the loop that drives it. Used once: opened, worked, closed."""
+    """One agent and the loop that drives it. A runner is used once: opened, stepped, closed."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Runner:
         self._readiness = readiness or Readiness(environ={}, clock=clock)
         self._on_hangup = on_hangup
         self._errors = RateLimiter(window_ns=error_log_period_ns, clock=clock)
-        # Plain flags: a handler that interrupts a lock's own holder could not set an Event.
+        # Plain flags: a signal handler that interrupts the holder of an Event's lock could not set the Event.
         self._stop = False
         self._hangup = False
         self._thread: threading.Thread | None = None
@@ -78,9 +78,9 @@ class Runner:
     # --- the caller's loop
 
     def open(self) -> None:
-        """Starts the agent on this thread. What it raises is raised; it is closed then."""
+        """Starts the agent on this thread. If the start fails, closes the agent and raises the error."""
         if self._was_opened:
-            raise RuntimeError(f"{self.name}: a runner runs once; make another")
+            raise RuntimeError(f"{self.name}: this runner has run already; create a new Runner")
         self._was_opened = self._is_open = True
         try:
             self._readiness.starting()
@@ -90,11 +90,11 @@ class Runner:
             raise
 
     def step(self) -> int:
-        """One turn. Raises nothing but RoleFailed; AgentFinished only makes `stopped` true."""
+        """Runs one duty cycle. Raises only RoleFailed; AgentFinished sets `stopped`."""
         if self._hangup:
             self._hangup = False
             self._reload()
-        began = self._clock.monotonic_ns()
+        started_ns = self._clock.monotonic_ns()
         work = 0
         try:
             work = self.agent.do_work()
@@ -107,7 +107,7 @@ class Runner:
         counters = self.counters
         counters.duty_cycles.add()
         counters.work.add(max(work, 0))
-        counters.longest_cycle.raise_to(self._clock.monotonic_ns() - began)
+        counters.longest_cycle.raise_to(self._clock.monotonic_ns() - started_ns)
         if not self._readiness.is_ready and not self.stopped and self._agent_is_ready():
             self._readiness.ready()
             _LOG.info("%s is ready", self.name)
@@ -116,20 +116,20 @@ class Runner:
 
     @property
     def stopped(self) -> bool:
-        """True once it was told to stop, or its agent has finished."""
+        """Whether `stop` was called or the agent has finished."""
         return self._stop
 
     def stop(self) -> None:
-        """Ends the loop after the turn that is being taken. From any thread, and from a signal handler."""
+        """Ends the loop after the current duty cycle. For any thread, and for signal handlers."""
         self._stop = True
 
     def hangup(self) -> None:
-        """Asks for `on_hangup` before the next turn. From any thread, and from a signal handler."""
+        """Requests `on_hangup` before the next duty cycle. For any thread, and for signal handlers."""
         self._hangup = True
 
     def close(self, timeout: float | None = None) -> None:
-        """Stops, waits for the thread if there is one, closes the agent. RoleFailed is raised here if that
-        is what ended the thread. Harmless when closed already."""
+        """Stops the loop, joins the thread if there is one, closes the agent. Raises the error that ended
+        the thread. Does nothing when closed already."""
         self.stop()
         thread, self._thread = self._thread, None
         if thread is None:
@@ -138,14 +138,17 @@ class Runner:
         thread.join(timeout)
         if thread.is_alive():
             self._thread = thread
-            raise TimeoutError(f"{self.name} did not end within {timeout:g} s; its turn takes too long")
+            raise TimeoutError(
+                f"{self.name} did not end within {timeout:g} s: a duty cycle takes too long; "
+                "close it again with a longer timeout"
+            )
         if self.error is not None:
             raise self.error
 
     # --- a thread
 
     def start(self) -> None:
-        """Runs the agent on a thread of its own; returns when it has started, or raises why it has not."""
+        """Runs the agent on a new thread. Returns when it has started, or raises the error of its start."""
         started = threading.Event()
         self._thread = threading.Thread(target=self._body, args=(started,), name=self.name, daemon=True)
         self._thread.start()
@@ -166,7 +169,7 @@ class Runner:
         try:
             self._loop()
         except BaseException as error:
-            # Kept for `close()`. Said here too: nobody may come to ask for hours.
+            # `close()` raises it. It is logged here too, because `close()` may be called much later.
             self.error = error
             _LOG.error("%s stopped: %s", self.name, error, exc_info=not isinstance(error, RoleFailed))
 
@@ -185,8 +188,8 @@ class Runner:
     # --- a process
 
     def run(self) -> None:
-        """Blocks until told to stop. On the main thread SIGTERM and SIGINT do that, SIGHUP asks for
-        `on_hangup`; the handlers that were there before are put back at the end."""
+        """Runs the agent and blocks until `stop`. On the main thread SIGTERM and SIGINT call `stop`, and
+        SIGHUP calls `hangup`; the previous handlers are restored at the end."""
         with Signals(stop=self.stop, hangup=self.hangup if self._on_hangup else None):
             self.open()
             self._loop()
@@ -203,7 +206,7 @@ class Runner:
     # --- the end
 
     def _close_after(self, error: BaseException) -> None:
-        """Closes the agent; trouble on the way must not hide the error that is already there."""
+        """Closes the agent after an error. A second error while closing is only logged."""
         self._stop = True
         try:
             self._finish()
@@ -223,11 +226,16 @@ class Runner:
 
     def _report(self, error: Exception) -> None:
         self.counters.errors.add()
-        suppressed = self._errors.admit((type(error), _place_of(error)))
+        suppressed = self._errors.admit((type(error), _raising_line(error)))
         if suppressed is not None:
             more = f" ({suppressed} more like this were suppressed)" if suppressed else ""
             _LOG.error(
-                "%s: a turn failed: %s: %s%s", self.name, type(error).__name__, error, more, exc_info=error
+                "%s: a duty cycle failed: %s: %s%s",
+                self.name,
+                type(error).__name__,
+                error,
+                more,
+                exc_info=error,
             )
 
     def _agent_is_ready(self) -> bool:
@@ -251,8 +259,8 @@ class Runner:
             self._readiness.reloaded()
 
 
-def _place_of(error: Exception) -> tuple[str, int] | None:
-    """The line that raised it: errors from elsewhere are another kind."""
+def _raising_line(error: Exception) -> tuple[str, int] | None:
+    """File and line that raised the error: errors of other lines are limited separately."""
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next

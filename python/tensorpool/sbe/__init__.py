@@ -1,12 +1,12 @@
-"""SBE codecs: every message of every protocol, typed, compiled from the schema files in `schemas/`.
+"""SBE codecs: typed classes of all messages, compiled from the schema files in `schemas/`.
 
     from tensorpool import sbe
 
     request = sbe.ShmAttachRequest(correlation_id=1, stream_id=10000, client_id=7, role=sbe.Role.PRODUCER)
     assert sbe.decode(request.encode()) == request
 
-`decode` finds the class by itself; `ShmAttachRequest.decode` insists on one. `ShmRegionSuperblock` and
-`SlotHeader` have no message header, so only their own `decode` reads them. Anything malformed raises
+`decode` accepts any message; `ShmAttachRequest.decode` accepts only its own. `ShmRegionSuperblock` and
+`SlotHeader` have no message header, so only their own `decode` reads them. A malformed message raises
 `tensorpool.errors.CodecError`. An absent optional field is None; absent var-data is empty.
 """
 
@@ -35,6 +35,7 @@ from .driver import (
 )
 from .message import Message, MessageHeader
 from .service import EventMessage, Format
+from .status import STATUS_KEY, ConsumerStatus, ProducerStatus, ReasonCount, SourceStream, TimeOrigin
 from .trace import TraceLinkSet, TraceParent
 from .wire import (
     MAGIC,
@@ -69,6 +70,7 @@ from .wire import (
 
 __all__ = [
     "MAGIC",
+    "STATUS_KEY",
     "Attribute",
     "BridgeFrameChunk",
     "BridgeFrameChunkR2",
@@ -76,6 +78,7 @@ __all__ = [
     "ConsumerConfig",
     "ConsumerConfigR2",
     "ConsumerHello",
+    "ConsumerStatus",
     "ControlResponse",
     "DataSourceAnnounce",
     "DataSourceMeta",
@@ -99,10 +102,12 @@ __all__ = [
     "MetaBlobComplete",
     "Mode",
     "PayloadPool",
+    "ProducerStatus",
     "ProgressUnit",
     "PublishMode",
     "QosConsumer",
     "QosProducer",
+    "ReasonCount",
     "RegionType",
     "ResponseCode",
     "Role",
@@ -120,8 +125,10 @@ __all__ = [
     "ShmRegionSuperblock",
     "ShutdownReason",
     "SlotHeader",
+    "SourceStream",
     "Tag",
     "TensorHeader",
+    "TimeOrigin",
     "TraceLinkSet",
     "TraceParent",
     "decode",

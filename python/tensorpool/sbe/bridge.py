@@ -1,6 +1,6 @@
 """Messages between bridge instances, schema 902 (bridge §5).
 
-`BridgeFrameChunkR2` is the later revision that deployed peers speak: with a trace id and a checksum.
+`BridgeFrameChunkR2` is the later revision, which deployed peers use. It adds a trace id and a checksum.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from .message import Message, message
 
 @message("bridge-902")
 class BridgeFrameChunk(Message):
+    """A chunk of a frame. Chunk 0 also has the slot header."""
+
     stream_id: int
     epoch: int
     seq: int
@@ -25,6 +27,8 @@ class BridgeFrameChunk(Message):
 
 @message("bridge-902-r2", "BridgeFrameChunk")
 class BridgeFrameChunkR2(Message):
+    """A chunk of a frame. Chunk 0 also has the slot header. Later revision."""
+
     stream_id: int
     epoch: int
     seq: int

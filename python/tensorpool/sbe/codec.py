@@ -1,12 +1,10 @@
-"""Makes the encoder and decoder of a message class: layout -> source -> functions.
+"""The code generator of encoders and decoders: layout -> source text -> compiled functions.
 
-Compiling takes about a millisecond a message, so it happens when a class is first used, not at import.
+Compiling takes about a millisecond per message, so it happens at the first use of a class, not at import.
 
-Writes the source of a message's encoder and decoder from its layout.
-
-One straight function each way, so that no layout is walked while messages flow: fixed blocks go through
-`struct.Struct`, groups are plain loops, and every read is preceded by a check against the bytes left.
-Names in the source: `m` message, `e<n>` group entry at depth n, `buf`, `pos`, `limit` buffer, next byte, end.
+The generated functions do not read layouts at run time: fixed blocks are `struct.Struct` calls, groups are
+plain loops, and a check of the remaining bytes precedes every read. Names in the source: `m` is the message,
+`e<n>` the group entry at depth n; `buf`, `pos` and `limit` are the buffer, the next byte and the end. Pure.
 """
 
 from __future__ import annotations
@@ -29,29 +27,32 @@ from .layout import (
     MessageLayout,
 )
 
-Slot = tuple[str, ...]
-"""The way from the message to a group: ("results", "payload_pools")."""
+GroupPath = tuple[str, ...]
+"""The attributes from the message to a group: ("results", "payload_pools")."""
 
 
 @dataclass(slots=True)
 class Source:
-    """Lines of a function, and the values that they refer to by name."""
+    """The source lines of a function, and the values that they use by name."""
 
     lines: list[str] = field(default_factory=list)
     structs: dict[str, str] = field(default_factory=dict)
-    enums: dict[str, tuple[Slot, FieldLayout]] = field(default_factory=dict)
-    entries: dict[str, Slot] = field(default_factory=dict)
+    enums: dict[str, tuple[GroupPath, FieldLayout]] = field(default_factory=dict)
+    entries: dict[str, GroupPath] = field(default_factory=dict)
     fields: dict[str, BlockLayout] = field(default_factory=dict)
     depth: int = 1
     _numbers: count[int] = field(default_factory=count)
 
     def line(self, text: str) -> None:
+        """Adds a line at the current indentation."""
         self.lines.append("    " * self.depth + text)
 
     def fresh(self, prefix: str) -> str:
+        """A new name."""
         return f"{prefix}{next(self._numbers)}"
 
     def struct(self, codes: str) -> str:
+        """The name of the `struct.Struct` method with these codes."""
         for name, known in self.structs.items():
             if known == codes:
                 return name
@@ -59,12 +60,14 @@ class Source:
         self.structs[name] = codes
         return name
 
-    def enum(self, slot: Slot, of: FieldLayout) -> str:
+    def enum(self, group_path: GroupPath, of: FieldLayout) -> str:
+        """The name of a field's enum."""
         name = self.fresh("enum_")
-        self.enums[name] = (slot, of)
+        self.enums[name] = (group_path, of)
         return name
 
     def text(self) -> str:
+        """The whole source text."""
         return "\n".join(self.lines) + "\n"
 
 
@@ -73,7 +76,7 @@ class Source:
 
 @dataclass(slots=True)
 class _Encoder:
-    """Gathers neighbouring fixed values, so that each run of them is one `Struct.pack`."""
+    """Generates an encoder. Collects adjacent fixed values, so that each run is one `Struct.pack`."""
 
     source: Source
     codes: str = ""
@@ -92,54 +95,61 @@ class _Encoder:
         if self.codes:
             self.source.line(f"add({self.packed()})")
 
-    def block(self, layout: BlockLayout, item: str, slot: Slot) -> None:
-        for one in layout.encoded_fields:
-            self.scalar(one, item, slot)
+    def block(self, layout: BlockLayout, item: str, group_path: GroupPath) -> None:
+        for field_layout in layout.encoded_fields:
+            self.scalar(field_layout, item, group_path)
         for group in layout.groups:
-            self.group(group, item, slot)
+            self.group(group, item, group_path)
         for data in layout.data:
             self.data(data, item)
 
-    def scalar(self, one: FieldLayout, item: str, slot: Slot) -> None:
-        line, value = self.source.line, f"{item}.{one.python_name}"
-        simple = one.enum is None and not one.optional and not one.is_array and one.max_value is None
+    def scalar(self, field_layout: FieldLayout, item: str, group_path: GroupPath) -> None:
+        line, value = self.source.line, f"{item}.{field_layout.python_name}"
+        simple = (
+            field_layout.enum is None
+            and not field_layout.optional
+            and not field_layout.is_array
+            and field_layout.max_value is None
+        )
         if simple:
-            self.fixed(one.code, value)
+            self.fixed(field_layout.code, value)
             return
         name = self.source.fresh("v")
         line(f"{name} = {value}")
-        if one.is_array:
-            if one.primitive == "uint8":
+        if field_layout.is_array:
+            if field_layout.primitive == "uint8":
                 line(f"if type({name}) is not bytes: {name} = byte_string({name})")
-                line(f"if len({name}) > {one.length}: raise ValueError({name})")
-                self.fixed(one.code, name)
+                line(f"if len({name}) > {field_layout.length}: raise ValueError({name})")
+                self.fixed(field_layout.code, name)
             else:
-                line(f"if len({name}) != {one.length}: {name} = filled({name}, {one.length})")
-                self.fixed(one.code, f"*{name}")
+                line(
+                    f"if len({name}) != {field_layout.length}: {name} = filled({name}, {field_layout.length})"
+                )
+                self.fixed(field_layout.code, f"*{name}")
             return
         indent = ""
-        if one.optional:
-            line(f"if {name} is None: {name} = {one.null}")
-            # A value equal to the null would be read as absent. Zero is the one null that people write.
-            if one.null != 0:
-                line(f"elif {name} == {one.null}: raise ValueError({name})")
-            if one.enum is not None:
+        if field_layout.optional:
+            line(f"if {name} is None: {name} = {field_layout.null}")
+            # A value equal to the null would be decoded as absent. Where the null is 0, both mean the same.
+            if field_layout.null != 0:
+                line(f"elif {name} == {field_layout.null}: raise ValueError({name})")
+            if field_layout.enum is not None:
                 line("else:")
                 indent = "    "
-        if one.enum is not None:
-            if one.enum.name == "Bool":
-                line(f"{indent}if type({name}) is not bool: truth({name})")
+        if field_layout.enum is not None:
+            if field_layout.enum.name == "Bool":
+                line(f"{indent}if type({name}) is not bool: boolean({name})")
             else:
-                enum = self.source.enum(slot, one)
+                enum = self.source.enum(group_path, field_layout)
                 line(f"{indent}if type({name}) is not {enum}: {name} = member({enum}, {name})")
-        if one.max_value is not None:
-            line(f"if {name} > {one.max_value}: raise ValueError({name})")
-        self.fixed(one.code, name)
+        if field_layout.max_value is not None:
+            line(f"if {name} > {field_layout.max_value}: raise ValueError({name})")
+        self.fixed(field_layout.code, name)
 
-    def group(self, group: GroupLayout, item: str, slot: Slot) -> None:
+    def group(self, group: GroupLayout, item: str, group_path: GroupPath) -> None:
         source = self.source
-        slot = (*slot, group.python_name)
-        entries, entry = source.fresh("g"), f"e{len(slot)}"
+        group_path = (*group_path, group.python_name)
+        entries, entry = source.fresh("g"), f"e{len(group_path)}"
         source.line(f"{entries} = {item}.{group.python_name}")
         source.line(f"if len({entries}) > {MAX_GROUP_COUNT}: raise ValueError(len({entries}))")
         self.fixed("H", str(group.block_length))
@@ -147,7 +157,7 @@ class _Encoder:
         self.flush()
         source.line(f"for {entry} in {entries}:")
         source.depth += 1
-        self.block(group, entry, slot)
+        self.block(group, entry, group_path)
         self.flush()
         source.depth -= 1
 
@@ -167,6 +177,7 @@ class _Encoder:
 
 
 def encoder_source(layout: MessageLayout) -> Source:
+    """The source of `encode(m)`."""
     source = Source()
     source.lines.append("def encode(m):")
     encoder = _Encoder(source)
@@ -196,73 +207,79 @@ def encoder_source(layout: MessageLayout) -> Source:
 
 @dataclass(slots=True)
 class _Decoder:
+    """Generates a decoder."""
+
     source: Source
     message: str
 
-    def block(self, layout: BlockLayout, slot: Slot, path: str, acting: str, kind: str) -> str:
-        """Decode a block and what follows it; returns the name of the new object."""
+    def block(self, layout: BlockLayout, group_path: GroupPath, path: str, acting: str, kind: str) -> str:
+        """Adds the lines that decode a block, its groups and its var-data; returns the name of the object."""
         source = self.source
         table = source.fresh("fields_")
         source.fields[table] = layout
         values: dict[str, str] = {}
         source.line(f"if limit - pos < {acting}:")
-        source.line(f"    raise cut_block({self.message}, {_text(path)}, {table}, pos, {acting}, limit)")
+        source.line(
+            f"    raise truncated_block({self.message}, {_text(path)}, {table}, pos, {acting}, limit)"
+        )
         if layout.encoded_fields:
-            self.fixed(layout, slot, path, values)
+            self.fixed(layout, group_path, path, values)
         source.line(f"pos += {acting}")
         for group in layout.groups:
-            values[group.python_name] = self.group(group, slot, path)
+            values[group.python_name] = self.group(group, group_path, path)
         for data in layout.data:
             values[data.python_name] = self.data(data, path)
-        made = source.fresh("o")
-        source.line(f"{made} = new({kind})")
+        decoded = source.fresh("o")
+        source.line(f"{decoded} = new({kind})")
         for name, value in values.items():
-            source.line(f"{made}.{name} = {value}")
-        return made
+            source.line(f"{decoded}.{name} = {value}")
+        return decoded
 
-    def fixed(self, layout: BlockLayout, slot: Slot, path: str, values: dict[str, str]) -> None:
+    def fixed(self, layout: BlockLayout, group_path: GroupPath, path: str, values: dict[str, str]) -> None:
         source = self.source
         targets: list[str] = []
         codes = ""
-        for one in layout.encoded_fields:
+        for field_layout in layout.encoded_fields:
             name = source.fresh("v")
-            codes += one.code
-            if one.is_array and one.primitive != "uint8":
-                parts = [f"{name}_{i}" for i in range(one.length)]
+            codes += field_layout.code
+            if field_layout.is_array and field_layout.primitive != "uint8":
+                parts = [f"{name}_{i}" for i in range(field_layout.length)]
                 targets += parts
-                values[one.python_name] = f"({', '.join(parts)})"
+                values[field_layout.python_name] = f"({', '.join(parts)})"
             else:
                 targets.append(name)
-                values[one.python_name] = name
+                values[field_layout.python_name] = name
         source.line(f"{', '.join(targets)}, = {source.struct(codes)}(buf, pos)")
-        for one in layout.encoded_fields:
-            self.meaning(one, values[one.python_name], slot, path)
+        for field_layout in layout.encoded_fields:
+            self.meaning(field_layout, values[field_layout.python_name], group_path, path)
 
-    def meaning(self, one: FieldLayout, name: str, slot: Slot, path: str) -> None:
-        """Turn a raw integer into None or a member, or find that it is neither."""
+    def meaning(self, field_layout: FieldLayout, name: str, group_path: GroupPath, path: str) -> None:
+        """Adds the lines that turn a raw integer into None or an enum member, or refuse it."""
         source = self.source
-        where = f"{self.message}, {_text(path + one.python_name)}, pos + {one.offset}"
-        if one.enum is not None:
-            enum = source.enum(slot, one)
+        where = f"{self.message}, {_text(path + field_layout.python_name)}, pos + {field_layout.offset}"
+        if field_layout.enum is not None:
+            enum = source.enum(group_path, field_layout)
             raw = source.fresh("raw")
             source.line(f"{raw} = {name}")
             source.line(f"{name} = {enum}({raw}, MISSING)")
-            source.line(f"if {name} is MISSING: raise unknown_member({where}, {one.enum.name!r}, {raw})")
-        elif one.optional:
-            source.line(f"if {name} == {one.null}: {name} = None")
-        if one.max_value is not None:
-            source.line(f"if {name} > {one.max_value}: raise too_large({where}, {name}, {one.max_value})")
+            source.line(
+                f"if {name} is MISSING: raise unknown_member({where}, {field_layout.enum.name!r}, {raw})"
+            )
+        elif field_layout.optional:
+            source.line(f"if {name} == {field_layout.null}: {name} = None")
+        if (maximum := field_layout.max_value) is not None:
+            source.line(f"if {name} > {maximum}: raise too_large({where}, {name}, {maximum})")
 
-    def group(self, group: GroupLayout, slot: Slot, path: str) -> str:
+    def group(self, group: GroupLayout, group_path: GroupPath, path: str) -> str:
         source = self.source
-        slot = (*slot, group.python_name)
-        depth = len(slot)
+        group_path = (*group_path, group.python_name)
+        depth = len(group_path)
         acting, number, entries = f"acting{depth}", f"n{depth}", source.fresh("g")
         where = f"{self.message}, {_text(path + group.python_name)}"
         kind = source.fresh("entry_")
-        source.entries[kind] = slot
+        source.entries[kind] = group_path
         source.line(f"if limit - pos < {GROUP_HEADER_BYTES}:")
-        source.line(f"    raise cut({where}, pos, {GROUP_HEADER_BYTES}, limit)")
+        source.line(f"    raise truncated({where}, pos, {GROUP_HEADER_BYTES}, limit)")
         source.line(f"{acting}, {number} = {source.struct('HH')}(buf, pos)")
         if group.accept_block_length is not None:
             source.line(f"if {acting} == {group.accept_block_length}: {acting} = {group.block_length}")
@@ -270,15 +287,15 @@ class _Decoder:
             source.line(f"if {acting} < {group.block_length}:")
             source.line(f"    raise short_block({where}, pos, {acting}, {group.block_length})")
         source.line(f"pos += {GROUP_HEADER_BYTES}")
-        # Before anything is allocated: a count is only believed while the bytes for it are there.
-        least = f"{acting} + {group.tail_bytes}"
-        source.line(f"if {number} * ({least}) > limit - pos or {number} > {MAX_GROUP_COUNT}:")
-        source.line(f"    raise lying_count({where}, pos - 2, {number}, limit - pos)")
+        # The count is checked against the remaining bytes before anything is allocated for it.
+        entry_bytes = f"{acting} + {group.tail_bytes}"
+        source.line(f"if {number} * ({entry_bytes}) > limit - pos or {number} > {MAX_GROUP_COUNT}:")
+        source.line(f"    raise bad_count({where}, pos - 2, {number}, limit - pos)")
         source.line(f"{entries} = []")
         source.line(f"for i{depth} in range({number}):")
         source.depth += 1
-        made = self.block(group, slot, f"{path}{group.python_name}[{{i{depth}}}].", acting, kind)
-        source.line(f"{entries}.append({made})")
+        decoded = self.block(group, group_path, f"{path}{group.python_name}[{{i{depth}}}].", acting, kind)
+        source.line(f"{entries}.append({decoded})")
         source.depth -= 1
         return f"tuple({entries})"
 
@@ -287,11 +304,11 @@ class _Decoder:
         name, size = source.fresh("d"), source.fresh("size")
         where = f"{self.message}, {_text(path + data.python_name)}"
         source.line(f"if limit - pos < {LENGTH_PREFIX_BYTES}:")
-        source.line(f"    raise cut({where}, pos, {LENGTH_PREFIX_BYTES}, limit)")
+        source.line(f"    raise truncated({where}, pos, {LENGTH_PREFIX_BYTES}, limit)")
         source.line(f"{size}, = {source.struct('I')}(buf, pos)")
         source.line(f"pos += {LENGTH_PREFIX_BYTES}")
         source.line(f"if {size} > limit - pos or {size} > {data.max_length}:")
-        source.line(f"    raise lying_length({where}, pos - 4, {size}, limit - pos, {data.max_length})")
+        source.line(f"    raise bad_length({where}, pos - 4, {size}, limit - pos, {data.max_length})")
         if not data.ascii:
             source.line(f"{name} = bytes(buf[pos:pos + {size}])")
         elif data.bytewise:
@@ -305,21 +322,22 @@ class _Decoder:
 
 
 def decoder_source(layout: MessageLayout) -> Source:
+    """The source of `decode(buf, pos, limit, acting)`."""
     source = Source()
     source.lines.append("def decode(buf, pos, limit, acting):")
-    made = _Decoder(source, repr(layout.name)).block(layout, (), "", "acting", "entry_root")
+    decoded = _Decoder(source, repr(layout.name)).block(layout, (), "", "acting", "entry_root")
     source.entries["entry_root"] = ()
-    source.line(f"return {made}, pos")
+    source.line(f"return {decoded}, pos")
     return source
 
 
 def field_table(layout: BlockLayout) -> tuple[tuple[str, int, int], ...]:
-    """(name, offset, size) of each field, for the fault that says where the bytes ended."""
+    """(name, offset, size) of each field, for the error that names the first incomplete field."""
     return tuple((f.python_name, f.offset, f.size) for f in layout.encoded_fields)
 
 
 def _text(path: str) -> str:
-    """A path as source text; inside groups it names the index of the entry."""
+    """A path as source text; inside groups it is an f-string with the index of the entry."""
     return f'f"{path}"' if "{" in path else f'"{path}"'
 
 
@@ -328,18 +346,18 @@ _ENCODER_NAMES = {
     "FAULTS": (struct.error, TypeError, ValueError, AttributeError, OverflowError),
     "refuse": codec_errors.refuse,
     "member": codec_errors.member,
-    "truth": codec_errors.boolean,
+    "boolean": codec_errors.boolean,
     "byte_string": codec_errors.byte_string,
     "filled": codec_errors.filled,
 }
 _DECODER_NAMES = {
     "MISSING": _MISSING,
     "new": object.__new__,
-    "cut": codec_errors.truncated,
-    "cut_block": codec_errors.truncated_block,
+    "truncated": codec_errors.truncated,
+    "truncated_block": codec_errors.truncated_block,
     "short_block": codec_errors.short_block,
-    "lying_count": codec_errors.bad_count,
-    "lying_length": codec_errors.bad_length,
+    "bad_count": codec_errors.bad_count,
+    "bad_length": codec_errors.bad_length,
     "unknown_member": codec_errors.unknown_member,
     "too_large": codec_errors.too_large,
     "not_ascii": codec_errors.not_ascii,
@@ -348,7 +366,7 @@ _DECODER_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """`decode` takes (buffer, first byte of the block, end, acting block length)."""
+    """The compiled functions of a message. `decode` takes (buffer, block start, end, acting block length)."""
 
     layout: MessageLayout
     encode: Callable[[Any], bytes]
@@ -356,44 +374,45 @@ class Codec:
 
 
 def compile_codec(kind: type, layout: MessageLayout) -> Codec:
+    """Compiles the codec of a message class."""
     encoder, decoder = encoder_source(layout), decoder_source(layout)
     names: dict[str, Any] = {**_ENCODER_NAMES, "LAYOUT": layout}
     for name, codes in encoder.structs.items():
         names[name] = struct.Struct(f"<{codes}").pack
-    for name, (slot, one) in encoder.enums.items():
-        names[name] = value_class(entry_class(kind, slot), one.python_name)
+    for name, (group_path, field_layout) in encoder.enums.items():
+        names[name] = value_class(entry_class(kind, group_path), field_layout.python_name)
     encode = _run(encoder, "encode", layout, names)
 
     names = dict(_DECODER_NAMES)
     for name, codes in decoder.structs.items():
         names[name] = struct.Struct(f"<{codes}").unpack_from
-    for name, (slot, one) in decoder.enums.items():
-        names[name] = _meanings(entry_class(kind, slot), one).get
-    for name, slot in decoder.entries.items():
-        names[name] = entry_class(kind, slot)
+    for name, (group_path, field_layout) in decoder.enums.items():
+        names[name] = _meanings(entry_class(kind, group_path), field_layout).get
+    for name, group_path in decoder.entries.items():
+        names[name] = entry_class(kind, group_path)
     for name, block in decoder.fields.items():
         names[name] = field_table(block)
     return Codec(layout, encode, _run(decoder, "decode", layout, names))
 
 
 def _run(source: Source, function: str, layout: MessageLayout, names: dict[str, Any]) -> Any:
-    # The source is made from the package's own schema files, never from what arrives on a wire.
+    # The source is generated from the package's schema files, never from received bytes.
     exec(compile(source.text(), f"<sbe {layout.schema} {layout.name} {function}>", "exec"), names)
     return names[function]
 
 
-def _meanings(owner: type, one: FieldLayout) -> dict[int, Any]:
-    """Raw value -> what it means; the null of an optional enum means None."""
-    enum = value_class(owner, one.python_name)
+def _meanings(owner: type, field_layout: FieldLayout) -> dict[int, Any]:
+    """Raw value -> enum member; the null of an optional enum -> None."""
+    enum = value_class(owner, field_layout.python_name)
     known: dict[int, Any] = {0: False, 1: True} if enum is bool else {int(m): m for m in enum}
-    if one.null is not None:
-        known[one.null] = None
+    if field_layout.null is not None:
+        known[field_layout.null] = None
     return known
 
 
-def entry_class(kind: type, slot: Slot) -> type:
+def entry_class(kind: type, group_path: GroupPath) -> type:
     """The class of a group's entries, from the annotation `tuple[Entry, ...]`."""
-    for attribute in slot:
+    for attribute in group_path:
         kind = get_args(get_type_hints(kind)[attribute])[0]
     return kind
 

@@ -1,8 +1,8 @@
-"""What is wrong with the bytes, or with the message: builds the `CodecError` that says so.
+"""Errors of the codecs: functions that return or raise the `CodecError` for invalid bytes or messages.
 
-The generated codecs only notice that something is wrong, which keeps them fast. Decoding faults are
-built here from the place where decoding stopped. For encoding, `refuse` walks the message again, field
-by field, to name the culprit.
+The generated codecs only detect that a value is invalid, which keeps them fast. Decoding errors are built
+from the position where decoding stopped. For encoding, `refuse` checks the message again, field by field,
+and names the invalid field. Pure.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from .layout import (
 
 
 def truncated(message: str, field: str, offset: int, needed: int, limit: int) -> CodecError:
+    """The buffer ends before the end of a field."""
     return CodecError(
         f"needs {needed} bytes, {max(limit - offset, 0)} are left",
         message_name=message,
@@ -35,16 +36,17 @@ def truncated(message: str, field: str, offset: int, needed: int, limit: int) ->
 def truncated_block(
     message: str, path: str, fields: Sequence[tuple[str, int, int]], start: int, needed: int, limit: int
 ) -> CodecError:
-    """The buffer ends inside a fixed block: names the first field that is not wholly there."""
+    """The buffer ends inside a fixed block; names the first incomplete field."""
     for name, offset, size in fields:
         if start + offset + size > limit:
             return truncated(message, f"{path}{name}", start + offset, size, limit)
     return truncated(message, f"{path}(block)", start, needed, limit)
 
 
-def short_block(message: str, field: str, offset: int, acting: int, least: int) -> CodecError:
+def short_block(message: str, field: str, offset: int, acting: int, needed: int) -> CodecError:
+    """The block length is too small for the fields."""
     return CodecError(
-        f"block length {acting} is shorter than the {least} bytes of the fields",
+        f"block length {acting} is shorter than the {needed} bytes of the fields",
         message_name=message,
         field=field,
         offset=offset,
@@ -52,6 +54,7 @@ def short_block(message: str, field: str, offset: int, acting: int, least: int) 
 
 
 def bad_count(message: str, field: str, offset: int, count: int, left: int) -> CodecError:
+    """The count of a group is too large for the remaining bytes."""
     return CodecError(
         f"{count} entries cannot fit into the {left} bytes that are left",
         message_name=message,
@@ -60,55 +63,60 @@ def bad_count(message: str, field: str, offset: int, count: int, left: int) -> C
     )
 
 
-def bad_length(message: str, field: str, offset: int, length: int, left: int, most: int) -> CodecError:
-    if length > most:
-        reason = f"length {length} exceeds the maximum of {most}"
+def bad_length(message: str, field: str, offset: int, length: int, left: int, maximum: int) -> CodecError:
+    """The length of var-data is too large for the schema or for the remaining bytes."""
+    if length > maximum:
+        reason = f"length {length} exceeds the maximum of {maximum}"
     else:
         reason = f"length {length} exceeds the {left} bytes that are left"
     return CodecError(reason, message_name=message, field=field, offset=offset)
 
 
 def unknown_member(message: str, field: str, offset: int, enum: str, value: int) -> CodecError:
+    """The value is not a member of the enum."""
     return CodecError(f"{value} is no {enum}", message_name=message, field=field, offset=offset)
 
 
-def too_large(message: str, field: str, offset: int, value: int, most: int) -> CodecError:
+def too_large(message: str, field: str, offset: int, value: int, maximum: int) -> CodecError:
+    """The value exceeds the maximum of the schema."""
     return CodecError(
-        f"{value} exceeds the maximum of {most}", message_name=message, field=field, offset=offset
+        f"{value} exceeds the maximum of {maximum}", message_name=message, field=field, offset=offset
     )
 
 
 def not_ascii(message: str, field: str, offset: int, byte: int) -> CodecError:
+    """Text has a byte beyond ASCII."""
     return CodecError(f"byte 0x{byte:02x} is not ASCII", message_name=message, field=field, offset=offset)
 
 
 def member(enum: type[IntEnum], value: object) -> IntEnum:
-    """A plain integer may stand for a member; anything else may not."""
+    """The enum member of a plain integer. Raises TypeError for any other type."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(value)
     return enum(value)
 
 
 def boolean(value: object) -> bool:
+    """The value itself. Raises TypeError if it is not a bool."""
     if not isinstance(value, bool):
         raise TypeError(value)
     return value
 
 
 def byte_string(value: object) -> bytes:
-    """bytes(5) would be five zeros, so only things that are bytes already are taken."""
+    """The bytes of a buffer. Raises TypeError for other types: bytes(5) would be five zeros."""
     if not isinstance(value, bytes | bytearray | memoryview):
         raise TypeError(value)
     return bytes(value)
 
 
 def filled(values: Sequence[int], length: int) -> Sequence[int]:
-    """A fixed array may be given short: the rest is zero. One too long does not fit its struct."""
+    """A fixed array filled up with zeros. An array that is too long fails later, in its struct."""
     return (*values, *([0] * (length - len(values))))
 
 
 def refuse(message: object, layout: MessageLayout, cause: Exception) -> NoReturn:
-    """Raise the `CodecError` that names why `message` cannot be encoded."""
+    """Raises the `CodecError` that names the field which cannot be encoded."""
     _check_block(message, layout, layout.name, "")
     raise CodecError(f"cannot be encoded: {cause}", message_name=layout.name) from cause
 
@@ -162,7 +170,7 @@ def _check_field(value: Any, field: FieldLayout, message: str, path: str) -> Non
         if not low <= int(element) <= high:
             fail(f"{element} is not between {low} and {high}")
     if field.optional and field.null != 0 and value == field.null:
-        fail(f"{value} is the null value, which would be read as absent; say None for that")
+        fail(f"{value} is the null value, which would be decoded as absent; use None for an absent value")
     if field.enum is not None and (int(value) not in field.enum.members.values() or isinstance(value, bool)):
         fail(f"{value!r} is no {field.enum.name}")
 

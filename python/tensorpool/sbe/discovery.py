@@ -1,7 +1,7 @@
 """Messages of the discovery service, schema 910 (discovery §5).
 
-Names and tags are compared byte for byte, so they survive whatever bytes a peer sent: what is not ASCII
-is carried as surrogate escapes and written back as it came.
+Names and tags are compared byte for byte, so decoding keeps all bytes: bytes beyond ASCII become surrogate
+escapes, and encoding restores them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from .wire import PayloadPool
 
 
 class DiscoveryStatus(IntEnum):
+    """The result of a discovery request."""
+
     OK = 1
     NOT_FOUND = 2
     ERROR = 3
@@ -21,11 +23,15 @@ class DiscoveryStatus(IntEnum):
 
 @entry
 class Tag:
+    """One tag of a stream."""
+
     tag: str = ""
 
 
 @message("discovery-910")
 class DiscoveryRequest(Message):
+    """A search for streams. All filters must match."""
+
     request_id: int
     client_id: int
     response_stream_id: int
@@ -39,6 +45,8 @@ class DiscoveryRequest(Message):
 
 @entry
 class DiscoveryResult:
+    """One matching stream."""
+
     stream_id: int
     producer_id: int
     epoch: int
@@ -58,6 +66,8 @@ class DiscoveryResult:
 
 @message("discovery-910")
 class DiscoveryResponse(Message):
+    """The matching streams at one time. It grants no lease."""
+
     request_id: int
     status: DiscoveryStatus
     discovery_schema_version: ClassVar[int] = 1

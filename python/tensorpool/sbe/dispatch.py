@@ -1,9 +1,8 @@
-"""Decodes whatever arrives: finds the message class by schema, template and block length.
+"""Decoding of any message: the class is found by schema, template and block length.
 
-The order matters, since two revisions may differ in nothing but their block length: schema id and
-template, then a block length that exactly matches a known revision, and only then SBE's own rule, by
-which a longer block has a tail to skip and a shorter one is malformed. That rule is applied to the
-revision of the documents.
+The order matters, because two revisions may differ only in their block length. Schema id and template come
+first, then a block length that exactly matches a known revision. Only then SBE's rule applies, to the
+specified revision: a longer block has a tail to skip, a shorter block is malformed.
 """
 
 from __future__ import annotations
@@ -14,32 +13,32 @@ from typing import TYPE_CHECKING, Any
 from ..errors import CodecError
 from . import message
 from .layout import HEADER_BYTES
-from .message import Message, MessageHeader, decode_behind, header_of, over_bytes
+from .message import Message, MessageHeader, decode_after_header, header_of, over_bytes
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
 def decode(buffer: ReadableBuffer) -> Message:
-    """Decode any message that has a message header; bytes after it are left alone."""
+    """Decodes any message that has a message header; bytes after it are ignored."""
     return over_bytes(buffer, _decode)[0]
 
 
 def decode_prefix(buffer: ReadableBuffer) -> tuple[Message, int]:
-    """As `decode`; also says how many bytes the message took."""
+    """As `decode`; also returns the length of the message."""
     return over_bytes(buffer, _decode)
 
 
 def read_header(buffer: ReadableBuffer) -> MessageHeader:
-    """The message header alone, to tell a foreign message from a broken one."""
+    """The message header alone, to tell a message of another protocol from a malformed one."""
     return over_bytes(buffer, header_of)
 
 
 def read_correlation_id(buffer: ReadableBuffer) -> int | None:
-    """The correlation id of a message that may be malformed or of another version, while it is readable.
+    """The correlation id of a message that may be malformed or of another version.
 
-    It lets a server answer a request that it cannot decode. None where there is no such field, or where
-    the bytes end before it.
+    With it, a server can respond to a request that it cannot decode. None for a message without this field,
+    or with too few bytes.
     """
     return over_bytes(buffer, _read_correlation_id)
 
@@ -51,7 +50,7 @@ def _decode(buf: Any) -> tuple[Message, int]:
         kind = message.class_by_template(header.schema_id, header.template_id)
         if kind is None:
             raise _unknown(header)
-    return decode_behind(header, kind, buf)
+    return decode_after_header(header, kind, buf)
 
 
 def _unknown(header: MessageHeader) -> CodecError:

@@ -1,7 +1,7 @@
 """Messages between clients and the SHM driver, schema 901 (driver §4).
 
-The classes with the suffix R2 are the later revision that deployed peers speak under the same schema id
-and version; the block length tells which one arrived.
+The classes with the suffix R2 are the later revision, which deployed peers use under the same schema id and
+version. The block length decides between the two.
 """
 
 from __future__ import annotations
@@ -13,28 +13,38 @@ from .wire import PayloadPool, ResponseCode
 
 
 class Role(IntEnum):
+    """The role of a lease."""
+
     PRODUCER = 1
     CONSUMER = 2
 
 
 class PublishMode(IntEnum):
+    """Whether an attach may create the stream."""
+
     REQUIRE_EXISTING = 1
     EXISTING_OR_CREATE = 2
 
 
 class HugepagesPolicy(IntEnum):
+    """Whether regions have to be on hugepages."""
+
     UNSPECIFIED = 0
     STANDARD = 1
     HUGEPAGES = 2
 
 
 class LeaseRevokeReason(IntEnum):
+    """Why a lease ended."""
+
     DETACHED = 1
     EXPIRED = 2
     REVOKED = 3
 
 
 class ShutdownReason(IntEnum):
+    """Why a driver shuts down."""
+
     NORMAL = 0
     ADMIN = 1
     ERROR = 2
@@ -42,6 +52,8 @@ class ShutdownReason(IntEnum):
 
 @message("driver-901")
 class ShmAttachRequest(Message):
+    """A client's request for a lease on a stream."""
+
     correlation_id: int
     stream_id: int
     client_id: int
@@ -54,6 +66,8 @@ class ShmAttachRequest(Message):
 
 @message("driver-901-r2", "ShmAttachRequest")
 class ShmAttachRequestR2(Message):
+    """A client's request for a lease on a stream. Later revision."""
+
     correlation_id: int
     stream_id: int
     client_id: int
@@ -66,6 +80,8 @@ class ShmAttachRequestR2(Message):
 
 @message("driver-901")
 class ShmAttachResponse(Message):
+    """The lease and its regions, or the reason for a refusal."""
+
     correlation_id: int
     code: ResponseCode
     lease_id: int | None = None
@@ -83,6 +99,8 @@ class ShmAttachResponse(Message):
 
 @message("driver-901-r2", "ShmAttachResponse")
 class ShmAttachResponseR2(Message):
+    """The lease and its regions, or the reason for a refusal. Later revision."""
+
     correlation_id: int
     code: ResponseCode
     lease_id: int | None = None
@@ -100,6 +118,8 @@ class ShmAttachResponseR2(Message):
 
 @message("driver-901")
 class ShmDetachRequest(Message):
+    """A client's request to end its lease."""
+
     correlation_id: int
     lease_id: int
     stream_id: int
@@ -109,6 +129,8 @@ class ShmDetachRequest(Message):
 
 @message("driver-901")
 class ShmDetachResponse(Message):
+    """The response to a detach request."""
+
     correlation_id: int
     code: ResponseCode
     error_message: str = ""
@@ -116,6 +138,8 @@ class ShmDetachResponse(Message):
 
 @message("driver-901")
 class ShmLeaseKeepalive(Message):
+    """A client's keepalive of its lease."""
+
     lease_id: int
     stream_id: int
     client_id: int
@@ -125,6 +149,8 @@ class ShmLeaseKeepalive(Message):
 
 @message("driver-901")
 class ShmDriverShutdown(Message):
+    """The driver shuts down; all leases end."""
+
     timestamp_ns: int
     reason: ShutdownReason
     error_message: str = ""
@@ -132,6 +158,8 @@ class ShmDriverShutdown(Message):
 
 @message("driver-901")
 class ShmLeaseRevoked(Message):
+    """The end of a lease, with the reason."""
+
     timestamp_ns: int
     lease_id: int
     stream_id: int
@@ -143,7 +171,7 @@ class ShmLeaseRevoked(Message):
 
 @message("driver-901-r2")
 class ShmDriverShutdownRequest(Message):
-    """The token guards against accidents only: every subscriber of the control stream can read it."""
+    """A request to stop the driver. The token prevents accidents only: every subscriber can read it."""
 
     correlation_id: int
     reason: ShutdownReason

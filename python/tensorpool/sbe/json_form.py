@@ -1,17 +1,17 @@
-"""Messages as JSON and back: the form of `tensorpool sbe decode` and `encode`.
+"""Messages as JSON, for `tensorpool sbe decode` and `encode`.
 
     {"message": "ShmAttachRequest", "schema": "driver-901", "fields": {"correlation_id": "1", ...}}
 
-64-bit integers are strings, since many JSON readers round them; enum members go by name; bytes are
-`{"hex": "..."}` (`{"base64": "..."}` is read too); an absent field is null. Reading is strict about names
-and lenient about forms: an integer may be a number or a string, a member its name or its number.
+64-bit integers are strings, since many JSON readers round them; enum members are names; bytes are
+`{"hex": "..."}` (`{"base64": "..."}` is accepted too); an absent field is null. Reading refuses unknown names
+and accepts several forms: an integer may be a number or a string, a member its name or its number. Pure.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from ..errors import CodecError
 from . import message
@@ -19,11 +19,12 @@ from .codec import entry_class, value_class
 from .layout import PRIMITIVES, BlockLayout, DataLayout, FieldLayout
 from .message import Message
 
-_LONG_BYTES = 8
+_WIDE_BYTES: Final = 8
+_MAX_SHOWN: Final = 60
 
 
 def to_json(message: Message) -> dict[str, Any]:
-    """The message as plain values that `json.dumps` takes."""
+    """The message in the types of `json.dumps`."""
     layout = message.layout()
     return {
         "message": type(message).__name__,
@@ -33,7 +34,7 @@ def to_json(message: Message) -> dict[str, Any]:
 
 
 def from_json(form: object) -> Message:
-    """The message that `to_json` would give this form for."""
+    """The message of a JSON form. Raises CodecError for an invalid form."""
     if not isinstance(form, dict):
         raise CodecError(f"expected an object with message and fields, got {_short(form)}")
     unknown = set(form) - {"message", "schema", "fields"}
@@ -46,17 +47,17 @@ def from_json(form: object) -> Message:
     fields = form.get("fields")
     if not isinstance(fields, dict):
         raise CodecError("expected an object with its values", message_name=kind.__name__, field="fields")
-    made: Message = _block_from_json(fields, kind, layout, kind.__name__, "")
-    return made
+    decoded: Message = _block_from_json(fields, kind, layout, kind.__name__, "")
+    return decoded
 
 
 def class_named(name: object) -> type[Message]:
-    """The class of that name."""
+    """The message class with this name. Raises CodecError for an unknown name."""
     for kind in message.CLASSES.values():
         if kind.__name__ == name:
             return kind
     names = ", ".join(sorted(kind.__name__ for kind in message.CLASSES.values()))
-    raise CodecError(f"no message is called {_short(name)}; there are {names}")
+    raise CodecError(f"no message is called {_short(name)}; the messages are {names}")
 
 
 def _block_to_json(value: Any, layout: BlockLayout) -> dict[str, Any]:
@@ -81,7 +82,7 @@ def _field_to_json(value: Any, field: FieldLayout) -> Any:
         return value.name
     if field.is_array:
         return list(value)
-    return str(value) if PRIMITIVES[field.primitive][1] == _LONG_BYTES else value
+    return str(value) if PRIMITIVES[field.primitive][1] == _WIDE_BYTES else value
 
 
 def _block_from_json(form: Any, kind: type, layout: BlockLayout, message: str, path: str) -> Any:
@@ -105,14 +106,14 @@ def _block_from_json(form: Any, kind: type, layout: BlockLayout, message: str, p
                 )
             entry = entry_class(kind, (name,))
             values[name] = tuple(
-                _block_from_json(one, entry, group, message, f"{path}{name}[{index}].")
-                for index, one in enumerate(entries)
+                _block_from_json(entry_form, entry, group, message, f"{path}{name}[{index}].")
+                for index, entry_form in enumerate(entries)
             )
     for data in layout.data:
         name = data.python_name
         if name in left:
             values[name] = _data_from_json(left.pop(name), data, message, f"{path}{name}")
-    # Constants are no part of the form, so nothing may be left now.
+    # Constants are not part of the form: any remaining name is unknown.
     if left:
         raise CodecError("there is no such field", message_name=message, field=f"{path}{min(left)}")
     try:
@@ -136,7 +137,7 @@ def _field_from_json(form: Any, field: FieldLayout, kind: type, message: str, wh
     if field.is_array and field.primitive == "uint8":
         return _bytes_from_json(form, message, where)
     if field.is_array:
-        if not isinstance(form, list) or not all(type(one) is int for one in form):
+        if not isinstance(form, list) or not all(type(element) is int for element in form):
             fail("a list of integers")
         return tuple(form)
     if isinstance(form, str):
@@ -184,4 +185,4 @@ def _bytes_from_json(form: Any, message: str, where: str) -> bytes:
 
 def _short(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."

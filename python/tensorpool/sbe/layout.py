@@ -1,8 +1,8 @@
-"""Where every field of every message lies: the machine-readable form of `schemas/*.xml`.
+"""Layouts of all messages: offsets, types and nulls of their fields, as read from `schemas/*.xml`.
 
-Role: the one description that the codecs, the reference page and the tests (also those that check the
-offsets used by the Rust side) are made from. Nothing here is written by hand per message. A layout is
-immutable and may be read from any thread.
+Codecs, the reference page and tests (also the test of the Rust offsets) use these layouts. No message is
+described by hand. Layouts are immutable, so any thread may read them. Pure, except for reading the schema
+files once.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ SCHEMA_NAMES = (
     "trace-904",
     "discovery-910",
     "service-920",
+    "status-921",
 )
-"""Names of the schema files. Of two with one id the first is the default, the other a later revision."""
+"""Names of the schema files. Of two files with one schema id, the second is a later revision."""
 
 HEADER_BYTES = 8
 GROUP_HEADER_BYTES = 4
@@ -49,12 +50,15 @@ MAX_GROUP_COUNT = 65534
 
 @dataclass(frozen=True, slots=True)
 class EnumLayout:
+    """An enum: its integer type and its members."""
+
     name: str
     primitive: str
     members: Mapping[str, int]
 
     @property
     def null(self) -> int:
+        """The value of an absent field."""
         return default_null(self.primitive)
 
 
@@ -77,10 +81,12 @@ class FieldLayout:
 
     @property
     def python_name(self) -> str:
+        """The attribute of the Python class."""
         return snake_case(self.name)
 
     @property
     def is_array(self) -> bool:
+        """Whether the field is a fixed array."""
         return self.length > 1
 
     @property
@@ -94,7 +100,7 @@ class FieldLayout:
 
 @dataclass(frozen=True, slots=True)
 class DataLayout:
-    """Var-data: a 32-bit length, then the bytes."""
+    """Var-data: a 32-bit length, then the bytes. `bytewise`: bytes beyond ASCII are kept, not refused."""
 
     name: str
     type_name: str
@@ -105,12 +111,13 @@ class DataLayout:
 
     @property
     def python_name(self) -> str:
+        """The attribute of the Python class."""
         return snake_case(self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class BlockLayout:
-    """What a message and a group entry share: a fixed block, then groups, then var-data."""
+    """The common parts of a message and a group entry: a fixed block, then groups, then var-data."""
 
     name: str
     block_length: int
@@ -121,10 +128,12 @@ class BlockLayout:
 
     @property
     def encoded_fields(self) -> tuple[FieldLayout, ...]:
+        """The fields that take bytes."""
         return tuple(f for f in self.fields if f.constant is None)
 
     @property
     def constants(self) -> tuple[FieldLayout, ...]:
+        """The fields that take no bytes."""
         return tuple(f for f in self.fields if f.constant is not None)
 
     @property
@@ -133,6 +142,7 @@ class BlockLayout:
         return GROUP_HEADER_BYTES * len(self.groups) + LENGTH_PREFIX_BYTES * len(self.data)
 
     def field(self, name: str) -> FieldLayout:
+        """The field with this schema name."""
         return next(f for f in self.fields if f.name == name)
 
     def offsets(self) -> dict[str, int]:
@@ -142,17 +152,20 @@ class BlockLayout:
 
 @dataclass(frozen=True, slots=True)
 class GroupLayout(BlockLayout):
-    """A repeating group. `accept_block_length` is another block length with the very same bytes."""
+    """A repeating group. `accept_block_length` is another valid block length for the same bytes."""
 
     accept_block_length: int | None = None
 
     @property
     def python_name(self) -> str:
+        """The attribute of the Python class."""
         return snake_case(self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class MessageLayout(BlockLayout):
+    """A message: its block, groups, var-data and header numbers."""
+
     schema: str
     schema_id: int
     version: int
@@ -162,6 +175,8 @@ class MessageLayout(BlockLayout):
 
 @dataclass(frozen=True, slots=True)
 class SchemaLayout:
+    """One schema file: its enums and messages."""
+
     name: str
     package: str
     schema_id: int
@@ -171,12 +186,13 @@ class SchemaLayout:
 
 
 def default_null(primitive: str) -> int:
-    """The null value that SBE gives a primitive type: the largest unsigned, the smallest signed."""
+    """SBE's null value of a primitive type: the largest unsigned, the smallest signed number."""
     bits = PRIMITIVES[primitive][1] * 8
     return (1 << bits) - 1 if primitive.startswith("u") else -(1 << (bits - 1))
 
 
 def integer_range(primitive: str) -> tuple[int, int]:
+    """The smallest and the largest number of a primitive type."""
     bits = PRIMITIVES[primitive][1] * 8
     if primitive.startswith("u"):
         return 0, (1 << bits) - 1
@@ -184,23 +200,24 @@ def integer_range(primitive: str) -> tuple[int, int]:
 
 
 def snake_case(name: str) -> str:
-    """`leaseExpiryTimestampNs` -> `lease_expiry_timestamp_ns`."""
+    """A schema name in Python's style: `leaseExpiryTimestampNs` -> `lease_expiry_timestamp_ns`."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
 @cache
 def schema(name: str) -> SchemaLayout:
     """The layout of one schema file by its name, for example `driver-901-r2`."""
-    from .schema_xml import load_schema  # the XML parser is only paid for by whoever needs a layout
+    from .schema_xml import load_schema  # imports the XML parser only when a layout is needed
 
     return load_schema(name)
 
 
 def schemas() -> tuple[SchemaLayout, ...]:
+    """All schema files."""
     return tuple(schema(name) for name in SCHEMA_NAMES)
 
 
 def messages() -> Iterator[MessageLayout]:
     """Every message of every schema file, the later revisions included."""
-    for one in schemas():
-        yield from one.messages.values()
+    for schema_layout in schemas():
+        yield from schema_layout.messages.values()

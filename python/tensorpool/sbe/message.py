@@ -1,10 +1,8 @@
-"""What every typed message can do: encode itself, and be decoded.
+"""The base class of all messages, and the table of message classes.
 
-Owned by no thread: messages are plain values, and the table of compiled codecs only ever grows.
-
-Which class stands for which message, filled by the class decorators when the modules load.
-
-The tables by number come from the schema files, so they are built when a message is first decoded.
+Any thread may use both: messages are plain values, and the table of compiled codecs only grows. Class
+decorators fill the table of classes at import. The tables by number come from the schema files, so they are
+built when a message is first decoded.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, cast, dataclass_transform
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, cast, dataclass_transform
 
 from ..errors import CodecError
 from .codec import Codec, compile_codec
@@ -22,32 +20,39 @@ from .codec_errors import short_block, truncated
 from .layout import HEADER_BYTES, MessageLayout, schema
 
 if TYPE_CHECKING:
-    pass
     from _typeshed import ReadableBuffer, WriteableBuffer
 
 CLASSES: dict[tuple[str, str], type[Message]] = {}
-"""(schema name, message name) -> class, the documents' revision of a message before a later one."""
+"""(schema name, message name) -> class. The specified revision of a message precedes a later revision."""
 
 _NAMES: dict[type[Message], tuple[str, str]] = {}
+_HEADER: Final = struct.Struct("<HHHH")
+_TEMPLATE_ID_OFFSET: Final = 2
+_SCHEMA_ID_OFFSET: Final = 4
+_VERSION_OFFSET: Final = 6
+_T = TypeVar("_T")
+_M = TypeVar("_M", bound="Message")
 
 
 def register(schema_name: str, message_name: str, kind: type[Message]) -> None:
+    """Adds a class to the tables."""
     CLASSES[schema_name, message_name] = kind
     _NAMES[kind] = (schema_name, message_name)
 
 
 def layout_of(kind: type[Message]) -> MessageLayout:
+    """The layout of a message class."""
     schema_name, message_name = _NAMES[kind]
     return schema(schema_name).messages[message_name]
 
 
 def class_by_block(schema_id: int, template_id: int, block_length: int) -> type[Message] | None:
-    """The class whose block has exactly this length."""
+    """The class whose block has exactly this length; None if there is none."""
     return _by_block().get((schema_id, template_id, block_length))
 
 
 def class_by_template(schema_id: int, template_id: int) -> type[Message] | None:
-    """The class of the documents' revision, whatever the block length."""
+    """The class of the specified revision, for any block length; None for an unknown template."""
     return _by_template().get((schema_id, template_id))
 
 
@@ -62,24 +67,20 @@ def _by_block() -> dict[tuple[int, int, int], type[Message]]:
 
 @cache
 def _by_template() -> dict[tuple[int, int], type[Message]]:
-    found: dict[tuple[int, int], type[Message]] = {}
+    classes: dict[tuple[int, int], type[Message]] = {}
     for (schema_id, template_id, _), kind in _by_block().items():
-        found.setdefault((schema_id, template_id), kind)
-    return found
+        classes.setdefault((schema_id, template_id), kind)
+    return classes
 
 
 @cache
 def known_schema_ids() -> frozenset[int]:
+    """The ids of all schemas with messages."""
     return frozenset(schema_id for schema_id, _ in _by_template())
 
 
-_HEADER = struct.Struct("<HHHH")
-_T = TypeVar("_T")
-_M = TypeVar("_M", bound="Message")
-
-
 class MessageHeader(NamedTuple):
-    """The 8 bytes in front of every message that travels."""
+    """The 8 bytes before every message on a stream."""
 
     block_length: int
     template_id: int
@@ -88,13 +89,13 @@ class MessageHeader(NamedTuple):
 
 
 class Message:
-    """The root of the typed messages. Fields are keyword arguments; see the modules by protocol."""
+    """Base class of all messages. Fields are keyword arguments; each schema has a module of classes."""
 
     __slots__ = ()
 
     @classmethod
     def layout(cls) -> MessageLayout:
-        """Where the fields lie, as the schema file says."""
+        """The layout of the message in its schema file."""
         return layout_of(cls)
 
     def encode(self) -> bytes:
@@ -102,7 +103,7 @@ class Message:
         return _CODECS[type(self)].encode(self)
 
     def encode_into(self, buffer: WriteableBuffer, offset: int = 0) -> int:
-        """Write the message into `buffer` at `offset`; returns the number of bytes written."""
+        """Writes the message into `buffer` at `offset`. Returns the number of bytes."""
         encoded = self.encode()
         with memoryview(buffer) as given, given.cast("B") as view:
             if offset < 0 or len(view) - offset < len(encoded):
@@ -116,12 +117,12 @@ class Message:
 
     @classmethod
     def decode(cls, buffer: ReadableBuffer) -> Self:
-        """Read this kind of message from the start of `buffer`; bytes after it are left alone."""
+        """Decodes this message from the start of `buffer`; bytes after it are ignored."""
         return cast(Self, over_bytes(buffer, cls._decode)[0])
 
     @classmethod
     def decode_prefix(cls, buffer: ReadableBuffer) -> tuple[Self, int]:
-        """As `decode`; also says how many bytes the message took."""
+        """As `decode`; also returns the length of the message."""
         return over_bytes(buffer, cls._decode)
 
     @classmethod
@@ -132,38 +133,41 @@ class Message:
             return codec.decode(buf, 0, len(buf), layout.block_length)
         header = header_of(buf, layout.name)
         if header.schema_id != layout.schema_id:
-            raise _wrong(layout, "schema_id", 4, header.schema_id, layout.schema_id)
+            raise _mismatch(layout, "schema_id", _SCHEMA_ID_OFFSET, header.schema_id, layout.schema_id)
         if header.template_id != layout.template_id:
-            raise _wrong(layout, "template_id", 2, header.template_id, layout.template_id)
+            raise _mismatch(
+                layout, "template_id", _TEMPLATE_ID_OFFSET, header.template_id, layout.template_id
+            )
         if header.block_length != layout.block_length:
             other = class_by_block(header.schema_id, header.template_id, header.block_length)
             if other is not None:
                 reason = f"block length {header.block_length} is that of {other.__name__}"
                 raise CodecError(reason, message_name=layout.name, field="block_length", offset=0)
-        return decode_behind(header, cls, buf)
+        return decode_after_header(header, cls, buf)
 
 
-def decode_behind(header: MessageHeader, kind: type[Message], buf: Any) -> tuple[Any, int]:
-    """Decode what follows a header whose schema and template are known to be those of `kind`."""
+def decode_after_header(header: MessageHeader, kind: type[Message], buf: Any) -> tuple[Any, int]:
+    """Decodes the block after a header whose schema and template are those of `kind`."""
     codec = _CODECS[kind]
     layout = codec.layout
     if header.version != layout.version:
-        raise _wrong(layout, "version", 6, header.version, layout.version)
+        raise _mismatch(layout, "version", _VERSION_OFFSET, header.version, layout.version)
     if header.block_length < layout.block_length:
         raise short_block(layout.name, "block_length", 0, header.block_length, layout.block_length)
     return codec.decode(buf, HEADER_BYTES, len(buf), header.block_length)
 
 
 def header_of(buf: Any, message_name: str = "MessageHeader") -> MessageHeader:
+    """The message header at the start of a buffer."""
     if len(buf) < HEADER_BYTES:
         raise truncated(message_name, "(header)", 0, HEADER_BYTES, len(buf))
     return MessageHeader._make(_HEADER.unpack_from(buf, 0))
 
 
 def over_bytes(buffer: ReadableBuffer, read: Callable[[Any], _T]) -> _T:
-    """Call `read` with something that can be indexed as bytes, and let go of the buffer afterwards.
+    """Calls `read` with a byte-indexed view of the buffer, and releases the view afterwards.
 
-    A view that outlived an error would keep a memory map from being closed.
+    An unreleased view would prevent the closing of a memory map.
     """
     if type(buffer) is bytes:
         return read(buffer)
@@ -171,13 +175,13 @@ def over_bytes(buffer: ReadableBuffer, read: Callable[[Any], _T]) -> _T:
         return read(view)
 
 
-def _wrong(layout: MessageLayout, field: str, offset: int, got: int, wanted: int) -> CodecError:
-    reason = f"{field.replace('_', ' ')} is {got}, expected {wanted}"
+def _mismatch(layout: MessageLayout, field: str, offset: int, actual: int, expected: int) -> CodecError:
+    reason = f"{field.replace('_', ' ')} is {actual}, expected {expected}"
     return CodecError(reason, message_name=layout.name, field=field, offset=offset)
 
 
 class _Codecs(dict[type[Message], Codec]):
-    """Compiles a codec when it is first asked for. If two threads both do so, either result serves."""
+    """Codecs by class, compiled at first use. If two threads compile the same codec, either is valid."""
 
     def __missing__(self, kind: type[Message]) -> Codec:
         codec = self[kind] = compile_codec(kind, layout_of(kind))
@@ -195,14 +199,14 @@ def entry(kind: type[_T]) -> type[_T]:
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(dataclass_field,))
 def message(schema: str, name: str | None = None) -> Callable[[type[_M]], type[_M]]:
-    """Class decorator: the typed form of a message in `schemas/<schema>.xml`.
+    """Class decorator for a message of `schemas/<schema>.xml`.
 
-    `name` is the message's name there, where the class is called differently.
+    `name` is the message's name in the schema, where the class has another name.
     """
 
     def decorate(kind: type[_M]) -> type[_M]:
-        made = dataclass(slots=True, kw_only=True)(kind)
-        register(schema, name or kind.__name__, made)
-        return made
+        message_class = dataclass(slots=True, kw_only=True)(kind)
+        register(schema, name or kind.__name__, message_class)
+        return message_class
 
     return decorate

@@ -1,9 +1,10 @@
-"""Reads an SBE schema file into a layout, and refuses what the codecs do not speak.
+"""The parser of SBE schema files; refuses SBE features that the codecs do not support.
 
-Covers the part of SBE that the protocols use: little-endian packed blocks of integers, enums, fixed
-arrays and constants, nested groups, var-data. Attributes in the namespace `urn:tensorpool:sbe` say what
-SBE has no word for: `header="none"` (wrapped without a message header), `acceptBlockLength` (another
-block length with the same bytes), `text="bytewise"` (bytes beyond ASCII are carried, not refused).
+Supports the part of SBE that the protocols use: little-endian packed blocks of integers, enums, fixed
+arrays and constants, nested groups, var-data. Attributes in the namespace `urn:tensorpool:sbe` extend SBE:
+`header="none"` (no message header), `acceptBlockLength` (another valid block length for the same bytes),
+`text="bytewise"` (bytes beyond ASCII are kept, not refused). A module of its own, because `layout` imports
+it only when a layout is needed.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from .layout import (
 )
 
 _SBE = "{http://fixprotocol.io/2016/sbe}"
-_OURS = "{urn:tensorpool:sbe}"
+_EXTENSION = "{urn:tensorpool:sbe}"
 
 
 class SchemaError(Exception):
-    """A schema file is not one that the codecs can be made from."""
+    """A schema file that the codecs do not support."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +57,18 @@ class _Types:
 
 
 def load_schema(name: str) -> SchemaLayout:
+    """The layout of a schema file of the package."""
     text = resources.files(__package__).joinpath("schemas", f"{name}.xml").read_text(encoding="utf-8")
     return parse_schema(name, text)
 
 
 def parse_schema(name: str, text: str) -> SchemaLayout:
+    """The layout of a schema. Raises SchemaError for an unsupported or contradictory schema."""
     root = ElementTree.fromstring(text)
     if root.tag != f"{_SBE}messageSchema":
         raise SchemaError(f"{name}: the root element is {root.tag}, not sbe:messageSchema")
     if root.get("byteOrder", "littleEndian") != "littleEndian":
-        raise SchemaError(f"{name}: only littleEndian is spoken")
+        raise SchemaError(f"{name}: only littleEndian is supported")
     types = _read_types(name, root)
     schema_id, version = int(root.attrib["id"]), int(root.get("version", "0"))
     messages: dict[str, MessageLayout] = {}
@@ -96,7 +99,7 @@ def _read_types(schema: str, root: ElementTree.Element) -> _Types:
         elif element.tag == "composite":
             _read_composite(schema, element, types)
         else:
-            raise SchemaError(f"{schema}: <{element.tag}> types are not spoken")
+            raise SchemaError(f"{schema}: <{element.tag}> types are not supported")
     return types
 
 
@@ -115,7 +118,7 @@ def _read_type(element: ElementTree.Element) -> _Type:
 
 
 def _read_composite(schema: str, element: ElementTree.Element, types: _Types) -> None:
-    """Headers of messages and groups have one shape everywhere; the rest are var-data encodings."""
+    """Checks the headers of messages and groups; all other composites are var-data encodings."""
     name = element.attrib["name"]
     parts = [(t.attrib["name"], t.attrib["primitiveType"]) for t in element.iterfind("type")]
     if name == "messageHeader":
@@ -149,7 +152,7 @@ def _read_message(
         schema_id=schema_id,
         version=version,
         template_id=int(element.attrib["id"]),
-        has_header=element.get(f"{_OURS}header") != "none",
+        has_header=element.get(f"{_EXTENSION}header") != "none",
     )
 
 
@@ -159,9 +162,9 @@ def _read_fields(
     offset = 0
     fields: list[FieldLayout] = []
     for child in element.iterfind("field"):
-        one = _read_field(child, types, offset, where)
-        fields.append(one)
-        offset += one.size
+        field_layout = _read_field(child, types, offset, where)
+        fields.append(field_layout)
+        offset += field_layout.size
     declared = element.get("blockLength")
     if declared is not None and int(declared) != offset:
         raise SchemaError(f"{where} declares a block of {declared} bytes, its fields take {offset}")
@@ -187,20 +190,20 @@ def _read_field(child: ElementTree.Element, types: _Types, offset: int, where: s
         )
     if type_name not in types.scalars:
         raise SchemaError(f"{where}.{name} has the unknown type {type_name}")
-    of = types.scalars[type_name]
-    if of.optional != optional:
+    scalar = types.scalars[type_name]
+    if scalar.optional != optional:
         raise SchemaError(f"{where}.{name} and its type {type_name} disagree on presence")
     return FieldLayout(
         name=name,
         type_name=type_name,
-        primitive=of.primitive,
+        primitive=scalar.primitive,
         offset=offset,
-        size=0 if of.constant is not None else PRIMITIVES[of.primitive][1] * of.length,
-        length=of.length,
+        size=0 if scalar.constant is not None else PRIMITIVES[scalar.primitive][1] * scalar.length,
+        length=scalar.length,
         optional=optional,
-        null=of.null if optional else None,
-        max_value=of.max_value,
-        constant=of.constant,
+        null=scalar.null if optional else None,
+        max_value=scalar.max_value,
+        constant=scalar.constant,
         description=description,
     )
 
@@ -210,7 +213,7 @@ def _read_groups(element: ElementTree.Element, types: _Types, where: str) -> tup
     for child in element.iterfind("group"):
         name = child.attrib["name"]
         fields, block_length = _read_fields(child, types, f"{where}.{name}")
-        accept = child.get(f"{_OURS}acceptBlockLength")
+        accept = child.get(f"{_EXTENSION}acceptBlockLength")
         group = GroupLayout(
             name=name,
             block_length=block_length,
@@ -220,7 +223,7 @@ def _read_groups(element: ElementTree.Element, types: _Types, where: str) -> tup
             description=child.get("description", ""),
             accept_block_length=int(accept) if accept is not None else None,
         )
-        # Decoding bounds a count by the bytes that are left. Entries of no bytes would escape that bound.
+        # Decoding limits a count by the remaining bytes. Entries without bytes would escape this limit.
         if group.block_length + group.tail_bytes == 0:
             raise SchemaError(f"{where}.{name}: entries that take no bytes cannot be bounded")
         groups.append(group)
@@ -230,14 +233,14 @@ def _read_groups(element: ElementTree.Element, types: _Types, where: str) -> tup
 def _read_data(element: ElementTree.Element, types: _Types) -> tuple[DataLayout, ...]:
     data: list[DataLayout] = []
     for child in element.iterfind("data"):
-        of = types.var_data[child.attrib["type"]]
+        encoding = types.var_data[child.attrib["type"]]
         data.append(
             DataLayout(
                 name=child.attrib["name"],
                 type_name=child.attrib["type"],
-                ascii=of.ascii,
-                bytewise=child.get(f"{_OURS}text") == "bytewise",
-                max_length=of.max_length,
+                ascii=encoding.ascii,
+                bytewise=child.get(f"{_EXTENSION}text") == "bytewise",
+                max_length=encoding.max_length,
                 description=child.get("description", ""),
             )
         )

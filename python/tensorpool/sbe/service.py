@@ -8,7 +8,7 @@ from .message import Message, message
 
 
 class Format(IntEnum):
-    """What `EventMessage.value` holds."""
+    """The type of `EventMessage.value`."""
 
     NOTHING = 0
     UINT8 = 1
@@ -30,6 +30,8 @@ class Format(IntEnum):
 
 @message("service-920")
 class EventMessage(Message):
+    """A command to a service, or a service's event, echo or status."""
+
     timestamp_ns: int
     correlation_id: int
     format: Format

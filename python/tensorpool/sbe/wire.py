@@ -1,7 +1,7 @@
 """Messages of the wire protocol, schema 900 (wire §7, §8, §10).
 
-`ShmRegionSuperblock` and `SlotHeader` lie in shared memory and have no message header; `TensorHeader`,
-embedded in a slot header, keeps its own.
+`ShmRegionSuperblock` and `SlotHeader` are in shared memory and have no message header. `TensorHeader`,
+embedded in a slot header, has one.
 """
 
 from __future__ import annotations
@@ -13,15 +13,19 @@ from typing import ClassVar
 from .message import Message, entry, message
 
 MAGIC = 0x544F504C53484D31
-"""The first word of every region (wire §7.1)."""
+"""The first eight bytes of every region (wire §7.1)."""
 
 
 class Mode(IntEnum):
+    """How frames are delivered (wire §11)."""
+
     STREAM = 1
     RATE_LIMITED = 2
 
 
 class FrameProgressState(IntEnum):
+    """How far the writing of a frame is."""
+
     UNKNOWN = 0
     STARTED = 1
     PROGRESS = 2
@@ -29,12 +33,16 @@ class FrameProgressState(IntEnum):
 
 
 class ProgressUnit(IntEnum):
+    """The unit in which progress is counted."""
+
     NONE = 0
     ROWS = 1
     COLUMNS = 2
 
 
 class ResponseCode(IntEnum):
+    """The result of a request."""
+
     OK = 0
     UNSUPPORTED = 1
     INVALID_PARAMS = 2
@@ -43,16 +51,22 @@ class ResponseCode(IntEnum):
 
 
 class ClockDomain(IntEnum):
+    """The clock of the timestamps."""
+
     MONOTONIC = 1
     REALTIME_SYNCED = 2
 
 
 class RegionType(IntEnum):
+    """The kind of a region."""
+
     HEADER_RING = 1
     PAYLOAD_POOL = 2
 
 
 class Dtype(IntEnum):
+    """The element types of the wire."""
+
     UNKNOWN = 0
     UINT8 = 1
     INT8 = 2
@@ -70,6 +84,8 @@ class Dtype(IntEnum):
 
 
 class MajorOrder(IntEnum):
+    """The order of a tensor's elements."""
+
     UNKNOWN = 0
     ROW = 1
     COLUMN = 2
@@ -77,7 +93,7 @@ class MajorOrder(IntEnum):
 
 @entry
 class PayloadPool:
-    """One pool, in announces, attach responses and discovery results alike."""
+    """One payload pool in announces, attach responses and discovery results."""
 
     pool_id: int
     pool_nslots: int
@@ -87,6 +103,8 @@ class PayloadPool:
 
 @message("wire-900")
 class ShmPoolAnnounce(Message):
+    """The regions and the epoch of a stream, repeated every announce period."""
+
     stream_id: int
     producer_id: int
     epoch: int
@@ -101,6 +119,8 @@ class ShmPoolAnnounce(Message):
 
 @message("wire-900")
 class ConsumerHello(Message):
+    """The request of a consumer: its abilities, mode and streams."""
+
     stream_id: int
     consumer_id: int
     supports_shm: bool
@@ -119,6 +139,8 @@ class ConsumerHello(Message):
 
 @message("wire-900")
 class ConsumerConfig(Message):
+    """The mode and streams that a consumer was granted."""
+
     stream_id: int
     consumer_id: int
     use_shm: bool
@@ -132,7 +154,7 @@ class ConsumerConfig(Message):
 
 @message("wire-900-r2", "ConsumerConfig")
 class ConsumerConfigR2(Message):
-    """With a supervisor's rate, which others skip."""
+    """A supervisor's order for a consumer. Peers of the first revision skip its rate."""
 
     stream_id: int
     consumer_id: int
@@ -148,6 +170,8 @@ class ConsumerConfigR2(Message):
 
 @message("wire-900")
 class FrameDescriptor(Message):
+    """The message that a frame is committed in the ring."""
+
     stream_id: int
     epoch: int
     seq: int
@@ -158,6 +182,8 @@ class FrameDescriptor(Message):
 
 @message("wire-900")
 class QosConsumer(Message):
+    """A consumer's QoS report: frames received and dropped."""
+
     stream_id: int
     consumer_id: int
     epoch: int
@@ -169,6 +195,8 @@ class QosConsumer(Message):
 
 @message("wire-900")
 class QosProducer(Message):
+    """A producer's QoS report: its current sequence."""
+
     stream_id: int
     producer_id: int
     epoch: int
@@ -178,6 +206,8 @@ class QosProducer(Message):
 
 @message("wire-900")
 class DataSourceAnnounce(Message):
+    """The name of a stream's source."""
+
     stream_id: int
     producer_id: int
     epoch: int
@@ -188,6 +218,8 @@ class DataSourceAnnounce(Message):
 
 @entry
 class Attribute:
+    """One attribute of a metadata version."""
+
     key: str = ""
     format: str = ""
     value: bytes = b""
@@ -195,6 +227,8 @@ class Attribute:
 
 @message("wire-900")
 class DataSourceMeta(Message):
+    """The attributes of a metadata version."""
+
     stream_id: int
     meta_version: int
     timestamp_ns: int
@@ -203,6 +237,8 @@ class DataSourceMeta(Message):
 
 @message("wire-900")
 class ControlResponse(Message):
+    """The response to a control request."""
+
     correlation_id: int
     code: ResponseCode
     error_message: str = ""
@@ -210,6 +246,8 @@ class ControlResponse(Message):
 
 @message("wire-900")
 class MetaBlobAnnounce(Message):
+    """The start of a metadata blob: its type, size and checksum."""
+
     stream_id: int
     meta_version: int
     blob_type: int
@@ -219,6 +257,8 @@ class MetaBlobAnnounce(Message):
 
 @message("wire-900")
 class FrameProgress(Message):
+    """The part of a frame that is already written."""
+
     stream_id: int
     epoch: int
     seq: int
@@ -228,6 +268,8 @@ class FrameProgress(Message):
 
 @message("wire-900")
 class MetaBlobChunk(Message):
+    """A chunk of a metadata blob."""
+
     stream_id: int
     meta_version: int
     chunk_offset: int
@@ -236,6 +278,8 @@ class MetaBlobChunk(Message):
 
 @message("wire-900")
 class MetaBlobComplete(Message):
+    """The end of a metadata blob: all its chunks were sent."""
+
     stream_id: int
     meta_version: int
     checksum: int = 0
@@ -243,6 +287,8 @@ class MetaBlobComplete(Message):
 
 @message("wire-900")
 class ShmRegionSuperblock(Message):
+    """The first 64 bytes of every region."""
+
     magic: int = MAGIC
     layout_version: int
     epoch: int
@@ -259,6 +305,8 @@ class ShmRegionSuperblock(Message):
 
 @message("wire-900")
 class SlotHeader(Message):
+    """One slot of the header ring: 60 bytes, then an embedded TensorHeader."""
+
     seq_commit: int
     values_len_bytes: int
     payload_slot: int
@@ -272,7 +320,7 @@ class SlotHeader(Message):
 
 @message("wire-900")
 class TensorHeader(Message):
-    """`dims` and `strides` may be given short; the rest is zero. Decoded ones have all 8."""
+    """Shape and element type of a frame. Shorter `dims` and `strides` are encoded with zeros up to 8."""
 
     dtype: Dtype
     major_order: MajorOrder

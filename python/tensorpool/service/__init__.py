@@ -1,7 +1,7 @@
-"""The service control plane: services that are read, set, called and watched by name.
+"""Services: programs whose properties and commands clients use by name (service §4 to §7).
 
-The module itself can be called: `tensorpool.service("recorder")` is a client on a context of its own, for
-scripts that have none; it is closed when the program ends. With a context, use `ctx.service("recorder")`.
+The module itself can be called: `tensorpool.service("recorder")` is a client with its own context, for
+scripts without one; it is closed when the program ends. With a context, use `ctx.service("recorder")`.
 """
 
 from ..transport.channels import ServiceStreams

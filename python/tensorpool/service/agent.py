@@ -1,11 +1,11 @@
-"""A service at work: mailbox → `Service.handle` → status stream."""
+"""The agent of a service: control stream → `Service.handle` → status stream."""
 
 from __future__ import annotations
 
 import logging
 from collections import deque
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock
@@ -18,28 +18,32 @@ from .service import Service
 
 _log = logging.getLogger(__name__)
 
-# Answers that wait for a full status stream; beyond this the oldest are dropped and counted.
-_MAX_WAITING = 4096
-_MAX_WAITING_BYTES = 16 << 20
-# How long an idle service sleeps if nothing arrives; what arrives wakes it at once.
-_IDLE_S = 0.05
+# Events queued while the status stream is full; beyond this the oldest are dropped and counted.
+_MAX_QUEUED: Final = 4096
+_MAX_QUEUED_BYTES: Final = 16 << 20
+# Messages handled in one duty cycle.
+_BATCH: Final = 64
+# Longest wait of an idle service. A message ends the wait at once.
+_IDLE_S: Final = 0.05
 
 
 class ServiceCounters(CounterSet, name="service"):
-    """What a service counts."""
+    """Counters of a service."""
 
     requests = counter("Events for this service.", unit="events", aeron=True)
-    published = counter("Events that went out on the status stream.", unit="events")
-    unpublished = counter("Events that nobody heard, or that found the stream full.", unit="events")
-    malformed = counter("Events for this service that could not be read.", unit="events", aeron=True)
-    before_start = counter("Events that were sent before the service was there.", unit="events")
-    foreign = counter("Events for others.", unit="events")
-    unreadable = counter("Messages on the control stream that are no events.", unit="messages")
-    overflowed = counter("Events dropped because too many waited.", unit="events", aeron=True)
+    published = counter("Events published on the status stream.", unit="events")
+    unpublished = counter(
+        "Events without a subscriber, or dropped because the stream was full.", unit="events"
+    )
+    malformed = counter("Malformed events for this service.", unit="events", aeron=True)
+    before_start = counter("Events sent before the service started.", unit="events")
+    foreign = counter("Events for other services.", unit="events")
+    unreadable = counter("Messages on the control stream that are not events.", unit="messages")
+    overflowed = counter("Events dropped because the queue was full.", unit="events", aeron=True)
 
 
 class ServiceAgent:
-    """The duty cycle of a service. It may share a runner with the rest of its role."""
+    """The duty cycle of a service. It may share a runner with other agents of its role."""
 
     def __init__(
         self,
@@ -55,10 +59,10 @@ class ServiceAgent:
         self.counters = ServiceCounters()
         self._mailbox = _native.Mailbox(conductor, streams.channel, streams.control, service.tags)
         self._status = _native.Publication(conductor, streams.channel, streams.status)
-        self._waiting: deque[bytes] = deque()
-        self._waiting_bytes = 0
-        # Aeron may hand a new reader what was sent before it came. Whoever sent that has been told that
-        # nobody answers. Between hosts the clocks differ, so it is judged on one host only.
+        self._queue: deque[bytes] = deque()
+        self._queued_bytes = 0
+        # Aeron may deliver messages that were sent before this subscription existed. Their clients have
+        # already reported a missing service. Clocks of two hosts differ, so only IPC streams are checked.
         self._started_ns = clock.monotonic_ns() if streams.channel.startswith("aeron:ipc") else None
         mailbox = self._mailbox
         self.counters.foreign.bind(lambda: mailbox.counters()["foreign"])
@@ -66,23 +70,25 @@ class ServiceAgent:
         self.counters.overflowed.bind(lambda: mailbox.counters()["overflowed"])
 
     def is_ready(self) -> bool:
+        """Whether both streams are open."""
         return self._mailbox.is_ready and self._status.is_ready
 
     def do_work(self) -> int:
-        """Handles what has arrived and publishes what there is to say."""
-        messages = self._mailbox.take(64)
+        """Handles received events and publishes replies and changes."""
+        messages = self._mailbox.take(_BATCH)
         for message in messages:
             self._on_message(message)
-        for event in self.service.tell():
-            self._say(event)
+        for event in self.service.take_events():
+            self._enqueue(event)
         return len(messages) + self._publish()
 
     def idle(self, work: int) -> None:
-        """Waits for the next message: an idle strategy that loses no time."""
-        if not work and not self._waiting:
+        """Waits for the next message: the idle strategy of a service's own runner."""
+        if not work and not self._queue:
             self._mailbox.wait(_IDLE_S)
 
     def on_close(self) -> None:
+        """Publishes queued events and closes the streams."""
         self._publish()
         self._mailbox.close()
         self._status.close()
@@ -94,56 +100,59 @@ class ServiceAgent:
             self.counters.malformed.add()
             _log.warning("%s: a malformed event was ignored: %s", self.name, error)
             return
-        if self._is_from_before(event):
+        if self._is_older(event):
             self.counters.before_start.add()
             return
         self.counters.requests.add()
         for reply in self.service.handle(event):
-            self._say(reply)
-            # At once: the echo of a command is on record before the command runs.
+            self._enqueue(reply)
+            # At once: the echo of a command must be published before the command runs.
             self._publish()
 
-    def _is_from_before(self, event: Event) -> bool:
-        """Older than this service. By its age: the time of day may have been set back since the start, and
-        everybody would be ignored until it is what it was."""
+    def _is_older(self, event: Event) -> bool:
+        """Whether the event is older than this service.
+
+        The ages are compared, not the times of day: after the clock was set back, every new event would seem
+        older than the start.
+        """
         if self._started_ns is None:
             return False
         age_ns = self._clock.wall_ns() - event.timestamp_ns
         return age_ns > self._clock.monotonic_ns() - self._started_ns
 
-    def _say(self, event: Event) -> None:
-        """Puts an event in the queue for the status stream, or says why it cannot go."""
+    def _enqueue(self, event: Event) -> None:
+        """Queues an event for the status stream, or the reason why it cannot be encoded."""
         try:
             encoded = event.encode(self._clock)
             limit = self._status.max_message_length
             if limit is not None and len(encoded) > limit:
-                raise CodecError(f"{len(encoded)} bytes are more than one message holds ({limit})")
+                raise CodecError(f"{len(encoded)} bytes exceed the maximum message length of {limit}")
         except CodecError as error:
-            _log.error("%s: %s cannot be told: %s", self.name, event.key, error)
+            _log.error("%s: %s cannot be published: %s", self.name, event.key, error)
             key = event.key.removesuffix(RESULT) + FAILED
             encoded = Event(self.service.tag, key, str(error), event.correlation_id).encode(self._clock)
-        self._waiting.append(encoded)
-        self._waiting_bytes += len(encoded)
+        self._queue.append(encoded)
+        self._queued_bytes += len(encoded)
 
     def _publish(self) -> int:
         sent = 0
-        while self._waiting:
-            outcome = self._status.offer(self._waiting[0])
-            is_full = len(self._waiting) > _MAX_WAITING or self._waiting_bytes > _MAX_WAITING_BYTES
+        while self._queue:
+            outcome = self._status.offer(self._queue[0])
+            is_full = len(self._queue) > _MAX_QUEUED or self._queued_bytes > _MAX_QUEUED_BYTES
             if outcome == "back_pressured" and not is_full:
                 break
             if outcome == "sent":
                 self.counters.published.add()
             else:
-                # Nobody listens: there is no record to keep, and nobody to keep it from.
+                # Without a subscriber the event is not kept; a later subscriber gets no old events.
                 self.counters.unpublished.add()
-            self._waiting_bytes -= len(self._waiting.popleft())
+            self._queued_bytes -= len(self._queue.popleft())
             sent += 1
         return sent
 
 
 class RunningService:
-    """A service on a thread of its own, until closed."""
+    """A service on its own thread, until closed."""
 
     def __init__(self, agent: ServiceAgent) -> None:
         self.agent = agent
@@ -152,13 +161,16 @@ class RunningService:
 
     @property
     def service(self) -> Service:
+        """The service itself."""
         return self.agent.service
 
     @property
     def is_ready(self) -> bool:
+        """Whether the service's streams are open."""
         return self.agent.is_ready()
 
     def close(self) -> None:
+        """Stops the thread and closes the streams."""
         self._runner.close()
 
     def __enter__(self) -> Self:

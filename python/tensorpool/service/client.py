@@ -1,4 +1,4 @@
-"""The other side of a service: get, set, call, watch."""
+"""Clients of services: get, set, call and watch, with and without asyncio; the list of running services."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import secrets
 import threading
 from collections.abc import AsyncIterator, Generator, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock
@@ -17,17 +17,20 @@ from ..runtime.config import Secret
 from ..transport.channels import ServiceStreams
 from .events import ALL_SERVICES, ERROR, FAILED, LOST, RESULT, Event, Value, service_tag
 
-DEFAULT_TIMEOUT_S = 5.0
-_PING_TIMEOUT_S = 1.0
-_READY_TIMEOUT_S = 10.0
-_SLICE_S = 0.05
-_RESEND_S = 1.0
+DEFAULT_TIMEOUT_S: Final = 5.0
+_PING_TIMEOUT_S: Final = 1.0
+_READY_TIMEOUT_S: Final = 10.0
+# Longest single wait for messages: a waiting thread checks its deadline after it.
+_POLL_S: Final = 0.05
+_RESEND_S: Final = 1.0
+_RETRY_S: Final = 0.001
+_BATCH: Final = 64
 
 
 class ServiceClient:
-    """Speaks to one service: `tp.service("recorder").set("rate", 10.0)`.
+    """A client of one service: `tp.service("recorder").set("rate", 10.0)`.
 
-    Safe to use from several threads. `aio` has the same methods for asyncio.
+    Several threads may share it. `aio` has the same methods for asyncio.
     """
 
     def __init__(
@@ -48,15 +51,15 @@ class ServiceClient:
         self._token = token.reveal() if isinstance(token, Secret) else token
         self._conductor = conductor
         self._streams = streams or ServiceStreams()
-        # The upper half is this client's own: only answers to it are kept for it.
-        self._high = secrets.randbits(31) | 1
-        self._next_id = self._high << 32
+        # The upper half of a correlation id identifies this client: its mailbox keeps only such replies.
+        correlation_high = secrets.randbits(31) | 1
+        self._next_id = correlation_high << 32
         self._trace_id = trace_id
         self._needs_token: frozenset[str] | None = None
         self._changed = threading.Condition()
-        self._expected: dict[int, list[Event]] = {}
-        self._someone_reads = False
-        self._mailbox = self._open_mailbox(self._high)
+        self._replies: dict[int, list[Event]] = {}
+        self._is_polled = False
+        self._mailbox = self._open_mailbox(correlation_high)
         self._control = _native.Publication(conductor, self._streams.channel, self._streams.control)
         self._wait_ready()
 
@@ -73,19 +76,21 @@ class ServiceClient:
         deadline = self._now() + _READY_TIMEOUT_S
         while not (self._mailbox.is_ready and self._control.is_ready):
             if self._now() > deadline:
-                raise ServiceTimeout("the media driver gave no streams; check that it runs")
-            self._clock.sleep(0.001)
+                raise ServiceTimeout(
+                    f"the media driver opened no streams within {_READY_TIMEOUT_S:g} s; check that it runs"
+                )
+            self._clock.sleep(_RETRY_S)
 
-    # --- what people do with a service
+    # --- requests
 
     def get(self, name: str, *, timeout: float | None = None) -> Value:
         """The value of a property."""
         return self._ask(name, None, (name,), timeout).value
 
     def set(self, name: str, value: Value, *, timeout: float | None = None) -> Value:
-        """Sets a property; gives the value that was accepted. Raises Rejected with the reason."""
+        """Sets a property. Returns the accepted value. Raises RequestRejected with the reason."""
         if value is None:
-            raise RequestRejected(f"{name} cannot be set to nothing")
+            raise RequestRejected(f"{name} cannot be set to None; use a value of the property's type")
         return self._ask(name, value, (name,), timeout).value
 
     def call(
@@ -97,51 +102,55 @@ class ServiceClient:
         timeout: float | None = None,
         **more: Any,
     ) -> Any:
-        """Calls a command, as in `call("count", times=3)` or `call("wait", {"timeout": 3})`: its result."""
+        """Calls a command: `call("count", times=3)` or `call("wait", {"timeout": 3})`. Returns its result."""
         key = name.removesuffix("()") + "()"
-        given = {**(arguments or {}), **more}
+        all_arguments = {**(arguments or {}), **more}
         if self._token is not None and key in self._commands_with_token(timeout):
-            given.setdefault("token", self._token)
+            all_arguments.setdefault("token", self._token)
         try:
-            text = json.dumps(given)
+            text = json.dumps(all_arguments)
         except (TypeError, ValueError, RecursionError) as error:
-            raise RequestRejected(f"the arguments of {key} are no JSON: {error}") from None
-        answer = self._ask(key, text, (key + RESULT, key + FAILED), timeout)
-        if answer.key.endswith(FAILED):
-            raise CommandFailed(f"{self.tag} {key}: {answer.value!s}")
-        return self._json_of(answer)
+            raise RequestRejected(f"the arguments of {key} cannot be written as JSON: {error}") from None
+        reply = self._ask(key, text, (key + RESULT, key + FAILED), timeout)
+        if reply.key.endswith(FAILED):
+            raise CommandFailed(f"{self.tag} {key}: {reply.value!s}")
+        return self._json_of(reply)
 
-    def _json_of(self, answer: Event) -> Any:
+    def _json_of(self, reply: Event) -> Any:
         try:
-            return json.loads(str(answer.value))
+            return json.loads(str(reply.value))
         except (ValueError, RecursionError):
-            raise CommandFailed(f"{self.tag} answered with {answer.key}, and that is no JSON") from None
+            raise CommandFailed(
+                f"{self.tag} replied with {reply.key}, whose value is not JSON; check its version"
+            ) from None
 
     def _commands_with_token(self, timeout: float | None) -> frozenset[str]:
-        """The commands that need a token; it goes to no other."""
+        """The commands that need a token. Other commands must not get it: every subscriber could read it."""
         if self._needs_token is None:
-            answer = self._ask("describe()", "{}", (f"describe(){RESULT}",), timeout)
+            reply = self._ask("describe()", "{}", (f"describe(){RESULT}",), timeout)
             try:
-                commands = self._json_of(answer)["commands"]
+                commands = self._json_of(reply)["commands"]
                 self._needs_token = frozenset(
                     f"{n}()" for n, command in commands.items() if command["needs_token"]
                 )
             except (TypeError, KeyError, AttributeError):
-                raise CommandFailed(f"{self.tag} does not say which commands need a token") from None
+                raise CommandFailed(
+                    f"{self.tag} does not list the commands that need a token; check its version"
+                ) from None
         return self._needs_token
 
     def ping(self, *, timeout: float | None = None) -> dict[str, Any]:
-        """Who answers to the name."""
-        answer = self._ask("ping()", None, (f"ping(){RESULT}",), timeout)
-        found = _presence(answer)
-        if found is None:
-            raise CommandFailed(f"{self.tag} does not say who it is")
-        return found
+        """Name, instance and process id of the service."""
+        identity = _identity(self._ask("ping()", None, (f"ping(){RESULT}",), timeout))
+        if identity is None:
+            raise CommandFailed(f"{self.tag} replied to ping() without a process id; check its version")
+        return identity
 
     def watch(self, name: str | None = None, *, timeout: float | None = None) -> Generator[Event, None, None]:
-        """What the service says on the status stream from now on: all, or one property or command.
+        """Yields the service's events on the status stream from now on: all, or those of one property or
+        command.
 
-        Ends after `timeout` seconds of silence; without one, never by itself.
+        Ends after `timeout` seconds without an event; without a timeout it does not end.
         """
         mailbox = self._open_mailbox()
         try:
@@ -151,96 +160,101 @@ class ServiceClient:
 
     @property
     def aio(self) -> AsyncServiceClient:
-        """The same for asyncio."""
+        """The same client for asyncio."""
         return AsyncServiceClient(self)
 
-    # --- asking and waiting
+    # --- sending and waiting
 
     def _ask(self, key: str, value: Value, final: tuple[str, ...], timeout: float | None) -> Event:
-        """Sends a request and waits for the event that settles it.
+        """Sends a request and waits for a reply with one of the `final` keys.
 
-        Sent again now and then until it is heard of: a service that just starts, or was put back by the
-        media driver, does not miss it, and does it once.
+        Repeats the request until the first reply: a service that has just started, or whose subscription
+        rested, gets it too. The service runs it once, by its correlation id.
         """
         limit = self.timeout if timeout is None else timeout
         deadline = self._now() + limit
         with self._changed:
             self._next_id += 1
             request = Event(self.tag, key, value, self._next_id, self._trace_id)
-            self._expected[request.correlation_id] = []
-        again_at, heard = self._now(), False
+            self._replies[request.correlation_id] = []
+        resend_at, is_accepted = self._now(), False
         try:
             while (now := self._now()) < deadline:
-                if not heard and now >= again_at:
+                if not is_accepted and now >= resend_at:
                     self._send(request, deadline)
-                    again_at = now + _RESEND_S
+                    resend_at = now + _RESEND_S
                 for event in self._collect(request.correlation_id, deadline - now):
                     if event.key == key + ERROR:
-                        raise RequestRejected(f"{self.tag} refused {key}: {event.value!s}")
+                        raise RequestRejected(f"{self.tag} rejected {key}: {event.value!s}")
                     if event.key in final:
                         return event
-                    heard = True
+                    is_accepted = True
         finally:
             with self._changed:
-                del self._expected[request.correlation_id]
-        if heard:
-            raise ServiceTimeout(f"{self.tag} accepted {key} and is not done within {limit} s")
-        raise self._no_answer(key, limit)
+                del self._replies[request.correlation_id]
+        if is_accepted:
+            raise ServiceTimeout(
+                f"{self.tag} accepted {key}, but did not finish it within {limit} s; use a longer timeout"
+            )
+        raise self._no_reply(key, limit)
 
     def _send(self, request: Event, deadline: float) -> None:
-        # Stamped each time: a service that has started since takes nothing that is older than itself.
+        # Encoded again, with a new timestamp: a service ignores requests that are older than itself.
         while (outcome := self._control.offer(request.encode(self._clock))) != "sent":
-            # A stream that is closed under a client that is not: the media driver went away, and comes back.
+            # Without a closed mailbox, a closed stream means that the media driver is restarting.
             if outcome == "closed" and self._mailbox.closed:
-                raise ClosedError("this client, or its context, is closed")
+                raise ClosedError("this client, or its context, is closed; open a new one")
             if self._now() >= deadline:
                 if outcome == "not_connected":
-                    raise self._nobody()
-                raise ServiceTimeout(f"the control stream did not take {request.key} in time ({outcome})")
-            self._clock.sleep(0.001)
+                    raise self._not_found()
+                raise ServiceTimeout(
+                    f"the control stream did not accept {request.key} in time ({outcome}); try again"
+                )
+            self._clock.sleep(_RETRY_S)
 
     def _collect(self, correlation_id: int, timeout: float) -> list[Event]:
-        """Answers to one request. One waiting thread reads the stream for all that wait."""
+        """Replies to one request. One of the waiting threads reads the stream for all of them."""
         with self._changed:
-            if found := self._expected[correlation_id]:
-                self._expected[correlation_id] = []
-                return found
-            if self._someone_reads:
-                self._changed.wait(min(timeout, _SLICE_S))
+            if replies := self._replies[correlation_id]:
+                self._replies[correlation_id] = []
+                return replies
+            if self._is_polled:
+                self._changed.wait(min(timeout, _POLL_S))
                 return []
-            self._someone_reads = True
+            self._is_polled = True
         try:
-            messages = self._mailbox.take(64, min(timeout, _SLICE_S))
+            messages = self._mailbox.take(_BATCH, min(timeout, _POLL_S))
         finally:
             with self._changed:
-                self._someone_reads = False
+                self._is_polled = False
                 self._changed.notify_all()
         with self._changed:
             for event in _decoded(messages):
-                if event.correlation_id in self._expected:
-                    self._expected[event.correlation_id].append(event)
+                if event.correlation_id in self._replies:
+                    self._replies[event.correlation_id].append(event)
             self._changed.notify_all()
         return []
 
-    def _no_answer(self, key: str, limit: float) -> NoSuchService | ServiceTimeout:
-        """Tells a service that is slow from one that is not there."""
+    def _no_reply(self, key: str, limit: float) -> NoSuchService | ServiceTimeout:
+        """The error for a slow service, or for a missing service; a ping decides."""
         if key != "ping()":
             try:
                 self.ping(timeout=min(_PING_TIMEOUT_S, max(limit, 0.1)))
             except (NoSuchService, ServiceTimeout):
-                return self._nobody()
+                return self._not_found()
             return ServiceTimeout(
-                f"{self.tag} did not answer {key} within {limit} s; it is there, so ask again"
+                f"{self.tag} is running, but did not reply to {key} within {limit} s; try again"
             )
-        return self._nobody()
+        return self._not_found()
 
-    def _nobody(self) -> NoSuchService:
+    def _not_found(self) -> NoSuchService:
         return NoSuchService(
-            f"nobody answers to {self.tag} on this media driver: it does not run, or is busy "
-            "(tensorpool service ls)"
+            f"no service {self.tag} replies on this media driver: it does not run, or is busy; "
+            "tensorpool service ls lists the services"
         )
 
     def close(self) -> None:
+        """Closes the client's streams."""
         self._mailbox.close()
         self._control.close()
 
@@ -257,18 +271,20 @@ class ServiceClient:
 
 
 class AsyncServiceClient:
-    """`ServiceClient` for asyncio: the waiting is done on a thread, the loop stays free.
+    """`ServiceClient` for asyncio: waits on a thread and does not block the event loop.
 
-    Cancelling stops the waiting here; the request itself ends with its timeout.
+    Cancellation ends the wait; the request itself ends with its timeout.
     """
 
     def __init__(self, client: ServiceClient) -> None:
         self._client = client
 
     async def get(self, name: str, *, timeout: float | None = None) -> Value:
+        """As `ServiceClient.get`."""
         return await asyncio.to_thread(self._client.get, name, timeout=timeout)
 
     async def set(self, name: str, value: Value, *, timeout: float | None = None) -> Value:
+        """As `ServiceClient.set`."""
         return await asyncio.to_thread(self._client.set, name, value, timeout=timeout)
 
     async def call(
@@ -280,16 +296,19 @@ class AsyncServiceClient:
         timeout: float | None = None,
         **more: Any,
     ) -> Any:
+        """As `ServiceClient.call`."""
         return await asyncio.to_thread(self._client.call, name, arguments, timeout=timeout, **more)
 
     async def ping(self, *, timeout: float | None = None) -> dict[str, Any]:
+        """As `ServiceClient.ping`."""
         return await asyncio.to_thread(self._client.ping, timeout=timeout)
 
     async def watch(self, name: str | None = None) -> AsyncIterator[Event]:
+        """As `ServiceClient.watch`, without a timeout."""
         mailbox = self._client._open_mailbox()
         try:
             while not mailbox.closed:
-                for event in _decoded(await asyncio.to_thread(mailbox.take, 64, 2 * _SLICE_S)):
+                for event in _decoded(await asyncio.to_thread(mailbox.take, _BATCH, 2 * _POLL_S)):
                     if _concerns(event, name):
                         yield event
         finally:
@@ -303,42 +322,42 @@ def find_services(
     streams: ServiceStreams,
     clock: Clock = SYSTEM_CLOCK,
 ) -> list[dict[str, Any]]:
-    """Everybody who answers a ping within `timeout` seconds, by name and instance."""
+    """The services that reply to a ping within `timeout` seconds, by name and instance."""
     mailbox = _native.Mailbox(conductor, streams.channel, streams.status, ["service:*"])
     control = _native.Publication(conductor, streams.channel, streams.control)
     correlation_id = secrets.randbits(62) | 1
-    question = Event(ALL_SERVICES, "ping()", None, correlation_id).encode(clock)
-    found: dict[str, dict[str, Any]] = {}
+    request = Event(ALL_SERVICES, "ping()", None, correlation_id).encode(clock)
+    services: dict[str, dict[str, Any]] = {}
     try:
         deadline = clock.monotonic_ns() / 1e9 + timeout
-        asked = False
+        is_sent = False
         while (remaining := deadline - clock.monotonic_ns() / 1e9) > 0:
-            if not asked:
-                asked = mailbox.is_connected and control.offer(question) == "sent"
-            for event in _decoded(mailbox.take(64, min(remaining, _SLICE_S))):
+            if not is_sent:
+                is_sent = mailbox.is_connected and control.offer(request) == "sent"
+            for event in _decoded(mailbox.take(_BATCH, min(remaining, _POLL_S))):
                 if event.correlation_id != correlation_id or event.key != f"ping(){RESULT}":
                     continue
-                if (one := _presence(event)) is not None:
-                    found[f"{event.tag} {event.value!s}"] = {"tag": event.tag, **one}
+                if (identity := _identity(event)) is not None:
+                    services[f"{event.tag} {event.value!s}"] = {"tag": event.tag, **identity}
     finally:
         mailbox.close()
         control.close()
-    return sorted(found.values(), key=lambda s: (s["tag"], s["pid"]))
+    return sorted(services.values(), key=lambda service: (service["tag"], service["pid"]))
 
 
-def _presence(event: Event) -> dict[str, Any] | None:
-    """Who answered a ping; None if that cannot be read: it may be anybody's service."""
+def _identity(event: Event) -> dict[str, Any] | None:
+    """The result of a ping; None if it is malformed, as services of other programs may be."""
     try:
-        found = json.loads(str(event.value))
+        identity = json.loads(str(event.value))
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and type(found.get("pid")) is int else None
+    return identity if isinstance(identity, dict) and type(identity.get("pid")) is int else None
 
 
 def watch_all(
     conductor: _native.Conductor, *, streams: ServiceStreams, timeout: float | None = None
 ) -> Generator[Event, None, None]:
-    """Everything on the status stream: the record of what services accepted."""
+    """Yields all events of the status stream: the record of accepted commands."""
     mailbox = _native.Mailbox(conductor, streams.channel, streams.status, [])
     try:
         yield from _events(mailbox, None, timeout)
@@ -349,13 +368,13 @@ def watch_all(
 def _events(mailbox: _native.Mailbox, name: str | None, timeout: float | None) -> Iterator[Event]:
     lost = 0
     while not mailbox.closed:
-        messages = mailbox.take(64, 1e9 if timeout is None else timeout)
+        messages = mailbox.take(_BATCH, 1e9 if timeout is None else timeout)
         if not messages:
             return
-        if (now_lost := mailbox.counters()["overflowed"]) != lost:
-            # A record with a hole in it must say so.
-            yield Event(ALL_SERVICES, LOST, now_lost - lost)
-            lost = now_lost
+        if (total_lost := mailbox.counters()["overflowed"]) != lost:
+            # A record with missing events must say so.
+            yield Event(ALL_SERVICES, LOST, total_lost - lost)
+            lost = total_lost
         yield from (event for event in _decoded(messages) if _concerns(event, name))
 
 
@@ -364,7 +383,7 @@ def _concerns(event: Event, name: str | None) -> bool:
 
 
 def _decoded(messages: list[bytes]) -> Iterator[Event]:
-    """What can be read; the rest is someone else's fault and not ours to stumble over."""
+    """The events of messages. Malformed messages of other programs are skipped."""
     for message in messages:
         try:
             yield Event.decode(message)

@@ -1,4 +1,4 @@
-"""What services and their clients can be told by file and environment: `[service]`."""
+"""Settings of services and their clients: `[service]`."""
 
 from __future__ import annotations
 
@@ -10,24 +10,28 @@ from ..transport.channels import ServiceStreams
 
 @settings("service")
 class ServiceSettings:
-    """The shared streams of all services, and the token for commands that can do harm."""
+    """The two streams that all services share, and the token of dangerous commands."""
 
-    channel: str = setting("The channel of both streams.", default="aeron:ipc")
-    control_stream_id: int = setting("Commands to services.", default=4000, minimum=1, maximum=(1 << 31) - 1)
+    channel: str = setting("Channel of both streams.", default="aeron:ipc")
+    control_stream_id: int = setting(
+        "Stream id of commands to services.", default=4000, minimum=1, maximum=(1 << 31) - 1
+    )
     status_stream_id: int = setting(
-        "What was accepted, and what services say.", default=4001, minimum=1, maximum=(1 << 31) - 1
+        "Stream id of echoes, results and status events.", default=4001, minimum=1, maximum=(1 << 31) - 1
     )
     token: Secret | None = setting(
-        "Commands that can do harm must carry it. Guards against accidents: who can open the media driver's "
-        "directory can read the stream.",
+        "Token that dangerous commands must have. It prevents accidents and is no security boundary: every "
+        "process that can open the media driver's directory can read the stream.",
         default=None,
     )
 
     def check(self) -> Iterator[tuple[str, str]]:
+        """Yields (key, reason) for values that contradict each other."""
         if self.control_stream_id == self.status_stream_id:
-            yield "status_stream_id", "is the control stream too: a service would answer itself"
+            yield "status_stream_id", "is also the control stream; use two stream ids"
         if self.token is not None and not self.token.reveal():
-            yield "token", "is empty, which would protect nothing"
+            yield "token", "is empty; remove it, or set a token that is not empty"
 
     def streams(self) -> ServiceStreams:
+        """The streams of all services."""
         return ServiceStreams(self.channel, self.control_stream_id, self.status_stream_id)

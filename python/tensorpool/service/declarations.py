@@ -1,10 +1,10 @@
-"""How a service is declared: properties and commands as members of a class.
+"""Declarations of a service: properties and commands as members of a class.
 
-class Oven(Service, name="oven"):
+class Heater(Service, name="heater"):
     temperature = Property(20.0, minimum=0.0, maximum=250.0, doc="Degrees Celsius to hold.")
 
     @command
-    def bake(self, minutes: int) -> str:
+    def run(self, minutes: int) -> str:
         "Starts a programme."
 """
 
@@ -24,13 +24,13 @@ from .events import Value, encode_value
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
-_NUMBERS = (int, float)
+_NUMBER_TYPES = (int, float)
 
 
 class Property(Generic[T]):
     """A typed value of a service that clients read, and may set within its limits.
 
-    Assigning to it in the service tells everybody who watches.
+    An assignment in the service publishes the new value on the status stream.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Property(Generic[T]):
 
     def __set_name__(self, owner: type, name: str) -> None:
         if not name.isascii():
-            raise TypeError(f"property {name!r}: its name travels as a key, which is ASCII")
+            raise TypeError(f"property {name!r}: keys of events are ASCII; use an ASCII name")
         self.name = name
 
     @overload
@@ -70,18 +70,17 @@ class Property(Generic[T]):
         return cast(T, instance._values.get(self.name, self.default))
 
     def __set__(self, instance: Any, value: T) -> None:
-        """The service's own assignment: checked like a client's, and told to watchers."""
+        """Assigns in the service: checks the value like a client's, and publishes a change."""
         instance._assign(self, self.check(value))
 
     def check(self, value: Any) -> T:
-        """The value as the property's own type. Raises Rejected with the reason."""
-        wanted = self.type
+        """The value in the property's type. Raises RequestRejected with the reason."""
         if isinstance(self.default, np.ndarray):
             return cast(T, self._check_array(value, self.default))
-        if wanted is float and type(value) in _NUMBERS:
+        if self.type is float and type(value) in _NUMBER_TYPES:
             value = float(value)
-        elif wanted is not type(value):
-            raise RequestRejected(f"{self.name} takes {wanted.__name__}, not {type(value).__name__}")
+        elif self.type is not type(value):
+            raise RequestRejected(f"{self.name} takes {self.type.__name__}, not {type(value).__name__}")
         if self.choices is not None and value not in self.choices:
             raise RequestRejected(
                 f"{self.name} is one of {', '.join(map(repr, self.choices))}, not {value!r}"
@@ -93,7 +92,7 @@ class Property(Generic[T]):
         return cast(T, value)
 
     def _check_array(self, value: Any, like: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """An array of the default's own type; one element may come as a plain number."""
+        """The value as an array of the default's element type. A plain number is an array of one element."""
         array = np.atleast_1d(np.asarray(value))
         if not np.can_cast(array.dtype, like.dtype, "same_kind"):
             raise RequestRejected(f"{self.name} takes elements of {like.dtype}, not {array.dtype}")
@@ -105,15 +104,16 @@ class Property(Generic[T]):
         return array.astype(like.dtype)
 
     def description(self) -> dict[str, Any]:
+        """The entry of the property in the result of `describe()`."""
         limits = {"minimum": self.minimum, "maximum": self.maximum, "choices": self.choices}
         known = {name: _plain(limit) for name, limit in limits.items() if limit is not None}
         return {"type": self.type.__name__, "doc": self.doc, "writable": self.writable, **known}
 
 
 def _plain(value: Any) -> Any:
-    """As JSON can hold it."""
+    """The value in JSON types."""
     if isinstance(value, tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return value if isinstance(value, bool | int | float | str) else repr(value)
 
 
@@ -128,14 +128,15 @@ class Command:
     signature: inspect.Signature
 
     def bind(self, service: Any, arguments: dict[str, Any]) -> inspect.BoundArguments:
-        """The arguments as the method wants them. Raises Rejected with the reason."""
+        """The arguments of the method. Raises RequestRejected if they do not match its signature."""
         try:
             return self.signature.bind(service, **arguments)
         except TypeError as error:
             raise RequestRejected(f"{self.name}(): {error}") from None
 
     def description(self) -> dict[str, Any]:
-        # As they are written: annotations that were postponed are text already.
+        """The entry of the command in the result of `describe()`."""
+        # Postponed annotations are text with quotes.
         parameters = [str(p).replace("'", "") for p in list(self.signature.parameters.values())[1:]]
         return {"parameters": parameters, "doc": self.doc, "needs_token": self.needs_token}
 
@@ -145,12 +146,12 @@ def command(method: F) -> F: ...
 @overload
 def command(*, needs_token: bool) -> Callable[[F], F]: ...
 def command(method: F | None = None, *, needs_token: bool = False) -> F | Callable[[F], F]:
-    """Marks a method as a command. `needs_token`: it can do harm, so it must carry the service's token."""
+    """Marks a method as a command. `needs_token`: the command is dangerous, so a call must have the token."""
 
     def mark(method: F) -> F:
         if "token" in inspect.signature(method).parameters:
             raise TypeError(
-                f"{method.__name__}(): a parameter cannot be called token; that is the service's own"
+                f"{method.__name__}(): the parameter name token is reserved for the service; rename it"
             )
         method.__tensorpool_command__ = Command(  # type: ignore[attr-defined]
             method.__name__, method, inspect.getdoc(method) or "", needs_token, inspect.signature(method)
@@ -161,7 +162,7 @@ def command(method: F | None = None, *, needs_token: bool = False) -> F | Callab
 
 
 def parse_arguments(value: Value) -> dict[str, Any]:
-    """The JSON object that a call carries; nothing is no arguments."""
+    """The arguments of a call, from its JSON object; an empty value has no arguments."""
     if value is None or value == "":
         return {}
     if not isinstance(value, str):

@@ -1,9 +1,7 @@
-"""Events: what travels on the control and status streams, in Python's words.
+"""Events of the control and status streams, and their values as Python and numpy objects (service §5.1).
 
-Values of events: every format of the wire to and from Python and numpy (service §5.1).
-
-A number travels as one element, a one-dimensional array as its elements; what comes back with exactly one
-element is a number again. Shapes are not carried: a tensor is sent as a frame, and named by a `FrameRef`.
+A number is encoded as one element, a one-dimensional array as its elements; exactly one element decodes to a
+number. Events have no shapes: a tensor is published as a frame, and a `FrameRef` names it. Pure.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from ..sbe.service import EventMessage, Format
 
 @dataclass(frozen=True, slots=True)
 class FrameRef:
-    """Names one frame instead of carrying it."""
+    """A reference to one frame."""
 
     stream_id: int
     epoch: int
@@ -30,7 +28,7 @@ class FrameRef:
 
 @dataclass(frozen=True, slots=True)
 class Bits:
-    """Packed bits, handed on as they are."""
+    """Packed bits, passed on unchanged."""
 
     packed: bytes
 
@@ -53,9 +51,22 @@ _DTYPES: dict[Format, np.dtype[Any]] = {
 _FORMATS = {dtype: form for form, dtype in _DTYPES.items()}
 
 
+ALL_SERVICES = "services"
+"""A tag of every service. Only commands that change nothing are accepted on it."""
+
+ERROR = ".error"
+"""Suffix of the key of a rejection; never part of an echo."""
+FAILED = ".failed"
+"""Suffix of the key of a reply after an accepted command has failed."""
+RESULT = ".result"
+"""Suffix of the key of a command's result."""
+LOST = "(lost)"
+"""Key of the event that reports how many events a watching client has missed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """The part of an `EventMessage` that a value fills."""
+    """The fields of an `EventMessage` that represent a value."""
 
     format: Format
     value: bytes = b""
@@ -63,7 +74,7 @@ class Encoded:
 
 
 def encode_value(value: Value | np.generic) -> Encoded:
-    """How a Python or numpy value travels. Raises CodecError for what has no format."""
+    """The encoded form of a Python or numpy value. Raises CodecError for a value without a format."""
     match value:
         case None:
             return Encoded(Format.NOTHING)
@@ -136,7 +147,7 @@ def decode_value(event: EventMessage) -> Value:
         return Bits(raw)
     dtype = _DTYPES[form]
     if len(raw) % dtype.itemsize:
-        raise _unsupported(f"{len(raw)} bytes are no whole number of {form.name}")
+        raise _unsupported(f"{len(raw)} bytes are not a whole number of {form.name} elements")
     array = np.frombuffer(raw, dtype)
     if array.size != 1:
         return array
@@ -145,29 +156,16 @@ def decode_value(event: EventMessage) -> Value:
 
 
 def _decode_ref(event: EventMessage) -> FrameRef:
-    # The frame is named by the fields alone; a value beside them would be a second, rival name.
+    # Only the fields name the frame; a value could contradict them.
     if event.ref_stream_id is None or event.ref_epoch is None or event.ref_seq is None:
-        raise _unsupported("a REF that names no frame")
+        raise _unsupported("a REF without stream, epoch or sequence")
     if event.value:
-        raise _unsupported("a REF with a value beside it")
+        raise _unsupported("a REF must not have a value")
     return FrameRef(event.ref_stream_id, event.ref_epoch, event.ref_seq)
 
 
-ALL_SERVICES = "services"
-"""A tag that every service listens to; only questions that change nothing are answered on it."""
-
-ERROR = ".error"
-"""Ends the key of an answer that refuses; never part of an echo."""
-FAILED = ".failed"
-"""Ends the key of the answer when an accepted command went wrong."""
-RESULT = ".result"
-"""Ends the key of what a command gave back."""
-LOST = "(lost)"
-"""The key by which a watcher tells itself how many events it missed."""
-
-
 def service_tag(name: str, instance: str | None = None) -> str:
-    """`service:<name>` or `service:<name>:<instance>` (service §7)."""
+    """The tag `service:<name>` or `service:<name>:<instance>` (service §7)."""
     for part in (name, instance):
         if part is not None and (not part or not part.isascii() or not part.isprintable() or ":" in part):
             raise ConfigError(f"service name {part!r}: use visible ASCII without ':', as in 'recorder'")
@@ -176,7 +174,7 @@ def service_tag(name: str, instance: str | None = None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event. `correlation_id` 0: nobody asked; the service speaks for itself."""
+    """One event. `correlation_id` 0: the event is not a reply to a request."""
 
     tag: str
     key: str
@@ -186,25 +184,25 @@ class Event:
     timestamp_ns: int = 0
 
     def encode(self, clock: Clock = SYSTEM_CLOCK) -> bytes:
-        """The bytes of it, stamped with the time of day if it has none yet."""
-        part = encode_value(self.value)
-        ref = part.ref
+        """The event as bytes. An event without a timestamp gets the time of day."""
+        encoded = encode_value(self.value)
+        ref = encoded.ref
         return EventMessage(
             timestamp_ns=self.timestamp_ns or clock.wall_ns(),
             correlation_id=self.correlation_id,
-            format=part.format,
+            format=encoded.format,
             ref_stream_id=None if ref is None else ref.stream_id,
             ref_epoch=None if ref is None else ref.epoch,
             ref_seq=None if ref is None else ref.seq,
             trace_id=self.trace_id,
             tag=self.tag,
             key=self.key,
-            value=part.value,
+            value=encoded.value,
         ).encode()
 
     @classmethod
     def decode(cls, message: bytes) -> Event:
-        """Raises CodecError for what is no event."""
+        """The event of a message. Raises CodecError for any other message."""
         event = EventMessage.decode(message)
         if not event.tag or not event.key:
             raise CodecError("an event needs a tag and a key", message_name="EventMessage", field="tag")

@@ -1,9 +1,7 @@
-"""A service: properties and commands behind a tag, and everything it accepted on the status stream.
+"""The base class of services, and the cache of their replies (service §6).
 
-`handle` is pure: an event in, the events to publish out. Reading and writing the streams is the agent's
-part (`agent.py`).
-
-Requests that were answered, so that one that comes again is answered again and not done again.
+`Service.handle` is pure: it takes an event and returns the events to publish. The agent (`agent.py`) reads
+and writes the streams.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ import os
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 
@@ -23,65 +21,72 @@ from ..runtime.config import Secret
 from .declarations import Command, Property, command, parse_arguments
 from .events import ALL_SERVICES, ERROR, FAILED, RESULT, Event, Value, service_tag
 
-_MAX_REQUESTS = 1024
-_MAX_BYTES = 4 << 20
+_MAX_REQUESTS: Final = 1024
+_MAX_BYTES: Final = 4 << 20
+_log = logging.getLogger(__name__)
+
+
+class _HandledRequest(NamedTuple):
+    content: bytes
+    replies: list[Event]
+    size_bytes: int
 
 
 class ReplyCache:
-    """The last requests by their correlation id, bounded in number and in bytes."""
+    """The replies to recent requests by correlation id, so that a repeated request does not run again.
+
+    Bounded in number and in bytes; the oldest requests are removed first.
+    """
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[int, tuple[bytes, list[Event], int]] = OrderedDict()
+        self._handled: OrderedDict[int, _HandledRequest] = OrderedDict()
         self._bytes = 0
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._handled)
 
-    def recall(self, event: Event) -> list[Event] | None:
-        """The answers to this very request; None if it is new. Raises nothing: a stranger under a known id
-        is new too, and is refused by its own answer."""
-        known = self._kept.get(event.correlation_id)
-        if known is None or not event.correlation_id:
+    def get(self, event: Event) -> list[Event] | None:
+        """The replies to this request; None for a new one. Another request with a known id is rejected."""
+        handled = self._handled.get(event.correlation_id)
+        if handled is None or not event.correlation_id:
             return None
-        if known[0] == _content(event):
-            return known[1]
-        why = f"correlation id {event.correlation_id} was used for another request"
-        tag = known[1][0].tag if known[1] else event.tag
-        return [Event(tag, event.key + ERROR, why, event.correlation_id)]
+        if handled.content == _content(event):
+            return handled.replies
+        reason = f"correlation id {event.correlation_id} was used for another request"
+        tag = handled.replies[0].tag if handled.replies else event.tag
+        return [Event(tag, event.key + ERROR, reason, event.correlation_id)]
 
-    def keep(self, event: Event, replies: list[Event]) -> None:
+    def put(self, event: Event, replies: list[Event]) -> None:
+        """Adds a request and its replies. Requests without a correlation id are not cached."""
         if not event.correlation_id:
             return
         content = _content(event)
         size = len(content) + sum(map(_size, replies))
-        self._kept[event.correlation_id] = (content, replies, size)
+        self._handled[event.correlation_id] = _HandledRequest(content, replies, size)
         self._bytes += size
-        while self._kept and (len(self._kept) > _MAX_REQUESTS or self._bytes > _MAX_BYTES):
-            _, (_, _, gone) = self._kept.popitem(last=False)
-            self._bytes -= gone
+        while self._handled and (len(self._handled) > _MAX_REQUESTS or self._bytes > _MAX_BYTES):
+            _, removed = self._handled.popitem(last=False)
+            self._bytes -= removed.size_bytes
 
 
 def _size(reply: Event) -> int:
     try:
         return len(reply.encode())
     except CodecError:
-        # The author's value has no place on the wire; whoever publishes the answer says so.
+        # The service's value cannot be encoded; the agent reports that when it publishes the reply.
         return 0
 
 
 def _content(event: Event) -> bytes:
-    """What makes a request that request: everything but when it was sent."""
+    """The request without its time of sending: a repetition has the same content."""
     return replace(event, timestamp_ns=1).encode()
 
 
-_log = logging.getLogger(__name__)
-
-
 class Service:
-    """Derive from it, declare `Property` members and `@command` methods, and run it on a context.
+    """Base class of services: declare `Property` members and `@command` methods, and run it on a context.
 
     class Counter(Service, name="counter"):
-        step = Property(1, minimum=1, maximum=100, doc="How far one call counts.")
+        step = Property(1, minimum=1, maximum=100, doc="Increment of one call.")
         total = Property(0, writable=False)
 
         @command
@@ -104,7 +109,10 @@ class Service:
             for member_name, member in vars(ancestor).items():
                 if isinstance(member, Property):
                     if hasattr(Service, member_name):
-                        raise TypeError(f"property {member_name!r}: every service has something of that name")
+                        raise TypeError(
+                            f"property {member_name!r}: the base class Service has a member of that name; "
+                            "rename the property"
+                        )
                     cls._properties[member_name] = member
                 elif (declared := getattr(member, "__tensorpool_command__", None)) is not None:
                     cls._commands[member_name] = declared
@@ -118,34 +126,35 @@ class Service:
         self.instance = instance
         self._token = Secret(token) if isinstance(token, str) else token
         if self._token is not None and not self._token.reveal():
-            raise ConfigError("an empty token would protect nothing; give none, or a real one")
+            raise ConfigError("the token is empty; pass None, or a token that is not empty")
         self._values: dict[str, Any] = {}
-        self._answered = ReplyCache()
-        self._told: deque[Event] = deque()
+        self._replies = ReplyCache()
+        self._own_events: deque[Event] = deque()
 
     @property
     def name(self) -> str:
+        """The name of the service, without the instance."""
         return self._name
 
     def use_token(self, token: Secret | None) -> None:
-        """The configured token, unless it was given one of its own."""
+        """Sets the configured token, unless the service was created with a token."""
         self._token = self._token or token
 
     @property
     def tags(self) -> list[str]:
-        """What it listens to: its name, its own instance, and what is asked of all."""
+        """The tags of events for this service: its name, its instance, and the tag of all services."""
         return list(dict.fromkeys([service_tag(self._name), self.tag, ALL_SERVICES]))
 
-    # --- what every service can be asked
+    # --- commands of every service
 
     @command
     def ping(self) -> dict[str, Any]:
-        """Answers with who it is."""
+        """Returns name, instance and process id."""
         return {"name": self._name, "instance": self.instance, "pid": os.getpid()}
 
     @command
     def describe(self) -> dict[str, Any]:
-        """Its properties and commands, with their types, limits and docs."""
+        """Returns the properties and commands with their types, limits and docs."""
         return {
             "properties": {name: p.description() for name, p in self._properties.items()},
             "commands": {name: c.description() for name, c in self._commands.items()},
@@ -154,31 +163,35 @@ class Service:
     # --- events in, events out
 
     def handle(self, event: Event) -> Iterator[Event]:
-        """What to publish for an event from the control stream, each as soon as it is known: the echo of a
-        command before it runs. Never raises: what goes wrong is part of the answer."""
-        before = self._answered.recall(event)
-        if before is not None:
-            yield from before
+        """Yields the events to publish for an event of the control stream, each as soon as it is known: the
+        echo of a command comes before the command runs. Never raises: errors are replies."""
+        cached = self._replies.get(event)
+        if cached is not None:
+            yield from cached
             return
         replies = []
-        for reply in self._answer(event):
+        for reply in self._handle_new(event):
             replies.append(reply)
             yield reply
-        self._answered.keep(event, replies)
-        yield from self.tell()
+        self._replies.put(event, replies)
+        yield from self.take_events()
 
-    def tell(self) -> Iterator[Event]:
-        """Changes that the service made itself since the last look."""
-        while self._told:
-            yield self._told.popleft()
+    def add_event(self, key: str, value: Value) -> None:
+        """Queues an event of the service itself, for the next `take_events`. May be called on any thread."""
+        self._own_events.append(Event(self.tag, key, value))
+
+    def take_events(self) -> Iterator[Event]:
+        """Yields and removes the events that the service itself added since the last call."""
+        while self._own_events:
+            yield self._own_events.popleft()
 
     def _assign(self, declared: Property[Any], value: Any) -> None:
         before = self._values.get(declared.name, declared.default)
         if not _is_same(before, value):
             self._values[declared.name] = value
-            self._told.append(Event(self.tag, declared.name, value))
+            self.add_event(declared.name, value)
 
-    def _answer(self, event: Event) -> Iterator[Event]:
+    def _handle_new(self, event: Event) -> Iterator[Event]:
         try:
             if event.key.endswith("()"):
                 yield from self._call(event)
@@ -187,25 +200,27 @@ class Service:
         except RequestRejected as error:
             yield self._reply(event, event.key + ERROR, str(error))
         except Exception as error:
-            _log.exception("%s: %s went wrong", self.tag, event.key)
+            _log.exception("%s: %s failed", self.tag, event.key)
             yield self._reply(event, event.key + ERROR, f"{type(error).__name__}: {error}")
 
     def _reply(self, event: Event, key: str, value: Value) -> Event:
         if isinstance(value, str):
-            # An error's text may hold anything; what is no text is shown as a question mark.
+            # The text of an error may contain surrogates, which UTF-8 cannot encode: they become "?".
             value = value.encode("utf-8", "replace").decode("utf-8")
         return Event(self.tag, key, value, event.correlation_id, event.trace_id)
 
     def _access(self, event: Event) -> Event:
-        """Reads a property, or sets it; the answer is what it is now."""
+        """Reads or sets a property; the reply is its present value."""
         declared = self._properties.get(event.key)
         if declared is None:
             raise RequestRejected(
-                f"no property {event.key!r}; there are {', '.join(self._properties) or 'none'}"
+                f"no property {event.key!r}; the properties are {', '.join(self._properties) or 'none'}"
             )
         if event.value is not None:
             if event.tag == ALL_SERVICES:
-                raise RequestRejected("properties are set by name, not for all services at once")
+                raise RequestRejected(
+                    "properties cannot be set for all services at once; use a service's name"
+                )
             if not declared.writable:
                 raise RequestRejected(f"{event.key} is read-only")
             value = declared.check(event.value)
@@ -214,8 +229,8 @@ class Service:
             try:
                 self.on_set(event.key, value)
             except Exception:
-                # It was accepted, and the echo must say so.
-                _log.exception("%s: on_set for %s went wrong", self.tag, event.key)
+                # The value was accepted, and the echo must say so.
+                _log.exception("%s: on_set for %s failed", self.tag, event.key)
         return self._reply(event, event.key, declared.__get__(self, type(self)))
 
     def _call(self, event: Event) -> Iterator[Event]:
@@ -223,14 +238,16 @@ class Service:
         declared = self._commands.get(name)
         if declared is None:
             raise RequestRejected(
-                f"no command {event.key!r}; there are {', '.join(f'{n}()' for n in self._commands)}"
+                f"no command {event.key!r}; the commands are {', '.join(f'{n}()' for n in self._commands)}"
             )
         if event.tag == ALL_SERVICES and name not in ("ping", "describe"):
-            raise RequestRejected(f"{event.key} is called by name, not for all services at once")
+            raise RequestRejected(
+                f"{event.key} cannot be called for all services at once; use a service's name"
+            )
         arguments = parse_arguments(event.value)
         self._check_token(declared, arguments.pop("token", None))
         bound = declared.bind(self, arguments)
-        # The echo is the record of what was accepted; the token is not part of it.
+        # The echo is the record of the accepted command; it must not contain the token.
         yield self._reply(event, event.key, json.dumps(arguments))
         try:
             result = json.dumps(declared.method(*bound.args, **bound.kwargs))
@@ -247,22 +264,22 @@ class Service:
             return
         if self._token is None:
             raise RequestRejected(
-                f"{declared.name}() needs a token, and this service has none configured; "
-                "give it one (token in [service] of its configuration) and start it again"
+                f"{declared.name}() needs a token, and this service has no token; set token in [service] of "
+                "its configuration and start it again"
             )
         if not isinstance(given, str) or not self._token.matches(given):
             raise RequestRejected(f"{declared.name}() needs the service's token: TENSORPOOL_TOKEN, or token=")
 
-    # --- for the service's author
+    # --- hooks for subclasses
 
     def before_set(self, name: str, value: Any) -> None:
-        """Called before a client's value is taken; raise Rejected to refuse it."""
+        """Called before a client's value is set; raise RequestRejected to refuse it."""
 
     def on_set(self, name: str, value: Any) -> None:
         """Called after a client has set a property."""
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-        return bool(np.array_equal(one, other))
-    return bool(one == other)
+def _is_same(first: Any, second: Any) -> bool:
+    if isinstance(first, np.ndarray) or isinstance(second, np.ndarray):
+        return bool(np.array_equal(first, second))
+    return bool(first == second)

@@ -1,14 +1,12 @@
-"""Shared memory as its owner sees it: sizes, directories, epochs, and what dead owners left behind."""
+"""Shared memory from its owner's side: payload pools, epoch files, ownership, removal of leftovers."""
 
 from .epoch_files import EpochFiles, create_epoch, remove_leftovers
-from .ownership import EpochMark
-from .sizes import parse_pools, parse_size
+from .ownership import EpochMark, parse_pools
 
 __all__ = [
     "EpochFiles",
     "EpochMark",
     "create_epoch",
     "parse_pools",
-    "parse_size",
     "remove_leftovers",
 ]

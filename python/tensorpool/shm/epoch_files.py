@@ -1,6 +1,6 @@
-"""The files of an epoch, and what dead owners left behind.
+"""Region files of an epoch: paths, creation, superblocks, removal after a dead owner, and filesystem mounts.
 
-Which filesystem a path is on.
+Implements wire §6, §7.1 and §15.21a.
 """
 
 from __future__ import annotations
@@ -9,18 +9,51 @@ import os
 import pwd
 import re
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
+from typing import Final, NamedTuple, Self
 
 from .. import _native
 
-_SUPERBLOCK_BYTES = 64
-HEADER_RING = "header.ring"
+SUPERBLOCK_BYTES: Final = 64
+HEADER_RING: Final = "header.ring"
+
+
+class Superblock(NamedTuple):
+    """The first 64 bytes of a region (wire §7.1)."""
+
+    magic: int
+    layout_version: int
+    epoch: int
+    stream_id: int
+    region_type: int
+    pool_id: int
+    nslots: int
+    slot_bytes: int
+    stride_bytes: int
+    pid: int
+    start_timestamp_ns: int
+    activity_timestamp_ns: int
+
+    @classmethod
+    def decode(cls, content: bytes) -> Self:
+        """The fields of a superblock, unchecked. Raises ValueError for fewer than 64 bytes."""
+        return cls(**_native.read_superblock(content))
+
+
+class PoolFile(NamedTuple):
+    """One payload pool of an epoch and the URI of its region."""
+
+    pool_id: int
+    stride_bytes: int
+    uri: str
 
 
 def user_name() -> str:
-    """The effective user, as it appears in the directory name."""
+    """The effective user's name in the form that directory names use; the uid where it has no name."""
     try:
         name = pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -41,10 +74,18 @@ class EpochFiles:
     epoch: int
     nslots: int
     header_uri: str
-    pools: list[tuple[int, int, str]]
+    pools: list[PoolFile]
+
+    @classmethod
+    def from_native(
+        cls, created: tuple[str | PathLike[str], str, list[tuple[int, int, str]]], epoch: int, nslots: int
+    ) -> Self:
+        """The files that `_native.create_epoch` or `_native.assign_epoch` returned."""
+        directory, header_uri, pools = created
+        return cls(Path(directory), epoch, nslots, header_uri, [PoolFile(*pool) for pool in pools])
 
     def remove(self) -> None:
-        """Removes the regions, and of the directories above them what nobody else uses."""
+        """Removes the regions, and the directories above them that are empty then."""
         with suppress(FileNotFoundError):
             _native.remove_epoch(self.directory)
         stream = self.directory.parent
@@ -54,25 +95,25 @@ class EpochFiles:
 
 
 def create_epoch(
-    *, base: Path, namespace: str, stream_id: int, epoch: int, nslots: int, pools: list[tuple[int, int]]
+    *, base: Path, namespace: str, stream_id: int, epoch: int, nslots: int, pools: Sequence[tuple[int, int]]
 ) -> EpochFiles:
-    """Makes the regions, fully allocated, private to this user. On an error nothing stays."""
-    directory, header_uri, made = _native.create_epoch(
+    """Creates the regions, fully allocated and private to this user. A failure leaves no files."""
+    created = _native.create_epoch(
         base=base,
         user=user_name(),
         namespace=namespace,
         stream_id=stream_id,
         epoch=epoch,
         nslots=nslots,
-        pools=pools,
+        pools=list(pools),
     )
-    return EpochFiles(Path(directory), epoch, nslots, header_uri, made)
+    return EpochFiles.from_native(created, epoch, nslots)
 
 
 def remove_leftovers(stream: Path, *, stale_after_ns: int) -> list[int]:
-    """Removes epochs whose owner is dead: no recent activity *and* no such process.
+    """Removes epochs whose owner is dead: stale activity *and* no such process. Returns their numbers.
 
-    Looks only at directories in the canonical layout. The caller holds the stream's lock.
+    Only directories of the canonical layout are removed. The caller holds the stream's lock.
     """
     removed = []
     with suppress(FileNotFoundError):
@@ -91,18 +132,17 @@ def remove_leftovers(stream: Path, *, stale_after_ns: int) -> list[int]:
 def _is_dead(directory: Path, stale_after_ns: int) -> bool:
     try:
         with open(directory / HEADER_RING, "rb") as file:
-            head = file.read(_SUPERBLOCK_BYTES)
-        superblock = _native.read_superblock(head)
+            superblock = Superblock.decode(file.read(SUPERBLOCK_BYTES))
     except (OSError, ValueError):
-        # Cut off in the making: nobody was ever told of it. Young ones may be in the making now.
+        # Its creation was interrupted, so it was never announced. A young directory may still be in creation.
         return time.time_ns() - directory.stat().st_mtime_ns > stale_after_ns
-    age = time.monotonic_ns() - superblock["activity_timestamp_ns"]
-    # A reboot sets the monotonic clock back: activity from the future is from another boot.
-    return not 0 <= age <= stale_after_ns and not is_alive(superblock["pid"])
+    age = time.monotonic_ns() - superblock.activity_timestamp_ns
+    # A reboot resets the monotonic clock: a timestamp in the future is from another boot.
+    return not 0 <= age <= stale_after_ns and not is_alive(superblock.pid)
 
 
 def is_alive(pid: int) -> bool:
-    """Whether there is such a process. One that has ended and waits for its parent to notice is none."""
+    """Whether the process exists. A zombie does not count."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -110,7 +150,7 @@ def is_alive(pid: int) -> bool:
     except (PermissionError, OverflowError):
         pass
     with suppress(OSError):
-        # The state follows the name, which may itself hold brackets and spaces.
+        # The state follows the process name, which may contain brackets and spaces.
         state = Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()
         return not state or state[0] not in ("Z", "X")
     return True
@@ -126,30 +166,32 @@ class Mount:
 
 
 def mounts(table: str = "/proc/self/mounts") -> list[Mount]:
-    """All mounts; later ones lie over earlier ones."""
+    """All mounts in the kernel's order: a later mount hides an earlier mount at the same point."""
     try:
         lines = Path(table).read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         return []
-    found = []
+    entries = []
     for line in lines:
         _, point, kind, options, *_ = [*line.split(), "", "", "", ""]
-        # Spaces and the like are written as \040.
+        # The kernel writes a space as \040.
         plain = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), point)
-        found.append(Mount(Path(plain), kind, frozenset(options.split(","))))
-    return found
+        entries.append(Mount(Path(plain), kind, frozenset(options.split(","))))
+    return entries
 
 
 def mount_of(path: Path, known: list[Mount] | None = None) -> Mount | None:
     """The mount that `path`, or the nearest directory above it that exists, is on."""
     real = Path(os.path.realpath(path))
     best = None
-    for one in mounts() if known is None else known:
-        if real.is_relative_to(one.point) and (best is None or len(one.point.parts) >= len(best.point.parts)):
-            best = one
+    for mount in mounts() if known is None else known:
+        depth = len(mount.point.parts)
+        if real.is_relative_to(mount.point) and (best is None or depth >= len(best.point.parts)):
+            best = mount
     return best
 
 
 def is_hugetlbfs(path: Path) -> bool:
-    found = mount_of(path)
-    return found is not None and found.kind == "hugetlbfs"
+    """Whether the path is on a mount of hugepages."""
+    mount = mount_of(path)
+    return mount is not None and mount.kind == "hugetlbfs"

@@ -1,9 +1,7 @@
-"""A look at region files: what they say of themselves, which rules they break, who owns them.
+"""Inspection of region files: superblocks, broken rules and owners, as reports for people and as JSON.
 
-For people and their tools. Consumers judge regions natively, against the announce; here there is none, so
-a file is judged against itself, its place in the canonical layout, and its neighbours.
-
-What a look at regions found, for people and as JSON.
+Consumers validate regions natively, against the announce. Without an announce, a file is checked against its
+own superblock, its path in the canonical layout, and the other files of its epoch.
 """
 
 from __future__ import annotations
@@ -22,8 +20,27 @@ from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import TensorPoolError
 from ..sbe import MAGIC, RegionType
-from .epoch_files import HEADER_RING, is_alive, is_hugetlbfs
-from .slots import HEADER_SLOT_BYTES, SUPERBLOCK_BYTES, RingReport, read_ring
+from .epoch_files import HEADER_RING, SUPERBLOCK_BYTES, Superblock, is_alive, is_hugetlbfs
+from .slots import HEADER_SLOT_BYTES, RingReport, read_ring
+
+LAYOUT_VERSION: Final = 1
+# Three announce periods of one second: after that a consumer takes the owner for stale.
+STALE_NS: Final = 3_000_000_000
+_URI_SCHEME: Final = "shm:"
+_MIN_STRIDE: Final = 64
+_NULL_U32: Final = 0xFFFF_FFFF
+_POOL_FILE: Final = re.compile(r"([1-9]\d{0,4})\.pool")
+_STREAM_AND_EPOCH: Final = re.compile(r"tensorpool-[^/]+/[^/]+/(\d+)/(\d+)$")
+# 64-bit fields: JSON readers that use doubles would round them, so they are written as text.
+_WIDE_FIELDS: Final = ("magic", "epoch", "pid", "start_timestamp_ns", "activity_timestamp_ns")
+
+
+class NotARegion(TensorPoolError, ValueError):
+    """The path has no regions to inspect. The message says which paths do."""
+
+    def __init__(self, message: str, *, path: str) -> None:
+        super().__init__(message)
+        self.path = path
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +53,9 @@ class RegionReport:
     owner: str = ""
     group: str = ""
     mode: int = 0
-    superblock: dict[str, int] | None = None
+    superblock: Superblock | None = None
     activity_age_ns: int | None = None
-    """Negative: from a clock that this boot does not know."""
+    """Negative: the timestamp is from another boot."""
     pid_alive: bool | None = None
     ring: RingReport | None = None
     problems: tuple[str, ...] = ()
@@ -46,7 +63,8 @@ class RegionReport:
 
     @property
     def kind(self) -> str:
-        match None if self.superblock is None else self.superblock["region_type"]:
+        """The type of region that the superblock names."""
+        match None if self.superblock is None else self.superblock.region_type:
             case RegionType.HEADER_RING:
                 return "header ring"
             case RegionType.PAYLOAD_POOL:
@@ -56,7 +74,7 @@ class RegionReport:
 
 @dataclass(frozen=True, slots=True)
 class EpochReport:
-    """The regions of one epoch directory, judged together."""
+    """The regions of one epoch directory, and how they fit together."""
 
     directory: Path
     regions: tuple[RegionReport, ...]
@@ -64,59 +82,60 @@ class EpochReport:
     warnings: tuple[str, ...] = ()
 
     def all_problems(self) -> list[str]:
-        """Its own and those of its regions."""
-        return [*self.problems, *_gathered([(one.path.name, one.problems) for one in self.regions])]
+        """The problems of the epoch and of its regions."""
+        return [*self.problems, *_by_file([(region.path.name, region.problems) for region in self.regions])]
 
     def all_warnings(self) -> list[str]:
-        return [*self.warnings, *_gathered([(one.path.name, one.warnings) for one in self.regions])]
+        """The warnings of the epoch and of its regions."""
+        return [*self.warnings, *_by_file([(region.path.name, region.warnings) for region in self.regions])]
 
 
-def _gathered(told: list[tuple[str, tuple[str, ...]]]) -> list[str]:
-    """Each text with the file it is about; what is said of every file is said once."""
-    about: dict[str, list[str]] = {}
-    for name, texts in told:
+def _by_file(texts_by_file: list[tuple[str, tuple[str, ...]]]) -> list[str]:
+    """Each text with its file name; a text that all files share appears once, without a name."""
+    names_by_text: dict[str, list[str]] = {}
+    for name, texts in texts_by_file:
         for text in texts:
-            about.setdefault(text, []).append(name)
-    found = []
-    for text, names in about.items():
-        if len(names) == len(told) > 1:
-            found.append(text)
+            names_by_text.setdefault(text, []).append(name)
+    lines = []
+    for text, names in names_by_text.items():
+        if len(names) == len(texts_by_file) > 1:
+            lines.append(text)
         else:
-            found += [f"{name}: {text}" for name in names]
-    return found
+            lines += [f"{name}: {text}" for name in names]
+    return lines
 
 
 def to_json(report: EpochReport) -> dict[str, Any]:
-    """The report as JSON can hold it: 64-bit numbers are text."""
+    """The report in JSON types; 64-bit numbers are text."""
     return {
         "directory": str(report.directory),
         "valid": not report.all_problems(),
         "problems": list(report.problems),
         "warnings": list(report.warnings),
-        "regions": [_region_json(one) for one in report.regions],
+        "regions": [_region_json(region) for region in report.regions],
     }
 
 
-_WIDE = ("magic", "epoch", "pid", "start_timestamp_ns", "activity_timestamp_ns")
-
-
-def _region_json(one: RegionReport) -> dict[str, Any]:
-    head = one.superblock
-    ring = one.ring
+def _region_json(region: RegionReport) -> dict[str, Any]:
+    ring = region.ring
+    superblock = None
+    if region.superblock is not None:
+        fields = region.superblock._asdict()
+        superblock = {name: str(value) if name in _WIDE_FIELDS else value for name, value in fields.items()}
     return {
-        "path": str(one.path),
-        "kind": one.kind,
-        "size_bytes": one.size_bytes,
-        "expected_bytes": one.expected_bytes,
-        "owner": one.owner,
-        "group": one.group,
-        "mode": f"{one.mode:04o}",
-        "superblock": None if head is None else {k: str(v) if k in _WIDE else v for k, v in head.items()},
-        "activity_age_s": None if one.activity_age_ns is None else one.activity_age_ns / 1e9,
-        "pid_alive": one.pid_alive,
+        "path": str(region.path),
+        "kind": region.kind,
+        "size_bytes": region.size_bytes,
+        "expected_bytes": region.expected_bytes,
+        "owner": region.owner,
+        "group": region.group,
+        "mode": f"{region.mode:04o}",
+        "superblock": superblock,
+        "activity_age_s": None if region.activity_age_ns is None else region.activity_age_ns / 1e9,
+        "pid_alive": region.pid_alive,
         "ring": None if ring is None else _ring_json(ring),
-        "problems": list(one.problems),
-        "warnings": list(one.warnings),
+        "problems": list(region.problems),
+        "warnings": list(region.warnings),
     }
 
 
@@ -142,39 +161,21 @@ def _ring_json(ring: RingReport) -> dict[str, Any]:
     }
 
 
-LAYOUT_VERSION: Final = 1
-# Three announces of one a second: what a consumer takes for the longest silence.
-STALE_NS: Final = 3_000_000_000
-_URI_SCHEME: Final = "shm:"
-_MIN_STRIDE: Final = 64
-_NULL_U32: Final = 0xFFFF_FFFF
-_POOL_FILE: Final = re.compile(r"([1-9]\d{0,4})\.pool")
-_STREAM_AND_EPOCH: Final = re.compile(r"tensorpool-[^/]+/[^/]+/(\d+)/(\d+)$")
-
-
-class NotARegion(TensorPoolError, ValueError):
-    """There is nothing to inspect at that path. Says what would do."""
-
-    def __init__(self, message: str, *, path: str) -> None:
-        super().__init__(message)
-        self.path = path
-
-
 def region_path(text: str) -> tuple[Path, bool]:
-    """The path that a person or an announce names, and whether it has to be on hugepages."""
+    """The path that a path or region URI names, and whether the URI requires hugepages."""
     if not text.startswith(_URI_SCHEME):
         return Path(text), False
     try:
         path, needs_hugepages = _native.parse_region_uri(text)
     except ValueError as error:
-        raise NotARegion(f"{error}; as in shm:file?path=/dev/shm/…/header.ring", path=text) from None
+        raise NotARegion(f"{error}; write shm:file?path=/dev/shm/…/header.ring", path=text) from None
     return Path(path), needs_hugepages
 
 
 def inspect(text: str, *, clock: Clock = SYSTEM_CLOCK) -> list[EpochReport]:
-    """What lies at a path or URI: a region, an epoch directory, or a stream directory with its epochs.
+    """Reports on a path or URI: a region, an epoch directory, or a stream directory with its epochs.
 
-    Raises NotARegion where there is nothing to look at. What is broken is in the reports.
+    Raises NotARegion where the path has no regions. Broken rules are in the reports.
     """
     path, needs_hugepages = region_path(text)
     try:
@@ -184,13 +185,13 @@ def inspect(text: str, *, clock: Clock = SYSTEM_CLOCK) -> list[EpochReport]:
     if not is_directory:
         region = inspect_region(path, clock=clock)
         if needs_hugepages and not is_hugetlbfs(path):
-            wrong = "the URI requires hugepages, and the file is not on hugetlbfs"
-            region = replace(region, problems=(*region.problems, wrong))
+            problem = "the URI requires hugepages, and the file is not on hugetlbfs"
+            region = replace(region, problems=(*region.problems, problem))
         return [EpochReport(path.parent, (region,))]
     if _region_files(path):
         return [inspect_epoch(path, clock=clock)]
     epochs = sorted(
-        (one for one in _entries(path) if one.name.isdecimal() and _region_files(one)), key=_epoch
+        (entry for entry in _entries(path) if entry.name.isdecimal() and _region_files(entry)), key=_epoch
     )
     if not epochs:
         raise NotARegion(
@@ -198,66 +199,72 @@ def inspect(text: str, *, clock: Clock = SYSTEM_CLOCK) -> list[EpochReport]:
             "/dev/shm/tensorpool-<user>/<namespace>/<stream>",
             path=str(path),
         )
-    reports = [inspect_epoch(one, clock=clock) for one in epochs]
-    older = "superseded by a later epoch; its owner removes it after a grace"
-    return [*(replace(one, warnings=(*one.warnings, older)) for one in reports[:-1]), reports[-1]]
+    *older, newest = (inspect_epoch(epoch, clock=clock) for epoch in epochs)
+    warning = "superseded by a later epoch; its owner removes it after a grace"
+    return [*(replace(report, warnings=(*report.warnings, warning)) for report in older), newest]
 
 
 def inspect_epoch(directory: Path, *, clock: Clock = SYSTEM_CLOCK) -> EpochReport:
-    """All regions of one epoch directory, and whether they fit together."""
+    """Reports on all regions of one epoch directory, and whether they fit together."""
     files = _region_files(directory)
-    heads = {path: read_superblock(path) for path in files}
+    superblocks = {path: read_superblock(path) for path in files}
     strides = {
-        head["pool_id"]: head["stride_bytes"]
-        for head in heads.values()
-        if head is not None and head["region_type"] == RegionType.PAYLOAD_POOL
+        superblock.pool_id: superblock.stride_bytes
+        for superblock in superblocks.values()
+        if superblock is not None and superblock.region_type == RegionType.PAYLOAD_POOL
     }
     regions = tuple(inspect_region(path, clock=clock, strides=strides) for path in files)
     problems = list(_disagreements(regions))
-    if directory / HEADER_RING not in heads:
-        problems.insert(0, f"there is no {HEADER_RING}")
-    if not any(one.kind == "payload pool" for one in regions):
-        problems.append("there is no payload pool")
-    strangers = sorted(one.name for one in _entries(directory) if one not in heads)
-    warnings = [f"{', '.join(strangers)}: not part of the layout"] if strangers else []
+    if directory / HEADER_RING not in superblocks:
+        problems.insert(0, f"{HEADER_RING} is missing")
+    if not any(region.kind == "payload pool" for region in regions):
+        problems.append("no payload pool")
+    others = sorted(entry.name for entry in _entries(directory) if entry not in superblocks)
+    warnings = [f"{', '.join(others)}: not part of the layout"] if others else []
     return EpochReport(directory, regions, tuple(problems), tuple(warnings))
 
 
 def inspect_region(
     path: Path, *, clock: Clock = SYSTEM_CLOCK, strides: dict[int, int] | None = None
 ) -> RegionReport:
-    """One file. `strides` are those of the epoch's pools; without them slots are not judged by their pool."""
+    """Reports on one file. `strides` are those of the epoch's pools; without them slots are not checked
+    against their pool.
+    """
     try:
-        # A FIFO must not hold us, and a link is refused by every consumer too.
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = _open(path)
     except OSError as error:
-        what = (
+        problem = (
             "a symbolic link, which consumers refuse"
             if path.is_symlink()
             else f"cannot be read: {error.strerror}"
         )
-        return RegionReport(path, problems=(what,))
+        return RegionReport(path, problems=(problem,))
     try:
         return _RegionCheck(path, fd, os.fstat(fd), clock).report(strides)
     finally:
         os.close(fd)
 
 
-def read_superblock(path: Path) -> dict[str, int] | None:
-    """The superblock, or None where there is none to read."""
+def read_superblock(path: Path) -> Superblock | None:
+    """The superblock of a region file; None where it cannot be read."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = _open(path)
         try:
-            return _native.read_superblock(os.pread(fd, SUPERBLOCK_BYTES, 0))
+            return Superblock.decode(os.pread(fd, SUPERBLOCK_BYTES, 0))
         finally:
             os.close(fd)
     except (OSError, ValueError):
         return None
 
 
+def _open(path: Path) -> int:
+    # Opening a FIFO must not block. Consumers refuse a symbolic link, so inspection does too.
+    return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
 @dataclass
 class _RegionCheck:
-    """One file while it is being looked at."""
+    """The check of one open region file; collects problems and warnings."""
 
     path: Path
     fd: int
@@ -267,8 +274,9 @@ class _RegionCheck:
     warnings: list[str] = field(default_factory=list)
 
     def report(self, strides: dict[int, int] | None) -> RegionReport:
+        """Runs all checks."""
         status = self.status
-        made = RegionReport(
+        report = RegionReport(
             self.path,
             size_bytes=status.st_size,
             owner=user_of(status.st_uid),
@@ -276,25 +284,25 @@ class _RegionCheck:
             mode=stat.S_IMODE(status.st_mode),
         )
         if not stat.S_ISREG(status.st_mode):
-            return replace(made, problems=("not a regular file",))
+            return replace(report, problems=("not a regular file",))
         if status.st_mode & stat.S_IWOTH:
-            self.warnings.append("everybody may write to it")
+            self.warnings.append("writable by all users; remove the permission with chmod o-w")
         if status.st_size < SUPERBLOCK_BYTES:
-            short = f"{status.st_size} bytes are too few for a superblock of {SUPERBLOCK_BYTES}"
-            return replace(made, problems=(short,), warnings=tuple(self.warnings))
-        head = _native.read_superblock(os.pread(self.fd, SUPERBLOCK_BYTES, 0))
-        if head["magic"] != MAGIC:
-            wrong = f"magic is {head['magic']:#018x}, a region has {MAGIC:#018x}"
-            return replace(made, problems=(wrong,), warnings=tuple(self.warnings))
-        expected = self.judge_fields(head)
-        self.judge_place(head)
-        age, alive = self.judge_owner(head)
+            problem = f"{status.st_size} bytes are too few for a superblock of {SUPERBLOCK_BYTES}"
+            return replace(report, problems=(problem,), warnings=tuple(self.warnings))
+        superblock = Superblock.decode(os.pread(self.fd, SUPERBLOCK_BYTES, 0))
+        if superblock.magic != MAGIC:
+            problem = f"magic is {superblock.magic:#018x}, a region has {MAGIC:#018x}"
+            return replace(report, problems=(problem,), warnings=tuple(self.warnings))
+        expected = self.check_fields(superblock)
+        self.check_path(superblock)
+        age, alive = self.check_owner(superblock)
         ring = None
-        if expected is not None and head["region_type"] == RegionType.HEADER_RING:
-            ring = self.judge_ring(head, strides)
+        if expected is not None and superblock.region_type == RegionType.HEADER_RING:
+            ring = self.check_ring(superblock, strides)
         return replace(
-            made,
-            superblock=head,
+            report,
+            superblock=superblock,
             expected_bytes=expected,
             activity_age_ns=age,
             pid_alive=alive,
@@ -303,33 +311,31 @@ class _RegionCheck:
             warnings=tuple(self.warnings),
         )
 
-    def judge_fields(self, head: dict[str, int]) -> int | None:
-        """The bytes that the file should have; None where the superblock does not say."""
-        if head["layout_version"] != LAYOUT_VERSION:
-            self.problems.append(
-                f"layout version {head['layout_version']}; this version reads {LAYOUT_VERSION}"
-            )
-        nslots, stride = head["nslots"], head["stride_bytes"]
+    def check_fields(self, head: Superblock) -> int | None:
+        """The file size that the superblock needs; None for an unknown region type."""
+        if head.layout_version != LAYOUT_VERSION:
+            self.problems.append(f"layout version {head.layout_version}; this version reads {LAYOUT_VERSION}")
+        nslots, stride = head.nslots, head.stride_bytes
         if nslots == 0 or nslots & (nslots - 1):
             self.problems.append(f"{nslots} slots is not a power of two")
-        match head["region_type"]:
+        match head.region_type:
             case RegionType.HEADER_RING:
-                if head["pool_id"] != 0:
-                    self.problems.append(f"a header ring of pool {head['pool_id']}; it has to be 0")
-                if head["slot_bytes"] != HEADER_SLOT_BYTES:
+                if head.pool_id != 0:
+                    self.problems.append(f"a header ring of pool {head.pool_id}; it has to be 0")
+                if head.slot_bytes != HEADER_SLOT_BYTES:
                     self.problems.append(
-                        f"slots of {head['slot_bytes']} bytes; a header ring has {HEADER_SLOT_BYTES}"
+                        f"slots of {head.slot_bytes} bytes; a header ring has {HEADER_SLOT_BYTES}"
                     )
                 if stride not in (0, HEADER_SLOT_BYTES, _NULL_U32):
                     self.problems.append(f"a header ring has no stride; this one says {stride}")
                 stride = HEADER_SLOT_BYTES
             case RegionType.PAYLOAD_POOL:
-                if head["pool_id"] == 0:
+                if head.pool_id == 0:
                     self.problems.append("pool id 0 is the header ring's")
                 if stride < _MIN_STRIDE or stride & (stride - 1):
                     self.problems.append(f"stride {stride} is not a power of two of at least {_MIN_STRIDE}")
-                if head["slot_bytes"] not in (0, stride, _NULL_U32):
-                    self.problems.append(f"slots of {head['slot_bytes']} bytes at a stride of {stride}")
+                if head.slot_bytes not in (0, stride, _NULL_U32):
+                    self.problems.append(f"slots of {head.slot_bytes} bytes at a stride of {stride}")
             case other:
                 self.problems.append(
                     f"region type {other} is neither a header ring (1) nor a payload pool (2)"
@@ -342,58 +348,66 @@ class _RegionCheck:
             self.warnings.append(f"{self.status.st_size - expected:,} bytes more than the superblock needs")
         return expected
 
-    def judge_place(self, head: dict[str, int]) -> None:
-        """The canonical path says stream, epoch and pool too (wire §15.21a.3)."""
+    def check_path(self, head: Superblock) -> None:
+        """Compares stream, epoch and pool with the canonical path (wire §15.21a.3)."""
         pool = 0 if self.path.name == HEADER_RING else _pool_of(self.path.name)
-        if pool is not None and pool != head["pool_id"]:
-            self.problems.append(f"pool {head['pool_id']} in a file called {self.path.name}")
-        found = _STREAM_AND_EPOCH.search(str(self.path.absolute().parent))
-        if found is None:
+        if pool is not None and pool != head.pool_id:
+            self.problems.append(f"pool {head.pool_id} in a file called {self.path.name}")
+        match = _STREAM_AND_EPOCH.search(str(self.path.absolute().parent))
+        if match is None:
             self.warnings.append(
                 "not in the canonical layout <base>/tensorpool-<user>/<namespace>/<stream>/<epoch>"
             )
             return
-        for name, told, place in (("stream_id", "stream", found[1]), ("epoch", "epoch", found[2])):
-            if head[name] != int(place):
-                self.problems.append(f"{told} {head[name]} in the directory of {told} {place}")
+        for name, value, in_path in (
+            ("stream", head.stream_id, match[1]),
+            ("epoch", head.epoch, match[2]),
+        ):
+            if value != int(in_path):
+                self.problems.append(f"{name} {value} in the directory of {name} {in_path}")
 
-    def judge_owner(self, head: dict[str, int]) -> tuple[int, bool]:
-        age = self.clock.monotonic_ns() - head["activity_timestamp_ns"]
-        alive = is_alive(head["pid"])
+    def check_owner(self, head: Superblock) -> tuple[int, bool]:
+        """Age of the activity timestamp, and whether the owner process exists."""
+        age = self.clock.monotonic_ns() - head.activity_timestamp_ns
+        alive = is_alive(head.pid)
         if age < 0:
             self.warnings.append("its last activity is from another boot, or another machine's clock")
         if not 0 <= age <= STALE_NS and not alive:
             self.warnings.append(
-                f"left behind by process {head['pid']}, which is dead; the stream's next owner removes it"
+                f"left behind by process {head.pid}, which is dead; the stream's next owner removes it"
             )
         elif age > STALE_NS:
             self.warnings.append(
-                f"process {head['pid']} is there, and gave no sign of life for {age / 1e9:.1f} s"
+                f"process {head.pid} is alive, but its activity timestamp is {age / 1e9:.1f} s old"
             )
         return age, alive
 
-    def judge_ring(self, head: dict[str, int], strides: dict[int, int] | None) -> RingReport:
-        # No more slots than the file has room for, whatever the superblock says.
+    def check_ring(self, head: Superblock, strides: dict[int, int] | None) -> RingReport:
+        """Reports on the slots of a header ring."""
+        # Never more slots than the file has room for: the superblock may be wrong.
         room = max(0, self.status.st_size - SUPERBLOCK_BYTES) // HEADER_SLOT_BYTES
-        ring = read_ring(self.fd, min(head["nslots"], room), strides)
-        self.problems += [f"slot {one.index}: {text}" for one in ring.slots for text in one.problems]
+        ring = read_ring(self.fd, min(head.nslots, room), strides)
+        self.problems += [f"slot {slot.index}: {text}" for slot in ring.slots for text in slot.problems]
         return ring
 
 
 def _disagreements(regions: Iterable[RegionReport]) -> Iterable[str]:
-    heads = [one.superblock for one in regions if one.superblock is not None]
-    for name, words in (
-        ("epoch", "epochs"), ("stream_id", "streams"), ("nslots", "numbers of slots"), ("pid", "owners"),
-    ):  # fmt: skip
-        values = sorted({head[name] for head in heads})
+    superblocks = [region.superblock for region in regions if region.superblock is not None]
+    for plural, values in (
+        ("epochs", {superblock.epoch for superblock in superblocks}),
+        ("streams", {superblock.stream_id for superblock in superblocks}),
+        ("numbers of slots", {superblock.nslots for superblock in superblocks}),
+        ("owners", {superblock.pid for superblock in superblocks}),
+    ):
         if len(values) > 1:
-            yield f"the regions name different {words}: {', '.join(map(str, values))}"
+            yield f"the regions name different {plural}: {', '.join(map(str, sorted(values)))}"
 
 
 def _region_files(directory: Path) -> list[Path]:
     """The header ring first, then the pools by number."""
-    named = [one for one in _entries(directory) if one.name == HEADER_RING or _pool_of(one.name) is not None]
-    return sorted(named, key=lambda one: _pool_of(one.name) or 0)
+    entries = _entries(directory)
+    files = [path for path in entries if path.name == HEADER_RING or _pool_of(path.name) is not None]
+    return sorted(files, key=lambda path: _pool_of(path.name) or 0)
 
 
 def _entries(directory: Path) -> list[Path]:
@@ -404,8 +418,8 @@ def _entries(directory: Path) -> list[Path]:
 
 
 def _pool_of(name: str) -> int | None:
-    found = _POOL_FILE.fullmatch(name)
-    return None if found is None else int(found[1])
+    match = _POOL_FILE.fullmatch(name)
+    return None if match is None else int(match[1])
 
 
 def _epoch(directory: Path) -> int:
@@ -413,6 +427,7 @@ def _epoch(directory: Path) -> int:
 
 
 def user_of(uid: int) -> str:
+    """The name of a user; the number where it has none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -420,6 +435,7 @@ def user_of(uid: int) -> str:
 
 
 def group_of(gid: int) -> str:
+    """The name of a group; the number where it has none."""
     try:
         return grp.getgrgid(gid).gr_name
     except KeyError:

@@ -1,10 +1,8 @@
-"""Epochs only grow: across restarts, wiped directories and clocks that were set back.
+"""Ownership of a stream's regions: its lock, its epoch mark, and the payload pools it asks for.
 
-One owner a stream, whoever it is: a stand-alone producer or the SHM driver.
-
-Whoever has files of a stream holds the stream's lock, and takes epochs from the stream's mark. Both lie
-outside shared memory, in the same place for both kinds of owner: so the two exclude each other, and epochs
-grow from one to the other.
+A stream has one owner at a time: a standalone producer or the SHM driver. The owner holds the stream's lock
+and takes epochs from the stream's mark. Both files are in the state directory, at one path for both kinds
+of owner. So the two kinds exclude each other, and epochs grow from one owner to the next (wire §15.2).
 """
 
 from __future__ import annotations
@@ -12,23 +10,61 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from .. import _native
-from ..errors import LockHeld, StreamBusy
+from ..durable import replace_file
+from ..errors import ConfigError, LockHeld, StreamBusy
 from ..state_dir import state_dir
+from ..units import parse_size
+
+DEFAULT_POOLS: Final[tuple[str, ...]] = ("64KiB", "1MiB", "4MiB")
+_MIN_STRIDE: Final = 64
+_MAX_STRIDE: Final = 1 << 31
+
+
+class PoolSpec(NamedTuple):
+    """Id and slot size of one payload pool."""
+
+    pool_id: int
+    stride_bytes: int
+
+
+def parse_pools(sizes: Sequence[str | int] | str | int | None) -> list[PoolSpec]:
+    """One pool per distinct size, smallest first, with ids from 1. None gives the default pools."""
+    if isinstance(sizes, str | int):
+        sizes = [sizes]
+    strides = sorted({_parse_stride(size) for size in (sizes if sizes is not None else DEFAULT_POOLS)})
+    if not strides:
+        raise ConfigError("pools is empty; a stream needs at least one, as in pools=['1MiB']")
+    return [PoolSpec(pool_id, stride) for pool_id, stride in enumerate(strides, start=1)]
+
+
+def _parse_stride(size: str | int) -> int:
+    stride = parse_size(size)
+    if _MIN_STRIDE <= stride <= _MAX_STRIDE and stride & (stride - 1) == 0:
+        return stride
+    fit = min(_MAX_STRIDE, max(_MIN_STRIDE, 1 << max(0, stride - 1).bit_length()))
+    raise ConfigError(
+        f"pool size {size!r} must be a power of two from 64 bytes on; the next that fits is {fit}"
+    )
 
 
 class EpochMark:
-    """The highest epoch given out so far, in a small file that is replaced atomically."""
+    """The highest epoch assigned so far, in a small file that is replaced atomically.
+
+    Epochs grow across restarts, wiped directories and clocks that were set back.
+    """
 
     def __init__(self, path: Path, *, wall_clock_ns: Callable[[], int] = time.time_ns) -> None:
         self._path = path
         self._wall_clock_ns = wall_clock_ns
 
     def last(self) -> int:
+        """The last assigned epoch; 0 where the file is missing or not a number."""
         with suppress(FileNotFoundError, ValueError):
             return int(self._path.read_text("ascii"))
         return 0
@@ -36,40 +72,35 @@ class EpochMark:
     def next(self) -> int:
         """A new epoch, on disk before it is returned."""
         epoch = max(self.last() + 1, self._wall_clock_ns())
-        fresh = self._path.with_suffix(f".{os.getpid()}")
-        with open(fresh, "w", encoding="ascii") as file:
-            file.write(str(epoch))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(fresh, self._path)
+        replace_file(self._path, str(epoch).encode())
         return epoch
 
 
 def base_digest(base: Path) -> str:
-    """Stands for a base directory in the name of a state directory."""
+    """A short digest of a base directory, used in the names of state directories."""
     return hashlib.sha256(str(base.resolve()).encode()).hexdigest()[:16]
 
 
 def stream_state(base: Path, namespace: str) -> Path:
-    """Where marks and locks of a namespace live. Each base directory has streams of its own."""
+    """The directory of a namespace's marks and locks. Each base directory has streams of its own."""
     return state_dir("streams", base_digest(base), namespace)
 
 
 def epoch_mark(state: Path, stream_id: int) -> EpochMark:
-    """The mark that a stream's epochs grow from."""
+    """The epoch mark of one stream."""
     return EpochMark(state / f"{stream_id}.epoch")
 
 
 def lock_stream(
     state: Path, namespace: str, stream_id: int, *, holder: str | None = None
 ) -> _native.FileLock:
-    """Makes this process the stream's owner. Raises StreamBusy if there is another."""
+    """Makes this process the stream's owner. Raises StreamBusy if another process owns it."""
     path = state / f"{stream_id}.lock"
     try:
         return _native.FileLock(path, holder or f"process {os.getpid()}")
     except LockHeld as error:
         message = (
             f"stream {stream_id} in namespace {namespace!r} has a producer already ({error.holder}); "
-            "close that one, or choose another stream id or namespace"
+            "close that producer, or choose another stream id or namespace"
         )
         raise StreamBusy(message, stream_id=stream_id, holder=error.holder) from None

@@ -1,6 +1,6 @@
-"""The slots of a header ring as they lie in its file (wire §8), for people who look at one.
+"""Reports on the slots of a header ring file, for inspection tools (wire §8).
 
-Reads, never maps: a file that is cut short meanwhile ends a read, where it would kill a mapping's owner.
+Reads the file and never maps it: truncation of a mapped file would kill this process, a read just ends early.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Final, Literal
 
 from ..errors import CodecError
 from ..sbe import Dtype, MajorOrder, SlotHeader, TensorHeader
+from .epoch_files import SUPERBLOCK_BYTES
 
-SUPERBLOCK_BYTES: Final = 64
 HEADER_SLOT_BYTES: Final = 256
 _TENSOR_HEADER_BYTES: Final = 192
 _MAX_DIMS: Final = 8
-_WORD_BYTES: Final = 8
-# Slots read at once: a large ring is not one system call a slot.
-_BATCH: Final = 4096
-# Looks at a slot that changes under the look.
-_TRIES: Final = 3
+_COMMIT_WORD_BYTES: Final = 8
+# Slots read by one system call.
+_SLOTS_PER_READ: Final = 4096
+# Reads of a slot that changes while it is read.
+_MAX_READS: Final = 3
 
 _ITEM_BYTES: Final = {
     Dtype.UINT8: 1, Dtype.INT8: 1, Dtype.BOOLEAN: 1, Dtype.BYTES: 1, Dtype.BIT: 1,
@@ -36,7 +36,7 @@ SlotState = Literal["empty", "committed", "in_progress"]
 
 @dataclass(frozen=True, slots=True)
 class SlotReport:
-    """One slot. What its tensor header says is there only where it could be read."""
+    """The content of one slot. Fields of the tensor header are None where it could not be decoded."""
 
     index: int
     state: SlotState
@@ -51,39 +51,40 @@ class SlotReport:
 
 @dataclass(frozen=True, slots=True)
 class RingReport:
-    """All slots of a header ring, and what follows from them."""
+    """All slots of a header ring."""
 
     slots: tuple[SlotReport, ...] = field(default=())
 
     @property
     def newest_seq(self) -> int | None:
-        """The highest sequence that is committed."""
-        return max(
-            (one.seq for one in self.slots if one.state == "committed" and one.seq is not None), default=None
-        )
+        """The highest committed sequence."""
+        committed = (slot.seq for slot in self.slots if slot.state == "committed" and slot.seq is not None)
+        return max(committed, default=None)
 
     def count(self, state: SlotState) -> int:
-        return sum(one.state == state for one in self.slots)
+        """The number of slots in this state."""
+        return sum(slot.state == state for slot in self.slots)
 
     def newest(self, limit: int) -> list[SlotReport]:
         """The slots that were written last, newest first."""
-        written = [one for one in self.slots if one.state != "empty"]
-        return sorted(written, key=lambda one: one.seq or 0, reverse=True)[:limit]
+        written = [slot for slot in self.slots if slot.state != "empty"]
+        return sorted(written, key=lambda slot: slot.seq or 0, reverse=True)[:limit]
 
 
 def read_ring(fd: int, nslots: int, strides: Mapping[int, int] | None) -> RingReport:
-    """The slots of the ring behind `fd`. `strides` has the stride of each pool, None where they are unknown.
+    """Reports on the slots of the ring behind `fd`. `strides` maps pool ids to strides; None: unknown.
 
-    A slot that does not hold still while it is read counts as in progress, as it does for a consumer.
+    A slot that changes while it is read counts as in progress, as it does for a consumer.
     """
-    found: list[SlotReport] = []
-    for first in range(0, nslots, _BATCH):
-        many = min(_BATCH, nslots - first)
-        content = os.pread(fd, many * HEADER_SLOT_BYTES, _offset(first))
-        for at in range(len(content) // HEADER_SLOT_BYTES):
-            slot = content[at * HEADER_SLOT_BYTES : (at + 1) * HEADER_SLOT_BYTES]
-            found.append(check_slot(first + at, _stable_slot(fd, first + at, slot), nslots, strides))
-    return RingReport(tuple(found))
+    reports: list[SlotReport] = []
+    for first in range(0, nslots, _SLOTS_PER_READ):
+        count = min(_SLOTS_PER_READ, nslots - first)
+        content = os.pread(fd, count * HEADER_SLOT_BYTES, _offset(first))
+        for position in range(len(content) // HEADER_SLOT_BYTES):
+            slot = content[position * HEADER_SLOT_BYTES : (position + 1) * HEADER_SLOT_BYTES]
+            index = first + position
+            reports.append(check_slot(index, _stable_slot(fd, index, slot), nslots, strides))
+    return RingReport(tuple(reports))
 
 
 def _offset(index: int) -> int:
@@ -91,25 +92,25 @@ def _offset(index: int) -> int:
 
 
 def _stable_slot(fd: int, index: int, content: bytes) -> bytes:
-    """The slot with the same commit word before and after it was read; or else marked as in progress."""
-    for _ in range(_TRIES):
-        word = os.pread(fd, _WORD_BYTES, _offset(index))
-        if word == content[:_WORD_BYTES]:
+    """The slot with the same commit word before and after the read; otherwise marked as in progress."""
+    for _ in range(_MAX_READS):
+        commit_word = os.pread(fd, _COMMIT_WORD_BYTES, _offset(index))
+        if commit_word == content[:_COMMIT_WORD_BYTES]:
             return content
         content = os.pread(fd, HEADER_SLOT_BYTES, _offset(index))
     return bytes([content[0] & 0xFE]) + content[1:]
 
 
 def check_slot(index: int, content: bytes, nslots: int, strides: Mapping[int, int] | None) -> SlotReport:
-    """What the 256 bytes of one slot say, and which rules they break."""
+    """The report on the 256 bytes of one slot, with the rules they break."""
     if not any(content):
         return SlotReport(index, "empty")
-    word = int.from_bytes(content[:_WORD_BYTES], "little")
-    seq = word >> 1
+    commit_word = int.from_bytes(content[:_COMMIT_WORD_BYTES], "little")
+    seq = commit_word >> 1
     problems: list[str] = []
     if seq % nslots != index:
         problems.append(f"holds sequence {seq}, which belongs into slot {seq % nslots}")
-    if not word & 1:
+    if not commit_word & 1:
         return SlotReport(index, "in_progress", seq, problems=tuple(problems))
     try:
         slot = SlotHeader.decode(content)
@@ -124,15 +125,15 @@ def check_slot(index: int, content: bytes, nslots: int, strides: Mapping[int, in
             problems.append(f"there is no pool {slot.pool_id}")
         elif slot.values_len_bytes > strides[slot.pool_id]:
             problems.append(f"{slot.values_len_bytes} bytes do not fit the stride {strides[slot.pool_id]}")
-    shape, dtype, wrong = _tensor(slot)
+    shape, dtype, tensor_problems = _check_tensor(slot)
     return SlotReport(
         index, "committed", seq, shape, dtype, slot.values_len_bytes, slot.pool_id, slot.timestamp_ns,
-        (*problems, *wrong),
+        (*problems, *tensor_problems),
     )  # fmt: skip
 
 
-def _tensor(slot: SlotHeader) -> tuple[tuple[int, ...] | None, str | None, list[str]]:
-    """Shape, element type, and what is wrong with the tensor header."""
+def _check_tensor(slot: SlotHeader) -> tuple[tuple[int, ...] | None, str | None, list[str]]:
+    """Shape, element type and problems of the tensor header."""
     if len(slot.header_bytes) != _TENSOR_HEADER_BYTES:
         return (
             None,
@@ -143,8 +144,8 @@ def _tensor(slot: SlotHeader) -> tuple[tuple[int, ...] | None, str | None, list[
         tensor = TensorHeader.decode(slot.header_bytes)
     except CodecError as error:
         return None, None, [f"the tensor header is unreadable: {error}"]
-    item = _ITEM_BYTES.get(tensor.dtype)
-    if item is None:
+    item_bytes = _ITEM_BYTES.get(tensor.dtype)
+    if item_bytes is None:
         return None, None, ["the element type is unknown"]
     dtype = tensor.dtype.name.lower()
     if not 1 <= tensor.ndims <= _MAX_DIMS:
@@ -155,15 +156,15 @@ def _tensor(slot: SlotHeader) -> tuple[tuple[int, ...] | None, str | None, list[
         problems.append("the major order is unknown")
     if min(shape) < 0:
         problems.append("a dimension is negative")
-    elif (extent := _extent(shape, tensor.strides[: tensor.ndims], item)) > slot.values_len_bytes:
+    elif (extent := _extent(shape, tensor.strides[: tensor.ndims], item_bytes)) > slot.values_len_bytes:
         problems.append(f"the tensor spans {extent} bytes of a payload of {slot.values_len_bytes}")
     return shape, dtype, problems
 
 
-def _extent(shape: tuple[int, ...], strides: tuple[int, ...], item: int) -> int:
-    """The bytes from the first element to the end of the last; strides of 0 mean contiguous."""
+def _extent(shape: tuple[int, ...], strides: tuple[int, ...], item_bytes: int) -> int:
+    """The bytes from the first element to the end of the last. Strides of 0 mean contiguous."""
     if 0 in shape:
         return 0
     if not any(strides):
-        return math.prod(shape) * item
-    return sum((dim - 1) * stride for dim, stride in zip(shape, strides, strict=True)) + item
+        return math.prod(shape) * item_bytes
+    return sum((dim - 1) * stride for dim, stride in zip(shape, strides, strict=True)) + item_bytes

@@ -1,6 +1,6 @@
-"""TensorPool in Spark: the source and sink `tensorpool`, and `tensors`, what to do with its rows.
+"""TensorPool in Spark: the data source `tensorpool`, and `tensors`, functions over its rows.
 
-Spark registers the source by itself where this package is installed; `register` does it by hand.
+Spark finds the source by itself if this package is installed; `register` registers it explicitly.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ __all__ = ["TensorPoolSource", "lag", "register", "tensors"]
 
 
 def __getattr__(name: str) -> Any:
-    """Spark makes a new process for each plan, which needs the source and nothing else."""
+    """Imports `tensors` on first use: Spark starts a process for each plan, which needs only the source."""
     if name == "tensors":
         return import_module(".tensors", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def register(spark: SparkSession) -> None:
-    """Makes `format("tensorpool")` known to a session that did not find it by itself."""
+    """Registers `format("tensorpool")` with a session that did not find it by itself."""
     spark.dataSource.register(TensorPoolSource)

@@ -1,7 +1,7 @@
-"""`df.write[Stream].option("mode", "live")`: rows published into a live stream, at least once.
+"""The live sink, `option("mode", "live")`: rows published to a live stream, at least once.
 
-A stream has one producer, so tasks that have rows of the same stream take turns. A batch that Spark sends
-again is published again, with the same trace ids: that is how a consumer tells.
+A stream has one producer, so tasks with rows of the same stream take turns. A batch that Spark sends again is
+published again with the same trace ids, by which consumers can recognise it.
 """
 
 from __future__ import annotations
@@ -24,57 +24,61 @@ from ..context import open as open_context
 from ..errors import AttachError, MediaDriverError, ServiceError, StreamBusy
 from ..recording.tensors import as_array
 from .options import Options
-from .sink import task
-from .staging import IncomingFrame, frames_of
+from .sink import current_task
+from .staging import IncomingFrame, incoming_frames
 
-# Passes by itself: the readers catch up, the lease comes back.
-_AGAIN = (Outcome.BACK_PRESSURED, Outcome.DETACHED, Outcome.SLOT_CLAIMED, Outcome.CLOSED)
+# Temporary: consumers catch up, or the lease is granted again.
+_RETRIED = (Outcome.BACK_PRESSURED, Outcome.DETACHED, Outcome.SLOT_CLAIMED, Outcome.CLOSED)
 
 
 @dataclass
 class Published(WriterCommitMessage):
+    """Commit message of a task: the number of published frames."""
+
     frames: int
 
 
 class LiveBatchWriter(DataSourceArrowWriter):
-    """A DataFrame, published."""
+    """Publishes a DataFrame."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        # Pickled with the writer: a task that is tried again has the same one, another write has not.
+        # Pickled with the writer: a repeated task has the same key, another write has another one.
         self._key = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Publishes the rows of one task."""
         return Published(publish(iterator, self._options, self._key))
 
 
 class LiveStreamWriter(DataSourceStreamArrowWriter):
-    """Micro-batches, published."""
+    """Publishes the micro-batches of a streaming query."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Publishes the rows of one task."""
         return Published(publish(iterator, self._options))
 
 
 def publish(batches: Iterator[pa.RecordBatch], options: Options, key: str | None = None) -> int:
-    """Offers every row to its stream; gives how many. `key` names a write that is no streaming query."""
+    """Publishes every row to its stream and returns their number. `key` identifies a batch write."""
     count = 0
     with ExitStack() as stack:
         context: Context | None = None
         producers: dict[int, Producer] = {}
-        for number, frame in enumerate(frames_of(batches, options)):
+        for number, frame in enumerate(incoming_frames(batches, options)):
             if context is None:
                 context = stack.enter_context(_context(options))
             if frame.stream_id not in producers:
                 producers[frame.stream_id] = stack.enter_context(_producer(context, frame.stream_id, options))
-                # A new epoch: readers have to hear of its memory before they can see a frame in it.
+                # A new epoch: consumers must map its regions before they can read a frame.
                 time.sleep(options["linger"] / 1e9)
-            _offer(producers[frame.stream_id], frame, trace_of(frame, number, key), options["busyTimeout"])
+            _offer(producers[frame.stream_id], frame, trace_id_of(frame, number, key), options["busyTimeout"])
             count += 1
         if producers:
-            # The memory goes with the producer: readers get a moment to see the last frames.
+            # The regions are removed with the producer: consumers get time to read the last frames.
             time.sleep(options["linger"] / 1e9)
     return count
 
@@ -84,14 +88,13 @@ def _context(options: Options) -> Context:
         return open_context("driver", aeron_dir=options["aeronDir"])
     except (MediaDriverError, AttachError, ServiceError) as error:
         raise RuntimeError(
-            f"mode live publishes on the executor's own host, and on {socket.gethostname()} there is no "
-            f"driver "
-            f"to attach to ({error}); start one (tensorpool driver), or write into a recording and replay it"
+            f"mode live publishes on the executor's own host, but {socket.gethostname()} has no driver to "
+            f"attach to ({error}); start one (tensorpool driver), or write into a recording and replay it"
         ) from error
 
 
 def _producer(context: Context, stream_id: int, options: Options) -> Producer:
-    """The stream's producer, as soon as nobody else is."""
+    """The producer of a stream. Waits while the stream has another one."""
     pools = [part.strip() for part in options["pools"].split(",")] if options["pools"] else None
     deadline = time.monotonic_ns() + options["busyTimeout"]
     while True:
@@ -103,17 +106,17 @@ def _producer(context: Context, stream_id: int, options: Options) -> Producer:
         time.sleep(0.05)
 
 
-def _offer(producer: Producer, frame: IncomingFrame, trace_id: int, patience_ns: int) -> None:
+def _offer(producer: Producer, frame: IncomingFrame, trace_id: int, timeout_ns: int) -> None:
     array = as_array(frame.data, frame.dtype, frame.shape, frame.strides, frame)
-    deadline = time.monotonic_ns() + patience_ns
+    deadline = time.monotonic_ns() + timeout_ns
     while True:
         offered = producer.offer(array, timestamp_ns=frame.timestamp_ns, trace_id=trace_id)
         outcome = _outcome(offered)
         if outcome in (Outcome.PUBLISHED, Outcome.DEFERRED, Outcome.NOT_CONNECTED):
             return
-        if outcome not in _AGAIN or time.monotonic_ns() >= deadline:
+        if outcome not in _RETRIED or time.monotonic_ns() >= deadline:
             raise RuntimeError(
-                f"{frame}: not published: {outcome}; {frame.data.nbytes} bytes, see options pools, nslots"
+                f"{frame}: {frame.data.nbytes} bytes were not published: {outcome}; see options pools, nslots"
             )
         time.sleep(0.002)
 
@@ -122,12 +125,14 @@ def _outcome(offered: Any) -> Outcome:
     return Outcome(getattr(offered, "outcome", offered))
 
 
-def trace_of(frame: IncomingFrame, number: int, key: str | None = None) -> int:
+def trace_id_of(frame: IncomingFrame, number: int, key: str | None = None) -> int:
     """The row's own trace id, or one that is the same whenever this row of this query is published."""
     if frame.trace_id:
         return frame.trace_id
-    query, batch, part = task()
-    query = query or key
-    name = (frame.stream_id, frame.epoch, frame.seq) if frame.seq is not None else (batch, part, number)
-    digest = hashlib.blake2b(repr((query, name)).encode(), digest_size=8).digest()
+    task = current_task()
+    if frame.seq is not None:
+        name: tuple[int | None, ...] = frame.stream_id, frame.epoch, frame.seq
+    else:
+        name = task.batch, task.partition, number
+    digest = hashlib.blake2b(repr((task.query or key, name)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") or 1

@@ -1,12 +1,9 @@
-"""Consumers that an executor's Python process keeps between micro-batches.
+"""The live source, `option("mode", "live")`: frames from shared memory on the executor's host, at most once.
 
-They hear what comes while nobody reads, as far as the ring goes. One that no micro-batch has used for a while
-is let go by a thread: the query has ended, or another process of the executor has its turn.
-
-`option("mode", "live")`: frames straight from a pool on the executor's own host, at most once.
-
-A micro-batch listens for a while. There is nothing to go back to: what came while nobody listened, or came
-too fast, is a gap row. Consumers are kept by the executor's Python process from one micro-batch to the next.
+A micro-batch receives frames for a while. Nothing can be read again: frames that were published while no
+micro-batch ran, or too fast, become gap rows. The executor's Python process keeps its consumers from one
+micro-batch to the next, so that frames published in between stay in the header ring. A thread closes a
+consumer that no micro-batch has used for a while: the query has ended, or runs in another process.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -39,134 +36,149 @@ from ..recording.layout import signed
 from ..state_dir import state_dir
 from .options import Options, arrow_schema, check_schema
 from .scan import gap_batch
-from .sink import task
+from .sink import current_task
 
-_KEPT_S: Final = 30.0
-_Key = tuple[str | None, int]
+MISSED: Final = "missed"
+"""The reason of gaps between received frames."""
+_IDLE_TIMEOUT_S: Final = 30.0
+_BATCH_KEY: Final = "batch"
+_MAX_ROWS: Final = 1_024
+
+
+class _ConsumerKey(NamedTuple):
+    aeron_dir: str | None
+    stream_id: int
+
+
+class _OpenConsumer(NamedTuple):
+    context: Context
+    consumer: Consumer
+
+
 _lock = threading.RLock()
-_kept: dict[_Key, tuple[Context, Consumer]] = {}
-_used: dict[_Key, float] = {}
-_keeper: threading.Thread | None = None
+_consumers: dict[_ConsumerKey, _OpenConsumer] = {}
+_last_used: dict[_ConsumerKey, float] = {}
+"""Idle consumers → when they were last used, by the monotonic clock."""
+_closer: threading.Thread | None = None
 
 
 @contextmanager
 def live_consumer(stream_id: int, aeron_dir: str | None) -> Iterator[Consumer]:
-    """The consumer of a stream, made now or kept from before."""
-    global _keeper  # noqa: PLW0603  one thread a process
-    key = aeron_dir, stream_id
+    """The process's consumer of a stream, opened now or kept from an earlier micro-batch."""
+    global _closer  # noqa: PLW0603  one thread per process
+    key = _ConsumerKey(aeron_dir, stream_id)
     with _lock:
-        if key not in _kept:
-            _kept[key] = _open(stream_id, aeron_dir)
-        consumer = _kept[key][1]
-        _used.pop(key, None)
-        if _keeper is None:
-            _keeper = threading.Thread(target=_keep, name="spark-listeners", daemon=True)
-            _keeper.start()
+        if key not in _consumers:
+            _consumers[key] = _open(stream_id, aeron_dir)
+        consumer = _consumers[key].consumer
+        _last_used.pop(key, None)
+        if _closer is None:
+            _closer = threading.Thread(target=_close_idle_consumers, name="spark-consumers", daemon=True)
+            _closer.start()
     try:
         yield consumer
     finally:
         with _lock:
-            _used[key] = time.monotonic()
+            _last_used[key] = time.monotonic()
 
 
-def _open(stream_id: int, aeron_dir: str | None) -> tuple[Context, Consumer]:
+def _open(stream_id: int, aeron_dir: str | None) -> _OpenConsumer:
     try:
         context = open_context("driver", aeron_dir=aeron_dir)
         try:
-            return context, context.consumer(stream_id)
+            return _OpenConsumer(context, context.consumer(stream_id))
         except BaseException:
             context.close()
             raise
     except (AttachError, MediaDriverError, ServiceError) as error:
         raise RuntimeError(
-            f"mode live reads shared memory of the executor's own host, and on {socket.gethostname()} there "
-            f"is no driver to attach to ({error}); run the query where the pool is, or record the stream "
+            f"mode live reads shared memory of the executor's own host, but {socket.gethostname()} has no "
+            f"driver to attach to ({error}); run the query on the producer's host, or record the stream "
             "there and read the recording"
         ) from error
 
 
-def _keep() -> None:
+def _close_idle_consumers() -> None:
     while True:
-        time.sleep(_KEPT_S / 6)
-        close_idle(before=time.monotonic() - _KEPT_S)
+        time.sleep(_IDLE_TIMEOUT_S / 6)
+        close_idle(before=time.monotonic() - _IDLE_TIMEOUT_S)
 
 
 def close_idle(*, before: float) -> None:
-    """Lets go of consumers that were last used before then."""
+    """Closes the consumers that were last used before a monotonic time."""
     with _lock:
-        for key in [key for key, used in _used.items() if used <= before]:
-            del _used[key]
-            context, consumer = _kept.pop(key)
+        for key in [key for key, used in _last_used.items() if used <= before]:
+            del _last_used[key]
+            context, consumer = _consumers.pop(key)
             consumer.close()
             context.close()
 
 
-MISSED: Final = "missed"
-_COUNT: Final = "batch"
-_ROWS: Final = 1_024
-
-
 @dataclass(frozen=True, slots=True)
 class LiveRange:
-    """One task: listen to one stream."""
+    """One task: receive frames of one stream."""
 
     stream_id: int
 
 
 class LiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Offsets only count micro-batches: the pool itself keeps no history."""
+    """Stream reader of live mode. Its offsets only count micro-batches: frames cannot be read again."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         check_schema(schema, options)
         self._options = options
         self._schema = schema
         self._is_single = False
-        self._given: int | None = None
+        self._last_batch: int | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        return {_COUNT: "0"}
+        """The number of the first micro-batch."""
+        return {_BATCH_KEY: "0"}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        count = int(start[_COUNT])
-        if self._is_single and self._given is not None:
-            return {_COUNT: str(max(count, self._given))}
-        self._given = count + 1
-        return {_COUNT: str(self._given)}
+        """The number of the next micro-batch."""
+        batch = int(start[_BATCH_KEY])
+        if self._is_single and self._last_batch is not None:
+            return {_BATCH_KEY: str(max(batch, self._last_batch))}
+        self._last_batch = batch + 1
+        return {_BATCH_KEY: str(self._last_batch)}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What is available now is what one micro-batch hears."""
+        """Limits the run to one micro-batch."""
         self._is_single = True
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """One task per stream."""
         return [InputPartition(LiveRange(stream)) for stream in self._options["streams"]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        what = partition.value
-        assert isinstance(what, LiveRange), "nothing else is planned"
-        return listen(what.stream_id, self._options, arrow_schema(self._schema))
+        """The rows of one task."""
+        live_range = partition.value
+        assert isinstance(live_range, LiveRange), "nothing else is planned"
+        return receive_batches(live_range.stream_id, self._options, arrow_schema(self._schema))
 
 
-def listen(stream_id: int, options: Options, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """What comes within the window, in batches; gap rows for what was missed since the last one."""
+def receive_batches(stream_id: int, options: Options, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The frames received within the window, and gap rows for frames missed since the last micro-batch."""
     directory = state_dir("spark")
-    name = f"{task()[0] or 'alone'}-{stream_id}"
+    name = f"{current_task().query or 'alone'}-{stream_id}"
     try:
-        # Two tasks of one query at the same stream would each hand out the same frames.
+        # Two tasks of one query on the same stream would both return the same frames.
         lock = _native.FileLock(directory / f"{name}.lock", "a task of this query")
     except LockHeld:
         return
     try:
         with live_consumer(stream_id, options["aeronDir"]) as consumer:
-            yield from _heard(consumer, directory / f"{name}.json", options, schema)
+            yield from _receive(consumer, directory / f"{name}.json", options, schema)
     finally:
         lock.release()
 
 
-def _heard(consumer: Consumer, mark: Path, options: Options, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _receive(consumer: Consumer, mark: Path, options: Options, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     rows = LiveRows(schema, options, _read_mark(mark))
     deadline = time.monotonic() + options["liveWindow"] / 1e9
-    most = options["maxRowsPerTrigger"]
-    while (left := deadline - time.monotonic()) > 0 and (most is None or rows.count < most):
+    max_rows = options["maxRowsPerTrigger"]
+    while (left := deadline - time.monotonic()) > 0 and (max_rows is None or rows.count < max_rows):
         frame = consumer.receive_or_none(min(left, 0.1))
         if frame is not None:
             rows.add(frame)
@@ -178,6 +190,7 @@ def _heard(consumer: Consumer, mark: Path, options: Options, schema: pa.Schema) 
 
 
 def _read_mark(path: Path) -> tuple[int, int] | None:
+    """Epoch and sequence of the last frame that a task of the query returned."""
     try:
         epoch, seq = json.loads(path.read_bytes())
         return int(epoch), int(seq)
@@ -186,7 +199,7 @@ def _read_mark(path: Path) -> tuple[int, int] | None:
 
 
 class LiveRows:
-    """Frames on their way to Arrow, and the gaps between them."""
+    """Received frames and the gaps between them, collected for Arrow batches."""
 
     def __init__(self, schema: pa.Schema, options: Options, last: tuple[int, int] | None) -> None:
         self._schema = schema
@@ -197,32 +210,36 @@ class LiveRows:
         self._gaps: list[Gap] = []
         self._size = 0
         self.last = last
+        """Epoch and sequence of the last frame."""
         self.count = 0
 
     @property
     def is_full(self) -> bool:
-        return self._size >= self._limit or len(self._rows) >= _ROWS
+        """Whether the collected rows should be returned as a batch."""
+        return self._size >= self._limit or len(self._rows) >= _MAX_ROWS
 
     def add(self, frame: _native.Frame) -> None:
-        place = frame.epoch, frame.seq
-        # Another process of this executor, at its turn, may have handed it out already.
-        if self.last is not None and place <= self.last:
+        """Copies a frame, unless it was returned before or is overwritten meanwhile."""
+        position = frame.epoch, frame.seq
+        # Another process of this executor may have returned it already.
+        if self.last is not None and position <= self.last:
             return
-        array = _in_one_run(frame.array)
+        array = _contiguous(frame.array)
         data = bytes(array.ravel("K").view("uint8")) if self._with_payload else b""
         row = _row(frame, array, data)
         if not frame.valid():
-            # Overwritten while it was copied: it shows as missed when the next one comes.
+            # Overwritten while it was copied: it becomes part of a gap when the next frame is added.
             return
         if self.last is not None and self.last[0] == frame.epoch and frame.seq > self.last[1] + 1:
             first = self.last[1] + 1
             self._gaps.append(Gap(frame.stream_id, frame.epoch, first, frame.seq - first, MISSED))
         self._rows.append(row)
         self._size += len(data)
-        self.last = place
+        self.last = position
         self.count += 1
 
     def batches(self) -> Iterator[pa.RecordBatch]:
+        """The collected frames and gaps as batches, and forgets them."""
         if self._rows:
             columns = [
                 pa.array([row.get(field.name) for row in self._rows], field.type) for field in self._schema
@@ -233,10 +250,10 @@ class LiveRows:
         self._rows, self._gaps, self._size = [], [], 0
 
 
-def _in_one_run(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """As it lies in memory, in whichever order; a copy where there are holes between its elements."""
-    is_one = array.flags.c_contiguous or array.flags.f_contiguous
-    return array if is_one else np.ascontiguousarray(array)
+def _contiguous(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The array itself if it is contiguous in row or column order, else a contiguous copy."""
+    is_contiguous = array.flags.c_contiguous or array.flags.f_contiguous
+    return array if is_contiguous else np.ascontiguousarray(array)
 
 
 def _row(frame: _native.Frame, array: npt.NDArray[Any], data: bytes) -> dict[str, Any]:

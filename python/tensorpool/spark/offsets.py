@@ -1,9 +1,8 @@
-"""Places in a recording as Spark keeps them: for each stream, the first frame that was not read yet.
+"""Offsets of a streaming query, and its lag. Pure.
 
-In the checkpoint they are JSON, `{"10000": {"epoch": "1", "seq": "500"}}`. They name epoch and sequence and
-no file, so they stay valid over restarts, rotation and retention. Pure.
-
-How far a streaming query is behind its recording.
+An offset has the position of the first unread frame of each stream. In Spark's checkpoint it is JSON,
+`{"10000": {"epoch": "1", "seq": "500"}}`. It names epoch and sequence, not files, so it stays valid across
+restarts, rotation and retention.
 """
 
 from __future__ import annotations
@@ -23,31 +22,32 @@ _LAST_SEQ: Final = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """Before the frame with this epoch and sequence, whether it exists or not."""
+    """The position before a frame, by its epoch and sequence. The frame need not exist."""
 
     epoch: int = 0
     seq: int = 0
 
     @classmethod
     def from_json(cls, value: Any) -> Position:
-        """Numbers may be strings, since JSON's own stop at 2**53."""
+        """The position in a JSON value. Numbers may be strings: JSON numbers are exact up to 2**53 only."""
         if not isinstance(value, Mapping) or set(value) != {"epoch", "seq"}:
-            raise ValueError(f"{value!r} is no place: it has epoch and seq")
-        found = cls(int(value["epoch"]), int(value["seq"]))
-        if not (0 <= found.epoch < 1 << 64 and 0 <= found.seq <= 1 << 64):
+            raise ValueError(f"{value!r} is not a position with epoch and seq")
+        position = cls(int(value["epoch"]), int(value["seq"]))
+        if not (0 <= position.epoch < 1 << 64 and 0 <= position.seq <= 1 << 64):
             raise ValueError(f"{value!r} is out of range")
-        return found
+        return position
 
     def to_json(self) -> dict[str, str]:
+        """The position as JSON."""
         return {"epoch": str(self.epoch), "seq": str(self.seq)}
 
     @classmethod
     def behind(cls, cursor: Cursor) -> Position:
-        """The place behind a frame."""
+        """The position behind a frame."""
         return cls(cursor.epoch, cursor.seq + 1)
 
     def cursor_before(self, stream_id: int) -> Cursor | None:
-        """The last frame that can lie before this place; None if none can."""
+        """The last frame that can be before this position; None at the very start."""
         from ..recording import Cursor
 
         if self.seq > 0:
@@ -60,44 +60,51 @@ START: Final = Position()
 
 
 def to_json(offsets: Offsets) -> dict[str, dict[str, str]]:
+    """Offsets as JSON, sorted by stream."""
     return {str(stream): offsets[stream].to_json() for stream in sorted(offsets)}
 
 
 def from_json(value: Mapping[str, Any]) -> Offsets:
-    """What `to_json` made, from a checkpoint that may be older than this program."""
+    """Offsets from the JSON of a checkpoint, which an older version may have written."""
     try:
-        return {int(stream): Position.from_json(place) for stream, place in value.items()}
+        return {int(stream): Position.from_json(position) for stream, position in value.items()}
     except (ValueError, AttributeError) as error:
-        raise ValueError(f"the checkpoint holds offsets that tensorpool did not write: {error}") from None
+        raise ValueError(f"the checkpoint has offsets that tensorpool did not write: {error}") from None
 
 
-def latest_of(one: Offsets, other: Offsets) -> Offsets:
-    """Of each stream the later place: a source never goes back."""
-    return {stream: max(one.get(stream, START), other.get(stream, START)) for stream in {*one, *other}}
+def to_cursors(offsets: Offsets) -> list[Cursor | int]:
+    """The cursors of a reader lease on the unread frames: a stream id stands for the whole stream."""
+    return [position.cursor_before(stream) or stream for stream, position in offsets.items()]
+
+
+def latest_of(first: Offsets, second: Offsets) -> Offsets:
+    """The later position of each stream: a source never goes back."""
+    streams = {*first, *second}
+    return {stream: max(first.get(stream, START), second.get(stream, START)) for stream in streams}
 
 
 def limit_to(offsets: Offsets, by: Offsets) -> Offsets:
-    """Of each stream in `by` the earlier place; other streams are left out."""
+    """The earlier position of each stream in both; other streams are left out."""
     return {stream: min(offsets[stream], by[stream]) for stream in offsets if stream in by}
 
 
 def lag(query: StreamingQuery) -> dict[int, int]:
-    """Stream → sequences that are recorded and not read yet, by the query's last progress.
+    """Stream → number of recorded sequences that are not read yet, by the query's last progress.
 
-    Of a stream that has gone on to a later epoch, what is left of the epochs before is not counted.
+    If the stream has a later epoch, the unread frames of earlier epochs are not counted.
     """
-    found: dict[int, int] = {}
+    unread: dict[int, int] = {}
     progress = query.lastProgress
     for source in _sources(progress):
-        # Offsets of other sources have another form, and none of these places.
-        end, latest = _places(_get(source, "endOffset")), _places(_get(source, "latestOffset"))
-        for stream, place in latest.items():
+        # Other sources have other offsets, from which `_parse_offsets` gets no positions.
+        end, latest = _parse_offsets(_get(source, "endOffset")), _parse_offsets(_get(source, "latestOffset"))
+        for stream, position in latest.items():
             read = end.get(stream, START)
-            if place.epoch == read.epoch:
-                found[stream] = max(place.seq - read.seq, 0)
+            if position.epoch == read.epoch:
+                unread[stream] = max(position.seq - read.seq, 0)
             else:
-                found[stream] = place.seq if place > read else 0
-    return found
+                unread[stream] = position.seq if position > read else 0
+    return unread
 
 
 def _sources(progress: Any) -> list[Any]:
@@ -105,11 +112,11 @@ def _sources(progress: Any) -> list[Any]:
 
 
 def _get(value: Any, name: str) -> Any:
-    # A progress is a dictionary or an object, by version and kind of session.
+    # A progress is a dictionary or an object, depending on the version and the kind of session.
     return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
-def _places(value: Any) -> Offsets:
+def _parse_offsets(value: Any) -> Offsets:
     if isinstance(value, str):
         value = json.loads(value)
     try:

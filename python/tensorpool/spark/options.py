@@ -1,10 +1,6 @@
-"""The options of one read or write, checked against the table.
+"""Options of the Spark source and sink, and the columns of a DataFrame of frames.
 
-Spark compares option names without regard to case; what is wrong is said with the nearest right name.
-
-The table of options of the Spark source and sink, which also makes the reference page.
-
-The columns of a DataFrame of frames, for Spark and for Arrow.
+The reference page is generated from TABLE. Spark ignores the case of option names.
 """
 
 from __future__ import annotations
@@ -22,50 +18,50 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, Long
 
 from ..errors import ConfigError
 from ..runtime.config.config import nearest
-from ..runtime.config.units import parse_duration
-from ..shm.sizes import parse_size
+from ..units import parse_duration, parse_size
 from .offsets import Position
 
 __all__ = ["READ", "STREAM", "STREAM_WRITE", "TABLE", "WRITE", "Options", "is_for"]
 
 READ, STREAM, WRITE, STREAM_WRITE = "read", "readStream", "write", "writeStream"
+EARLIEST, LATEST = "earliest", "latest"
 _READS: Final = frozenset({READ, STREAM})
 _WRITES: Final = frozenset({WRITE, STREAM_WRITE})
 
-Asked = str | Position
-"""`earliest`, `latest`, or a place."""
+RequestedPosition = str | Position
+"""`earliest`, `latest`, or a position."""
 
 
 @dataclass(frozen=True, slots=True)
 class OptionSpec:
-    """One line of the table."""
+    """Name, parser, default and documentation of one option."""
 
     name: str
     uses: frozenset[str]
     parse: Callable[[str], Any]
     default: Any
-    shown: str
-    """The default in words."""
+    default_text: str
+    """The default as the reference page shows it."""
     doc: str
 
 
-def _word(*words: str) -> Callable[[str], str]:
+def _choice(*choices: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
-        if text.lower() not in words:
-            raise ValueError(f"use {' or '.join(words)}")
+        if text.lower() not in choices:
+            raise ValueError(f"use {' or '.join(choices)}")
         return text.lower()
 
     return parse
 
 
 def _flag(text: str) -> bool:
-    return _word("true", "false")(text) == "true"
+    return _choice("true", "false")(text) == "true"
 
 
 def _count(text: str) -> int:
     number = int(text) if re.fullmatch(r"\d+", text) else 0
     if number < 1:
-        raise ValueError("use a number from 1 on")
+        raise ValueError("use a whole number, at least 1")
     return number
 
 
@@ -77,7 +73,7 @@ def _bytes(text: str) -> int:
 
 
 def _path(text: str) -> str:
-    # Executors may run elsewhere than where it was typed.
+    # Executors may have another working directory.
     return str(Path(text).absolute()) if text else ""
 
 
@@ -92,139 +88,140 @@ def _streams(text: str) -> tuple[int, ...]:
     return tuple(sorted({_stream(part.strip()) for part in text.split(",")}))
 
 
-def _offsets(text: str) -> str | dict[int, Asked]:
-    if text.lower() in ("earliest", "latest"):
+def _offsets(text: str) -> str | dict[int, RequestedPosition]:
+    if text.lower() in (EARLIEST, LATEST):
         return text.lower()
-    form = 'use earliest, latest or {"10000": {"epoch": 1, "seq": 0}, "10001": "earliest"}'
+    hint = 'use earliest, latest or {"10000": {"epoch": 1, "seq": 0}, "10001": "earliest"}'
     try:
-        found = json.loads(text)
-        if not isinstance(found, dict):
-            raise ValueError(form)
+        value = json.loads(text)
+        if not isinstance(value, dict):
+            raise ValueError(hint)
         return {
-            _stream(stream): place if place in ("earliest", "latest") else Position.from_json(place)
-            for stream, place in found.items()
+            _stream(stream): position if position in (EARLIEST, LATEST) else Position.from_json(position)
+            for stream, position in value.items()
         }
     except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"{form} ({error})") from None
+        raise ValueError(f"{hint} ({error})") from None
 
 
 def _time(text: str) -> int:
     if re.fullmatch(r"\d+", text):
         return int(text)
     try:
-        found = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
-        found = datetime(1970, 1, 1)
-    if found.tzinfo is None:
+        time = datetime(1970, 1, 1)
+    if time.tzinfo is None:
         raise ValueError("use a time with a zone, as in 2026-03-01T12:00:00Z, or nanoseconds since 1970")
-    since = found - datetime(1970, 1, 1, tzinfo=UTC)
+    since = time - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1_000
 
 
-def _one(
-    name: str, uses: frozenset[str], parse: Callable[[str], Any], default: Any, shown: str, doc: str
+def _option(
+    name: str, uses: frozenset[str], parse: Callable[[str], Any], default: Any, default_text: str, doc: str
 ) -> OptionSpec:
-    return OptionSpec(name, uses, parse, default, shown, " ".join(doc.split()))
+    return OptionSpec(name, uses, parse, default, default_text, " ".join(doc.split()))
 
 
 TABLE: Final = (
-    _one(
+    _option(
         "path", _READS | _WRITES, _path, None, "",
-        "The recording's directory. Every executor has to see it there.",
+        "Directory of the recording. Every executor must find it under this path.",
     ),
-    _one(
-        "mode", _READS | _WRITES, _word("recording", "live"), "recording", "recording",
-        "`live`: straight from a pool on the executor's own host, or published into one.",
+    _option(
+        "mode", _READS | _WRITES, _choice("recording", "live"), "recording", "recording",
+        "`live`: read from, or publish to, shared memory on the executor's own host.",
     ),
-    _one(
+    _option(
         "streams", _READS, _streams, None, "all, later ones too",
-        "Stream ids, separated by commas. Live mode needs it.",
+        "Stream ids, separated by commas. Required in live mode.",
     ),
-    _one(
+    _option(
         "startingOffsets", _READS, _offsets, "earliest", "earliest",
-        """Where a new query begins: `earliest`, `latest`, or JSON by stream,
-        `{"10000": {"epoch": 1, "seq": 500}}` (that frame is read). A stream that it does not name begins at
-        its earliest frame.""",
+        """Start of a new query: `earliest`, `latest`, or JSON by stream,
+        `{"10000": {"epoch": 1, "seq": 500}}` (that frame is read). A stream without an entry starts at its
+        earliest frame.""",
     ),
-    _one(
+    _option(
         "endingOffsets", frozenset({READ}), _offsets, "latest", "latest",
-        """Where a batch read ends, in the same form (that frame is not read). A stream that it does not name
-        is read to its latest frame.""",
+        """End of a batch read, in the same format (that frame is not read). A stream without an entry is read
+        to its latest frame.""",
     ),
-    _one(
+    _option(
         "startingTimestamp", _READS, _time, None, "",
-        """Only frames received then or later: `2026-03-01T12:00:00Z`, or nanoseconds since 1970. For a
-        stream, the first such frame is where it begins.""",
+        """Only frames received at this time or later: `2026-03-01T12:00:00Z`, or nanoseconds since 1970. A
+        streaming query starts at the first such frame.""",
     ),
-    _one("endingTimestamp", frozenset({READ}), _time, None, "", "Only frames received before then."),
-    _one(
-        "maxRowsPerTrigger", frozenset({STREAM}), _count, None, "no limit", "Rows of a micro-batch, at most.",
+    _option("endingTimestamp", frozenset({READ}), _time, None, "", "Only frames received before this time."),
+    _option(
+        "maxRowsPerTrigger", frozenset({STREAM}), _count, None, "no limit",
+        "Maximum number of rows of a micro-batch.",
     ),
-    _one(
+    _option(
         "maxBytesPerTrigger", frozenset({STREAM}), _bytes, None, "no limit",
-        "Payload bytes of a micro-batch, at most (`1GiB`); of each stream one frame is always taken.",
+        "Maximum payload bytes of a micro-batch (`1GiB`); at least one frame of each stream is read.",
     ),
-    _one("minPartitions", _READS, _count, None, "", "Cut what is read into at least so many tasks."),
-    _one(
+    _option("minPartitions", _READS, _count, None, "", "Minimum number of tasks."),
+    _option(
         "maxPartitionBytes", _READS, _bytes, None, "by cores, 64MiB to 512MiB",
-        """Payload bytes of a task, about. A segment that is larger is shared among tasks. By default each
-        core of the driver's host gets its share.""",
+        """Approximate payload bytes of a task. A larger segment is divided among several tasks. By default
+        the data is divided by the number of cores of the driver's host.""",
     ),
-    _one(
+    _option(
         "maxBatchBytes", _READS, _bytes, 16 << 20, "16MiB",
-        "Bytes of one Arrow batch between Python and Spark, at most; a larger frame has a batch of its own.",
+        "Maximum bytes of an Arrow batch between Python and Spark; a larger frame gets its own batch.",
     ),
-    _one(
-        "payload", _READS, _word("ref", "inline", "none"), None, "ref (live: inline)",
-        """`ref`: where the payload lies, for `tensorpool.spark.tensors`; `inline`: its bytes; `none`:
+    _option(
+        "payload", _READS, _choice("ref", "inline", "none"), None, "ref (live: inline)",
+        """`ref`: the position of the payload, for `tensorpool.spark.tensors`; `inline`: its bytes; `none`:
         neither.""",
     ),
-    _one(
+    _option(
         "includeGaps", _READS, _flag, False, "false",
-        "Adds columns `gap_count` and `gap_reason`, and a row for each run of missing sequences.",
+        "Adds the columns `gap_count` and `gap_reason`, and a row for each range of missing sequences.",
     ),
-    _one(
+    _option(
         "failOnDataLoss", _READS, _flag, True, "true",
-        """Fail when frames that should be read were removed or are damaged. `false` goes on, and with
-        `includeGaps` they are gap rows (`removed`, `corrupt`).""",
+        """Whether the query fails when frames of its range were removed or are damaged. With `false` it
+        continues, and with `includeGaps` they become gap rows (`removed`, `corrupt`).""",
     ),
-    _one(
+    _option(
         "leaseTimeout", _READS, parse_duration, None, "10min for a stream, none for a batch",
-        "How long retention keeps what a query still needs after the query was last heard of.",
+        "Lifetime of the reader lease: how long retention keeps unread frames after the query crashed.",
     ),
-    _one(
+    _option(
         "retryTimeout", _READS, parse_duration, 30_000_000_000, "30s",
-        "How long planning tries again when the disk does not answer; an error there ends the query.",
+        "How long planning is retried after a disk error; an error in planning ends the query.",
     ),
-    _one(
+    _option(
         "liveWindow", frozenset({STREAM}), parse_duration, 1_000_000_000, "1s",
-        "Live mode: how long a micro-batch listens.",
+        "Live mode: how long a micro-batch receives frames.",
     ),
-    _one(
-        "aeronDir", frozenset({STREAM}) | _WRITES, str, None, "Aeron's own",
-        "Live mode: the media driver's directory.",
+    _option(
+        "aeronDir", frozenset({STREAM}) | _WRITES, str, None, "Aeron's default",
+        "Live mode: directory of the media driver.",
     ),
-    _one(
+    _option(
         "stream", _WRITES, _stream, None, "",
-        "The stream to write, where rows have no column `stream_id`.",
+        "The stream to write if rows have no column `stream_id`.",
     ),
-    _one(
+    _option(
         "epoch", _WRITES, _count, None, "the stream's last, or 1",
-        "The epoch to write, where rows have no column `epoch`.",
+        "The epoch to write if rows have no column `epoch`.",
     ),
-    _one(
-        "pools", _WRITES, str, None, "as the driver has it",
-        "Live mode: payload sizes of the stream, as in `64KiB,1MiB`.",
+    _option(
+        "pools", _WRITES, str, None, "set by the driver",
+        "Live mode: strides of the stream's payload pools, as in `64KiB,1MiB`.",
     ),
-    _one("nslots", _WRITES, _count, None, "as the driver has it", "Live mode: frames that the ring holds."),
-    _one(
+    _option("nslots", _WRITES, _count, None, "set by the driver", "Live mode: slots of the header ring."),
+    _option(
         "busyTimeout", _WRITES, parse_duration, 60_000_000_000, "60s",
-        "How long to wait for a stream that someone else is writing.",
+        "How long to wait for a stream that another writer holds.",
     ),
-    _one(
+    _option(
         "linger", _WRITES, parse_duration, 500_000_000, "500ms",
-        """Live mode: how long a task waits before its first frame, for readers to find its memory, and after
-        its last, for readers to take it.""",
+        """Live mode: how long a task waits before its first frame, so that consumers can map its regions, and
+        after its last, so that consumers can read it.""",
     ),
 )  # fmt: skip
 
@@ -233,13 +230,13 @@ _BY_NAME: Final = {option.name.lower(): option for option in TABLE}
 
 
 class Options:
-    """The options of one read or write, checked. Missing ones have their defaults."""
+    """The validated options of one read or write. Missing options have their defaults."""
 
     def __init__(self, given: Mapping[str, Any], use: str) -> None:
         self.use = use
         self._values: dict[str, Any] = {}
         for key, text in given.items():
-            self._values[key.lower()] = _parsed(key, text, use)
+            self._values[key.lower()] = _parse_option(key, text, use)
         self._check()
 
     def __getitem__(self, name: str) -> Any:
@@ -247,55 +244,53 @@ class Options:
         return self._values.get(name.lower(), option.default)
 
     def is_given(self, name: str) -> bool:
+        """Whether an option was set."""
         return name.lower() in self._values
 
     @property
     def is_live(self) -> bool:
+        """Whether the mode is live."""
         return bool(self["mode"] == "live")
 
     @property
     def payload(self) -> str:
-        found: str = self["payload"] or ("inline" if self.is_live else "ref")
-        return found
+        """`ref`, `inline` or `none`."""
+        value: str = self["payload"] or ("inline" if self.is_live else "ref")
+        return value
 
     @property
     def path(self) -> str:
-        found: str = self["path"]
-        return found
+        """Directory of the recording."""
+        value: str = self["path"]
+        return value
 
     def _check(self) -> None:
         if self.is_live:
             if self.use == READ:
-                raise ConfigError(
-                    "mode live is a stream without end: use spark.readStream, or mode recording"
-                )
+                raise ConfigError("mode live has no batch read: use spark.readStream, or mode recording")
             if self.use == STREAM and not self["streams"]:
                 raise ConfigError("mode live needs option streams, as in .option('streams', '10000')")
             if self.use == STREAM and self["payload"] == "ref":
-                raise ConfigError("mode live has no segments to refer to: use payload inline or none")
+                raise ConfigError("mode live has no segments for payload ref: use payload inline or none")
             return
         if not self.path:
             raise ConfigError("option path is missing: .option('path', DIR), the directory of a recording")
         if self.is_given("startingTimestamp") and self.is_given("startingOffsets"):
-            raise ConfigError("startingOffsets and startingTimestamp both say where to begin: leave one out")
+            raise ConfigError("startingOffsets and startingTimestamp exclude each other: give only one")
         start, end = self["startingTimestamp"], self["endingTimestamp"]
         if start is not None and end is not None and end <= start:
-            raise ConfigError("endingTimestamp is not after startingTimestamp: nothing lies between them")
+            raise ConfigError("endingTimestamp is not after startingTimestamp: the range is empty")
 
 
-def _parsed(key: str, text: Any, use: str) -> Any:
+def _parse_option(key: str, text: Any, use: str) -> Any:
     option = _BY_NAME.get(key.lower())
-    usable = [one for one in TABLE if use in one.uses]
     if option is None:
-        near = nearest(key, [one.name.lower() for one in usable])
-        hint = (
-            f"; did you mean {_BY_NAME[near].name}?"
-            if near
-            else f"; there are {', '.join(o.name for o in usable)}"
-        )
-        raise ConfigError(f"tensorpool has no option {key}{hint}")
+        usable = [spec.name for spec in TABLE if use in spec.uses]
+        near = nearest(key, [name.lower() for name in usable])
+        hint = f"did you mean {_BY_NAME[near].name}?" if near else f"the options are {', '.join(usable)}"
+        raise ConfigError(f"tensorpool has no option {key}; {hint}")
     if use not in option.uses:
-        raise ConfigError(f"option {option.name} is not for {use}, but for {', '.join(sorted(option.uses))}")
+        raise ConfigError(f"option {option.name} is for {', '.join(sorted(option.uses))}, not for {use}")
     try:
         return option.parse(str(text).strip())
     except ValueError as error:
@@ -303,12 +298,12 @@ def _parsed(key: str, text: Any, use: str) -> Any:
 
 
 def is_for(key: str, use: str) -> bool:
-    """Whether an option of this name belongs to that use."""
+    """Whether there is an option of this name for a use."""
     option = _BY_NAME.get(key.lower())
     return option is not None and use in option.uses
 
 
-# In the order of the recording's own columns. All may be null: gap rows have only a few.
+# In the order of the columns of a recording. All are nullable: gap rows have few values.
 _FRAME: Final[dict[str, DataType]] = {
     "stream_id": LongType(),
     "epoch": LongType(),
@@ -340,7 +335,7 @@ _ARROW: Final[dict[str, pa.DataType]] = {
 
 
 def spark_schema(options: Options) -> StructType:
-    """The columns that the options ask for."""
+    """The columns that the options select."""
     columns = dict(_FRAME)
     if options.payload != "none":
         columns |= _REF if options.payload == "ref" else _INLINE
@@ -353,25 +348,22 @@ def spark_schema(options: Options) -> StructType:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    return pa.schema([pa.field(one.name, _ARROW[one.dataType.simpleString()]) for one in schema.fields])
+    """The Arrow types of a Spark schema of frames."""
+    return pa.schema([pa.field(field.name, _ARROW[field.dataType.simpleString()]) for field in schema.fields])
 
 
 def check_schema(schema: StructType, options: Options) -> None:
-    """A schema that the user gave may leave columns out, and nothing else."""
-    known = {one.name: one.dataType for one in spark_schema(options).fields}
-    for one in schema.fields:
-        if one.name not in known:
-            if one.name in _ALL:
-                needs = "includeGaps true" if one.name in _GAP else f"payload {_needed(one.name)}"
-                raise ConfigError(f"column {one.name} needs option {needs}")
-            near = nearest(one.name, known)
-            hint = f"; did you mean {near}?" if near else f"; there are {', '.join(known)}"
-            raise ConfigError(f"frames have no column {one.name}{hint}")
-        if one.dataType.simpleString() != known[one.name].simpleString():
-            raise ConfigError(
-                f"column {one.name} is {known[one.name].simpleString()}, not {one.dataType.simpleString()}"
-            )
-
-
-def _needed(name: str) -> str:
-    return "ref" if name in _REF else "inline"
+    """Raises ConfigError unless a user's schema has only columns that the options select."""
+    known = {field.name: field.dataType for field in spark_schema(options).fields}
+    for field in schema.fields:
+        name, kind = field.name, field.dataType.simpleString()
+        if name not in known:
+            if name in _GAP:
+                raise ConfigError(f"column {name} needs option includeGaps true")
+            if name in _ALL:
+                raise ConfigError(f"column {name} needs option payload {'ref' if name in _REF else 'inline'}")
+            near = nearest(name, known)
+            hint = f"did you mean {near}?" if near else f"the columns are {', '.join(known)}"
+            raise ConfigError(f"frames have no column {name}; {hint}")
+        if kind != known[name].simpleString():
+            raise ConfigError(f"column {name} is {known[name].simpleString()}, not {kind}")

@@ -1,11 +1,8 @@
-"""What a recording has, where a micro-batch ends, and which tasks read it.
+"""The planner of a recording: positions, limits of a micro-batch, and its division into tasks.
 
-Everything comes from the manifest and from at most two segments a stream, those where a micro-batch begins
-and ends: planning does not grow with the recording. Runs in Spark's planning process, one thread.
-
-How a micro-batch's rows and bytes are shared among streams. Pure.
-
-Tries again what the disk refused: an exception in Spark's planning ends a query for good.
+It uses the manifest and at most two segments per stream, those in which a micro-batch begins and ends: the
+cost of planning does not grow with the recording. Runs in Spark's planning process, in one thread. Disk
+errors are retried, because an exception in planning ends the query.
 """
 
 from __future__ import annotations
@@ -15,64 +12,80 @@ import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import CorruptRecording, FrameNotRecorded, RecordingError
 from ..recording import Cursor, Gap, Recording
-from ..recording.manifest import Kind, Records, name_of
+from ..recording.manifest import RecordKind, Records, segment_name
 from ..recording.rows import RowBlock
 from .offsets import START, Offsets, Position
 
-_NO_LIMIT = 1 << 62
+T = TypeVar("T")
+_LOG: Final = logging.getLogger(__name__)
+_NO_LIMIT: Final = 1 << 62
+_MAX_SEQ: Final = (1 << 64) - 1
+_MAX_SEGMENTS_WEIGHED: Final = 256
+_MIN_TASK_BYTES: Final = 64 << 20
+_MAX_TASK_BYTES: Final = 512 << 20
+_FIRST_PAUSE_S: Final = 0.05
+_MAX_PAUSE_S: Final = 2.0
+
+
+class Backlog(NamedTuple):
+    """Unread rows and payload bytes of a stream."""
+
+    rows: int
+    bytes: int
 
 
 @dataclass(slots=True)
 class Budget:
-    """What one stream may still add to a micro-batch."""
+    """Rows and bytes that one stream may still add to a micro-batch."""
 
     rows: int = _NO_LIMIT
     bytes: int = _NO_LIMIT
     taken: int = 0
 
     def fitting(self, sizes: Any) -> int:
-        """How many frames fit, given their running sizes. The first frame always does: it has to get on."""
+        """How many frames fit, given their running sizes. The first always fits: every stream advances."""
         count = min(self.rows, int(np.searchsorted(sizes, self.bytes, "right")), len(sizes))
         return max(count, 0 if self.taken else 1)
 
     def take(self, rows: int, size: int) -> None:
+        """Subtracts frames from the budget."""
         self.rows -= rows
         self.bytes -= size
         self.taken += rows
 
 
-def shares(
-    waiting: Mapping[int, tuple[int, int]], *, max_rows: int | None, max_bytes: int | None, turn: int
+def divide_budget(
+    backlogs: Mapping[int, Backlog], *, max_rows: int | None, max_bytes: int | None, rotation: int
 ) -> dict[int, Budget]:
-    """A budget for each stream, in proportion to what waits in it; `waiting` is stream → (rows, bytes).
+    """A budget for each stream, in proportion to its backlog.
 
-    Every stream gets one row at least. If there are fewer rows than streams, `turn` says who is first.
+    Every stream gets at least one row. If there are fewer rows than streams, `rotation` determines the first.
     """
-    streams = sorted(waiting)
+    streams = sorted(backlogs)
     if max_rows is not None and max_rows < len(streams):
-        first = turn % len(streams)
+        first = rotation % len(streams)
         streams = (streams[first:] + streams[:first])[:max_rows]
-    found = {stream: Budget() for stream in streams}
+    budgets = {stream: Budget() for stream in streams}
     if max_rows is not None:
-        parts = _proportional([waiting[stream][0] for stream in streams], max_rows)
+        parts = _proportional([backlogs[stream].rows for stream in streams], max_rows)
         for stream, rows in zip(streams, parts, strict=True):
-            found[stream].rows = rows
+            budgets[stream].rows = rows
     if max_bytes is not None:
-        total = sum(waiting[stream][1] for stream in streams)
+        total = sum(backlogs[stream].bytes for stream in streams)
         for stream in streams:
-            found[stream].bytes = max_bytes * waiting[stream][1] // max(total, 1)
-    return found
+            budgets[stream].bytes = max_bytes * backlogs[stream].bytes // max(total, 1)
+    return budgets
 
 
 def _proportional(weights: list[int], total: int) -> list[int]:
-    """Whole numbers of at least one with this sum, as near to the proportions as they come."""
+    """Whole numbers of at least one with the given sum, closest to the proportions."""
     spare, whole = total - len(weights), max(sum(weights), 1)
     parts = [1 + spare * weight // whole for weight in weights]
     order = sorted(range(len(weights)), key=lambda i: -(spare * weights[i] % whole))
@@ -81,88 +94,91 @@ def _proportional(weights: list[int], total: int) -> list[int]:
     return parts
 
 
-_LOOK_AHEAD: Final = 256
-_LEAST_TASK_BYTES: Final = 64 << 20
-_MOST_TASK_BYTES: Final = 512 << 20
-
-
 @dataclass(frozen=True, slots=True)
 class FrameRange:
-    """What one task reads: the frames of a stream from `start` up to, not including, `end`."""
+    """One task: the frames of a stream from `start` up to, not including, `end`."""
 
     stream_id: int
     start: Position
     end: Position
     ends_with_row: bool
-    """Whether the frame right before `end` is recorded: if it is not there then, something was lost."""
+    """Whether the frame right before `end` was recorded: if the task does not find it, frames were lost."""
     part: int = 0
     parts: int = 1
-    """The task's share of the rows, where one segment is cut into several tasks."""
+    """The task's share of the rows, if one segment is divided among several tasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class LostRange:
-    """What no task can read any more, to be told as gap rows."""
+    """Frames that were removed before they were read, to be reported as gap rows."""
 
     gaps: tuple[Gap, ...]
 
 
+class _StreamSegments(NamedTuple):
+    """The segments of a stream within a range, and their payload bytes."""
+
+    records: Records
+    sizes: Any
+
+
 class Planner:
-    """A recording, looked at from the planning process."""
+    """Plans reads of a recording. `streams` limits it to some streams."""
 
     def __init__(self, path: str, streams: tuple[int, ...] | None) -> None:
         self.path = path
-        self._wanted = streams
+        self._selected = streams
         self._recording = Recording(path)
-        self._present = self._recording.streams
+        self._recorded = self._recording.streams
 
     def refresh(self) -> None:
+        """Reads which frames were added and removed."""
         self._recording.refresh()
-        # Kept: finding them means looking at every segment's record.
-        self._present = self._recording.streams
+        self._recorded = self._recording.streams
 
     def close(self) -> None:
-        """Lets go of the files; it can be used again."""
+        """Closes the files; the planner can be used again."""
         self._recording.close()
 
     def streams(self) -> list[int]:
-        """The streams that are asked for and there."""
-        return [one for one in self._present if self._wanted is None or one in self._wanted]
+        """The selected streams that are recorded."""
+        return [stream for stream in self._recorded if self._selected is None or stream in self._selected]
 
     def _records(self, stream_id: int) -> Records:
         return self._recording.segments_of(stream_id)
 
-    # --- places
+    # --- positions
 
     def earliest(self) -> Offsets:
-        return {stream: self._first(stream) for stream in self._named()}
+        """The first frame of each stream."""
+        return {stream: self._first(stream) for stream in self._all_streams()}
 
-    def _named(self) -> list[int]:
-        # A stream that is asked for and has nothing yet begins at its beginning.
-        return sorted({*self.streams(), *(self._wanted or ())})
+    def _all_streams(self) -> list[int]:
+        # Includes selected streams without frames: they start at their beginning.
+        return sorted({*self.streams(), *(self._selected or ())})
 
     def _first(self, stream_id: int) -> Position:
         for record in self._records(stream_id):
-            if record["kind"] != Kind.SEALED or record["rows"]:
+            if record["kind"] != RecordKind.SEALED or record["rows"]:
                 return Position(int(record["epoch"]), int(record["first_seq"]))
         return START
 
     def latest(self) -> Offsets:
-        """Behind the last frame of each stream that is complete by now."""
-        found = {}
-        for stream in self._named():
-            cursor = self._recording.latest(stream) if stream in self._present else None
-            found[stream] = START if cursor is None else Position.behind(cursor)
-        return found
+        """Behind the last complete frame of each stream."""
+        ends = {}
+        for stream in self._all_streams():
+            cursor = self._recording.latest(stream) if stream in self._recorded else None
+            ends[stream] = START if cursor is None else Position.behind(cursor)
+        return ends
 
     def at_time(self, time_ns: int) -> Offsets:
-        """The first frame of each stream that was received then or later; behind the last if none was."""
+        """The first frame of each stream received at a time or later; behind the last if there is none."""
         latest = self.latest()
         return {stream: self._first_at(stream, time_ns) or latest[stream] for stream in latest}
 
     def _first_at(self, stream_id: int, time_ns: int) -> Position | None:
         records = self._records(stream_id)
-        for record in records[(records["kind"] != Kind.SEALED) | (records["last_time_ns"] >= time_ns)]:
+        for record in records[(records["kind"] != RecordKind.SEALED) | (records["last_time_ns"] >= time_ns)]:
             for block in self._blocks(record):
                 rows = np.flatnonzero(block.receive_time_ns >= time_ns)
                 if len(rows):
@@ -170,9 +186,9 @@ class Planner:
         return None
 
     def _blocks(self, record: Any) -> Iterator[RowBlock]:
-        """What can be read of a segment. What cannot is for the tasks to say, or to pass over."""
+        """The readable batches of a segment. The tasks report the damaged ones, or skip them."""
         try:
-            segment = self._recording.segment(name_of(record))
+            segment = self._recording.segment(segment_name(record))
         except (CorruptRecording, FrameNotRecorded):
             return
         for number in range(len(segment.file.scan.batches)):
@@ -186,113 +202,118 @@ class Planner:
     def limited(
         self, start: Offsets, end: Offsets, *, max_rows: int | None, max_bytes: int | None
     ) -> Offsets:
-        """At most `end`, and no more rows and bytes behind `start` than allowed; every stream gets on."""
-        behind = [stream for stream, place in end.items() if place > start.get(stream, START)]
-        # One that waits alone gets everything, however much it is.
-        waiting = {
-            stream: self._weigh(stream, start.get(stream, START), end[stream]) if len(behind) > 1 else (1, 1)
-            for stream in behind
-        }
-        if not waiting or (max_rows is None and max_bytes is None):
+        """The end of a micro-batch: at most `end`, within the limits; every stream advances."""
+        behind = [stream for stream, position in end.items() if position > start.get(stream, START)]
+        if not behind or (max_rows is None and max_bytes is None):
             return end
-        budgets = shares(waiting, max_rows=max_rows, max_bytes=max_bytes, turn=_turn(start))
-        found = dict(end)
-        for stream in waiting:
+        if len(behind) == 1:
+            # The only stream gets the whole budget, whatever its backlog.
+            backlogs = {behind[0]: Backlog(1, 1)}
+        else:
+            backlogs = {
+                stream: self._backlog(stream, start.get(stream, START), end[stream]) for stream in behind
+            }
+        budgets = divide_budget(
+            backlogs, max_rows=max_rows, max_bytes=max_bytes, rotation=_rotation_of(start)
+        )
+        limited = dict(end)
+        for stream in behind:
             begin, budget = start.get(stream, START), budgets.get(stream)
-            found[stream] = begin if budget is None else self._advance(stream, begin, end[stream], budget)
-        return found
+            limited[stream] = begin if budget is None else self._advance(stream, begin, end[stream], budget)
+        return limited
 
     def _between(self, stream_id: int, start: Position, end: Position) -> Records:
-        """The segments that may hold frames of the range."""
+        """The segments that may have frames of the range."""
         records = self._records(stream_id)
         epoch, first = records["epoch"], records["first_seq"]
 
-        def place(at: int) -> tuple[int, int]:
+        def position(at: int) -> tuple[int, int]:
             return int(epoch[at]), int(first[at])
 
-        every = range(len(records))
-        high = bisect_left(every, (end.epoch, end.seq), key=place)
-        # The segment that begins at or before the start is the first that can hold something of the range.
-        low = max(bisect_right(every, (start.epoch, start.seq), key=place) - 1, 0)
-        found: Records = records[low:high]
-        if len(found) and found[0]["kind"] == Kind.SEALED:
-            one = found[0]
-            if Position(int(one["epoch"]), int(one["last_seq"])) < start or not one["rows"]:
-                found = found[1:]
-        return found
+        numbers = range(len(records))
+        high = bisect_left(numbers, (end.epoch, end.seq), key=position)
+        # The last segment that begins at or before the start is the first that can have frames of the range.
+        low = max(bisect_right(numbers, (start.epoch, start.seq), key=position) - 1, 0)
+        segments: Records = records[low:high]
+        if len(segments) and segments[0]["kind"] == RecordKind.SEALED:
+            record = segments[0]
+            if Position(int(record["epoch"]), int(record["last_seq"])) < start or not record["rows"]:
+                segments = segments[1:]
+        return segments
 
-    def _weigh(self, stream_id: int, start: Position, end: Position) -> tuple[int, int]:
-        """Rows and bytes of the range; what of its first segment was read before is taken off. Of a long
-        range only the beginning is weighed: it is far more than a micro-batch takes.
+    def _backlog(self, stream_id: int, start: Position, end: Position) -> Backlog:
+        """Rows and bytes of the range, without the part of its first segment that was read before.
+
+        Counts only the beginning of a long range: it is far more than a micro-batch takes.
         """
-        records = self._between(stream_id, start, end)[:_LOOK_AHEAD]
+        records = self._between(stream_id, start, end)[:_MAX_SEGMENTS_WEIGHED]
         if not len(records):
-            return 0, 0
+            return Backlog(0, 0)
         rows, size = self._totals(records)
         skipped_rows, skipped_bytes = 0, 0
         first = records[0]
         if Position(int(first["epoch"]), int(first["first_seq"])) < start:
             for block in self._blocks(first):
-                if block.place.first_seq >= start.seq:
+                if block.location.first_seq >= start.seq:
                     break
-                count = int(np.searchsorted(block.seq, np.uint64(min(start.seq, 2**64 - 1))))
+                count = _row_of(block, start.seq)
                 skipped_rows += count
                 skipped_bytes += int(block.payload_bytes[:count].sum())
-        return max(int(rows.sum()) - skipped_rows, 1), max(int(size.sum()) - skipped_bytes, 1)
+        return Backlog(max(int(rows.sum()) - skipped_rows, 1), max(int(size.sum()) - skipped_bytes, 1))
 
     def _totals(self, records: Records) -> tuple[Any, Any]:
-        """Rows and payload bytes of each segment; of open ones as much as is complete."""
+        """Rows and payload bytes of each segment; of an open one, of its complete batches."""
         rows, size = records["rows"].astype(np.int64), records["payload_bytes"].astype(np.int64)
-        for at in np.flatnonzero(records["kind"] != Kind.SEALED).tolist():
-            scan = self._recording.segment(name_of(records[at])).file.scan
+        for at in np.flatnonzero(records["kind"] != RecordKind.SEALED).tolist():
+            scan = self._recording.segment(segment_name(records[at])).file.scan
             rows[at], size[at] = scan.rows, scan.end
         return rows, size
 
     def _sizes(self, records: Records, start: Position, end: Position) -> Any:
-        """Payload bytes of each segment, of the first and the last only what lies in the range, about."""
-        sizes = self._totals(records)[1]
+        """Payload bytes of each segment; of the first and the last, the approximate part within the range."""
+        _, sizes = self._totals(records)
         for at in {0, len(records) - 1}:
-            if sizes[at] <= _LEAST_TASK_BYTES:
+            if sizes[at] <= _MIN_TASK_BYTES:
                 continue
             epoch = int(records[at]["epoch"])
             low = start.seq if epoch == start.epoch else 0
             high = end.seq if epoch == end.epoch else 1 << 64
             try:
-                scan = self._recording.segment(name_of(records[at])).file.scan
+                scan = self._recording.segment(segment_name(records[at])).file.scan
             except (CorruptRecording, FrameNotRecorded):
                 continue
             inside = sum(
-                max(min(one.rows, high - one.first_seq) - max(low - one.first_seq, 0), 0)
-                for one in scan.batches
-                if one.last_seq >= low
+                max(min(batch.rows, high - batch.first_seq) - max(low - batch.first_seq, 0), 0)
+                for batch in scan.batches
+                if batch.last_seq >= low
             )
             sizes[at] = max(int(sizes[at]) * inside // max(scan.rows, 1), 1)
         return sizes
 
     def _advance(self, stream_id: int, start: Position, end: Position, budget: Budget) -> Position:
-        """The place behind as many frames as the budget allows, and one at least."""
+        """The position behind as many frames as the budget allows, at least one."""
         records = self._between(stream_id, start, end)
-        at, place = 0, start
+        at, position = 0, start
         while at < len(records):
-            whole = self._whole_ones(records[at : at + _LOOK_AHEAD], start, end, budget) if at else 0
+            whole = self._take_whole(records[at : at + _MAX_SEGMENTS_WEIGHED], end, budget) if at else 0
             if whole:
                 at += whole
-                place = Position(int(records[at - 1]["epoch"]), int(records[at - 1]["last_seq"]) + 1)
+                position = Position(int(records[at - 1]["epoch"]), int(records[at - 1]["last_seq"]) + 1)
                 continue
             for block in self._blocks(records[at]):
-                place, is_over = _take(block, start, end, budget, place)
-                if is_over:
-                    return min(place, end)
+                position, is_exhausted = _take_rows(block, start, end, budget, position)
+                if is_exhausted:
+                    return min(position, end)
             at += 1
         return end
 
     @staticmethod
-    def _whole_ones(records: Records, start: Position, end: Position, budget: Budget) -> int:
-        """How many segments from here on fit the budget as a whole; takes them off it."""
-        fits = (records["kind"] == Kind.SEALED) & (records["rows"] > 0)
+    def _take_whole(records: Records, end: Position, budget: Budget) -> int:
+        """How many of the first segments fit the budget completely. Subtracts them from it."""
+        fits = (records["kind"] == RecordKind.SEALED) & (records["rows"] > 0)
         fits &= (records["epoch"] < np.uint64(end.epoch)) | (
             (records["epoch"] == np.uint64(end.epoch))
-            & (records["last_seq"] < np.uint64(min(end.seq, 2**64 - 1)))
+            & (records["last_seq"] < np.uint64(min(end.seq, _MAX_SEQ)))
         )
         count = int(np.argmin(fits)) if not fits.all() else len(fits)
         rows, size = np.cumsum(records["rows"][:count]), np.cumsum(records["payload_bytes"][:count])
@@ -307,15 +328,15 @@ class Planner:
     # --- tasks
 
     def lost(self, start: Offsets, end: Offsets) -> list[Gap]:
-        """What retention removed of the range."""
-        found = []
+        """The frames of the range that retention removed."""
+        lost = []
         for stream, stop in end.items():
             begin = start.get(stream, START)
             for gap in self._recording.lost_since(Cursor(stream, begin.epoch, begin.seq - 1)):
                 last = gap.last_seq if gap.epoch < stop.epoch else min(gap.last_seq, stop.seq - 1)
                 if gap.epoch <= stop.epoch and last >= gap.first_seq:
-                    found.append(Gap(stream, gap.epoch, gap.first_seq, last - gap.first_seq + 1, gap.reason))
-        return found
+                    lost.append(Gap(stream, gap.epoch, gap.first_seq, last - gap.first_seq + 1, gap.reason))
+        return lost
 
     def ranges(
         self,
@@ -327,46 +348,47 @@ class Planner:
         ends_with_row: bool,
         time: tuple[int | None, int | None] = (None, None),
     ) -> list[FrameRange]:
-        """The range as tasks of about `max_bytes` each, and at least `min_parts` of them."""
-        chosen = {}
-        for stream, place in end.items():
+        """The range divided into at least `min_parts` tasks of about `max_bytes` each."""
+        segments: dict[int, _StreamSegments] = {}
+        for stream, position in end.items():
             begin = start.get(stream, START)
-            if place > begin and len(records := _in_time(self._between(stream, begin, place), time)):
-                chosen[stream] = records, self._sizes(records, begin, place)
-        total = sum(int(size.sum()) for _, size in chosen.values())
-        aim = max_bytes if max_bytes is not None else task_bytes(total, os.cpu_count() or 1)
+            if position > begin and len(records := _in_time(self._between(stream, begin, position), time)):
+                segments[stream] = _StreamSegments(records, self._sizes(records, begin, position))
+        total = sum(int(part.sizes.sum()) for part in segments.values())
+        target = max_bytes if max_bytes is not None else task_bytes(total, os.cpu_count() or 1)
         if min_parts is not None:
-            aim = max(min(aim, -(-total // min_parts)), 1)
-        found = self._cut_all(chosen, start, end, aim, ends_with_row)
-        if max_bytes is None and min_parts is None and chosen:
-            # Whole segments rarely fill a share: rather a little more in each task than a small one behind.
-            most = max(-(-total // aim), len(chosen))
-            largest = max(int(size.max()) for _, size in chosen.values())
+            target = max(min(target, -(-total // min_parts)), 1)
+        ranges = self._divide_all(segments, start, end, target, ends_with_row)
+        if max_bytes is None and min_parts is None and segments:
+            # Whole segments rarely fill a task exactly: larger tasks are better than an extra small one.
+            max_tasks = max(-(-total // target), len(segments))
+            largest = max(int(part.sizes.max()) for part in segments.values())
             for extra in (1, 2):
-                if len(found) > most:
-                    found = self._cut_all(chosen, start, end, aim + extra * largest // 2, ends_with_row)
-        return found
+                if len(ranges) > max_tasks:
+                    larger = target + extra * largest // 2
+                    ranges = self._divide_all(segments, start, end, larger, ends_with_row)
+        return ranges
 
     @staticmethod
-    def _cut_all(
-        chosen: Mapping[int, tuple[Records, Any]],
+    def _divide_all(
+        segments: Mapping[int, _StreamSegments],
         start: Offsets,
         end: Offsets,
         max_bytes: int,
         ends_with_row: bool,
     ) -> list[FrameRange]:
-        found: list[FrameRange] = []
-        for stream, (records, size) in chosen.items():
+        ranges: list[FrameRange] = []
+        for stream, part in segments.items():
             begin = start.get(stream, START)
-            found += _cut(stream, records, size.tolist(), begin, end[stream], max_bytes, ends_with_row)
-        return found
+            ranges += _divide(stream, part, begin, end[stream], max_bytes, ends_with_row)
+        return ranges
 
 
 def task_bytes(total: int, cores: int) -> int:
-    """What one task reads if nobody says: a task costs Spark as much as reading some dozens of megabytes, and
-    idle cores cost more.
+    """Default size of a task. Starting one costs Spark as much as reading some dozens of megabytes; an idle
+    core costs more.
     """
-    return min(max(-(-total // cores), _LEAST_TASK_BYTES), _MOST_TASK_BYTES)
+    return min(max(-(-total // cores), _MIN_TASK_BYTES), _MAX_TASK_BYTES)
 
 
 def _in_time(records: Records, time: tuple[int | None, int | None]) -> Records:
@@ -375,69 +397,69 @@ def _in_time(records: Records, time: tuple[int | None, int | None]) -> Records:
         keep &= records["last_time_ns"] >= time[0]
     if time[1] is not None:
         keep &= records["first_time_ns"] <= time[1]
-    found: Records = records[keep | (records["kind"] != Kind.SEALED)]
-    return found
+    segments: Records = records[keep | (records["kind"] != RecordKind.SEALED)]
+    return segments
 
 
-def _cut(
+def _divide(
     stream_id: int,
-    records: Records,
-    sizes: list[int],
+    segments: _StreamSegments,
     start: Position,
     end: Position,
     max_bytes: int,
     ends_with_row: bool,
 ) -> list[FrameRange]:
-    found: list[FrameRange] = []
-    begin, held = start, 0
+    """The segments of one stream as tasks."""
+    records, sizes = segments.records, segments.sizes.tolist()
+    ranges: list[FrameRange] = []
+    begin, task_size = start, 0
     for at, size in enumerate(sizes):
         is_last = at == len(sizes) - 1
-        following = sizes[at + 1] if not is_last else 0
-        held += size
-        if not is_last and held + following <= max_bytes:
+        next_size = sizes[at + 1] if not is_last else 0
+        task_size += size
+        if not is_last and task_size + next_size <= max_bytes:
             continue
-        stop, known = (end, ends_with_row) if is_last else _boundary(records, at)
-        # Only a segment that stands alone is shared: it was begun anew, since nothing fitted beside it.
-        parts = max(-(-held // max_bytes), 1) if held == size else 1
-        found += [FrameRange(stream_id, begin, stop, known, part, parts) for part in range(parts)]
-        begin, held = stop, 0
-    return found
+        stop, is_row = (end, ends_with_row) if is_last else _boundary(records, at)
+        # Only a task of a single segment is divided: a larger one ended because the next segment did not fit.
+        parts = max(-(-task_size // max_bytes), 1) if task_size == size else 1
+        ranges += [FrameRange(stream_id, begin, stop, is_row, part, parts) for part in range(parts)]
+        begin, task_size = stop, 0
+    return ranges
 
 
 def _boundary(records: Records, at: int) -> tuple[Position, bool]:
-    """Between a segment and the next: right behind its last row, if that is known."""
-    one, following = records[at], records[at + 1]
-    if one["kind"] == Kind.SEALED and one["rows"]:
-        return Position(int(one["epoch"]), int(one["last_seq"]) + 1), True
+    """The position between a segment and the next, and whether a row is right before it."""
+    record, following = records[at], records[at + 1]
+    if record["kind"] == RecordKind.SEALED and record["rows"]:
+        return Position(int(record["epoch"]), int(record["last_seq"]) + 1), True
     return Position(int(following["epoch"]), int(following["first_seq"])), False
 
 
-def _take(
-    block: RowBlock, start: Position, end: Position, budget: Budget, place: Position
+def _take_rows(
+    block: RowBlock, start: Position, end: Position, budget: Budget, position: Position
 ) -> tuple[Position, bool]:
-    """The place behind the rows of a batch that the budget allows, and whether that was all it allows."""
+    """The position behind the rows of a batch that the budget allows, and whether it is exhausted."""
     seq, epoch = block.seq, block.epoch
-    low = int(np.searchsorted(seq, np.uint64(min(start.seq, 2**64 - 1)))) if epoch == start.epoch else 0
-    high = int(np.searchsorted(seq, np.uint64(min(end.seq, 2**64 - 1)))) if epoch == end.epoch else len(seq)
+    low = _row_of(block, start.seq) if epoch == start.epoch else 0
+    high = _row_of(block, end.seq) if epoch == end.epoch else len(seq)
     if low >= high:
-        return place, epoch >= end.epoch and high < len(seq)
+        return position, epoch >= end.epoch and high < len(seq)
     sizes = np.cumsum(block.payload_bytes[low:high])
     count = budget.fitting(sizes)
     if count == 0:
-        return place, True
+        return position, True
     budget.take(count, int(sizes[count - 1]))
     return Position(epoch, int(seq[low + count - 1]) + 1), count < high - low
 
 
-def _turn(start: Offsets) -> int:
-    """A number that changes from batch to batch, the same when a batch is planned again."""
-    return sum(place.seq for place in start.values())
+def _row_of(block: RowBlock, seq: int) -> int:
+    """The first row of a batch with this sequence or a later one."""
+    return int(np.searchsorted(block.seq, np.uint64(min(seq, _MAX_SEQ))))
 
 
-T = TypeVar("T")
-_LOG: Final = logging.getLogger(__name__)
-_FIRST_PAUSE_S: Final = 0.05
-_LONGEST_PAUSE_S: Final = 2.0
+def _rotation_of(start: Offsets) -> int:
+    """A number that changes from batch to batch, and is the same when a batch is planned again."""
+    return sum(position.seq for position in start.values())
 
 
 def retry(
@@ -448,8 +470,8 @@ def retry(
     final: tuple[type[Exception], ...] = (),
     clock: Clock = SYSTEM_CLOCK,
 ) -> T:
-    """What `work` gives, once it gives something. After `timeout_ns` its last error is raised, and at once if
-    it is a `final` one: no use in asking again.
+    """The result of `work`, which is called again after a disk error. After `timeout_ns` its last error is
+    raised; a `final` error is raised at once.
     """
     deadline = clock.monotonic_ns() + timeout_ns
     wait = _FIRST_PAUSE_S
@@ -463,4 +485,4 @@ def retry(
                 raise
             _LOG.warning("planning failed, trying again: %s", error)
         pause(wait)
-        wait = min(2 * wait, _LONGEST_PAUSE_S)
+        wait = min(2 * wait, _MAX_PAUSE_S)

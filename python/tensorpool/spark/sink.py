@@ -1,11 +1,13 @@
-"""`df.write[Stream].format("tensorpool")`: into a recording, or published into a live stream."""
+"""Writers of `df.write` and `df.writeStream`: into a recording, or publishing to a live stream."""
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -24,16 +26,24 @@ from ..recording.layout import create_root
 from . import staging
 from .commit import commit
 from .options import Options
-from .staging import check_incoming, frames_of
+from .staging import check_incoming, incoming_frames
 from .worker import tune_worker
 
-# Spark's own names for what identifies a micro-batch inside a task.
+# Spark's names of the query and the micro-batch of a task.
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
+
+
+class CurrentTask(NamedTuple):
+    """Query, micro-batch and partition of a Spark task; no query outside of a streaming query."""
+
+    query: str | None
+    batch: int
+    partition: int
 
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What one task has staged."""
+    """Commit message of a task: the name of its staging directory."""
 
     key: str
     name: str
@@ -41,6 +51,7 @@ class Staged(WriterCommitMessage):
 
 
 def make_writer(options: Options, schema: StructType, *, overwrite: bool) -> DataSourceWriter:
+    """The writer of a batch write. Raises ConfigError before any task runs."""
     _check(options, schema, overwrite)
     if options.is_live:
         from .live_sink import LiveBatchWriter
@@ -50,6 +61,7 @@ def make_writer(options: Options, schema: StructType, *, overwrite: bool) -> Dat
 
 
 def make_stream_writer(options: Options, schema: StructType, *, overwrite: bool) -> DataSourceStreamWriter:
+    """The writer of a streaming query. Raises ConfigError before any task runs."""
     _check(options, schema, overwrite)
     if options.is_live:
         from .live_sink import LiveStreamWriter
@@ -63,60 +75,67 @@ def _check(options: Options, schema: StructType, overwrite: bool) -> None:
         raise ConfigError("a recording only grows: use mode append, or name another path")
     check_incoming(schema, options)
     if not options.is_live:
-        # Now, so that a directory of something else is refused before any task has run.
+        # Now, so that a directory without a recording is rejected before any task runs.
         create_root(Path(options.path), created_ns=SYSTEM_CLOCK.wall_ns())
 
 
-def task() -> tuple[str | None, int, int]:
-    """Query, batch and number of the task this process is at."""
+def current_task() -> CurrentTask:
+    """The task that this process runs."""
     context = TaskContext.get()
     if context is None:
-        return None, 0, 0
+        return CurrentTask(None, 0, 0)
     batch = context.getLocalProperty(_BATCH)
-    return context.getLocalProperty(_QUERY), int(batch) if batch else 0, context.partitionId()
+    return CurrentTask(context.getLocalProperty(_QUERY), int(batch) if batch else 0, context.partitionId())
 
 
 class RecordingBatchWriter(DataSourceArrowWriter):
-    """A DataFrame into a recording: all of it, or none."""
+    """Writes a DataFrame into a recording, completely or not at all."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        # Pickled with the writer: every task and the commit have the same one.
+        # Pickled with the writer: all tasks and the commit have the same key.
         self._key = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        options = self._options
-        name, rows = staging.stage(Path(options.path), self._key, 0, task()[2], frames_of(iterator, options))
+        """Stages the rows of one task."""
+        options, partition = self._options, current_task().partition
+        frames = incoming_frames(iterator, options)
+        name, rows = staging.stage(Path(options.path), self._key, 0, partition, frames)
         tune_worker()
         return Staged(self._key, name, rows)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Moves the staged rows of all tasks into the recording."""
         _commit(self._options, messages, 0)
-        _forget(Path(self._options.path), self._key)
+        _remove_query(Path(self._options.path), self._key)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        _forget(Path(self._options.path), self._key)
+        """Removes the staged rows."""
+        _remove_query(Path(self._options.path), self._key)
 
 
 class RecordingStreamWriter(DataSourceStreamArrowWriter):
-    """A stream into a recording: each micro-batch once, however often Spark sends it."""
+    """Writes a streaming query into a recording: each micro-batch once, even if Spark sends it again."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        options = self._options
-        key, batch, number = task()
-        if key is None:
+        """Stages the rows of one task."""
+        options, task = self._options, current_task()
+        if task.query is None:
             raise ConfigError("the task belongs to no streaming query; Spark 4.1 or newer is needed")
-        name, rows = staging.stage(Path(options.path), key, batch, number, frames_of(iterator, options))
+        frames = incoming_frames(iterator, options)
+        name, rows = staging.stage(Path(options.path), task.query, task.batch, task.partition, frames)
         tune_worker()
-        return Staged(key, name, rows)
+        return Staged(task.query, name, rows)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Moves the staged rows of a micro-batch into the recording."""
         _commit(self._options, messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Removes the staged rows of a micro-batch."""
         for message in messages:
             if isinstance(message, Staged):
                 staging.discard(Path(self._options.path), message.key, only=[message.name])
@@ -129,14 +148,12 @@ def _commit(options: Options, messages: Sequence[WriterCommitMessage | None], ba
             Path(options.path),
             staged[0].key,
             batch_id,
-            [one.name for one in staged],
+            [message.name for message in staged],
             epoch=options["epoch"],
             busy_ns=options["busyTimeout"],
         )
 
 
-def _forget(root: Path, key: str) -> None:
-    """Nothing of a finished batch write is kept: it is never sent again."""
-    import shutil
-
+def _remove_query(root: Path, key: str) -> None:
+    """Removes all files of a batch write: Spark never sends it again."""
     shutil.rmtree(staging.query_dir(root, key), ignore_errors=True)

@@ -1,9 +1,8 @@
-"""What tasks wrote and nobody has committed yet: payloads in one file, what they are in another.
+"""Rows to be written, and the staging of a task's rows until they are committed.
 
-Below `_sinks/<query>/` of the recording, one directory for each attempt of a task. An attempt that failed
-leaves one that no message names; the next commit removes it.
-
-Rows that are to be written, as Spark hands them over: which columns count, and one row as a frame.
+Staged rows are in `_sinks/<query>/` of the recording: one directory per attempt of a task, with the payloads
+in one file and an index in another. A failed attempt leaves a directory that no commit message names; the
+next commit removes it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,156 +24,17 @@ from ..durable import write_all, write_errors
 from ..errors import ConfigError
 from ..recording import NO_TIMESTAMP, NO_TRACE
 from ..recording.layout import aligned, unsigned
-from ..recording.tensors import ITEM_BYTES, MAX_DIMS, NUMBERS, ORDER_NUMBERS
+from ..recording.tensors import ITEM_BYTES, MAX_DIMS, NUMBERS, ORDER_NUMBERS, contiguous_strides
 from ..runtime.config.config import nearest
 from .options import Options
-from .tensors.rows import check
+from .tensors.rows import verify_payload
 from .tensors.segments import Segments
 
 __all__ = ["INDEX", "NO_SEQ", "SINKS_DIR", "discard", "load", "query_dir", "stage"]
 
-_KINDS: Final[dict[str, tuple[str, ...]]] = {
-    "stream_id": ("bigint", "int"),
-    "epoch": ("bigint", "int"),
-    "seq": ("bigint", "int"),
-    "timestamp_ns": ("bigint",),
-    "publish_timestamp_ns": ("bigint",),
-    "receive_time_ns": ("bigint",),
-    "meta_version": ("bigint", "int"),
-    "trace_id": ("bigint",),
-    "dtype": ("string",),
-    "shape": ("array<int>", "array<bigint>"),
-    "strides": ("array<bigint>", "array<int>"),
-    "major_order": ("string",),
-    "payload_bytes": ("bigint",),
-    "crc32c": ("bigint",),
-    "segment": ("string",),
-    "payload_offset": ("bigint",),
-    "payload": ("binary",),
-}
-
-
-def check_incoming(schema: StructType, options: Options) -> None:
-    """Says what is wrong with the columns before anything runs."""
-    kinds = {field.name: field.dataType.simpleString() for field in schema.fields}
-    for name, kind in kinds.items():
-        if name not in _KINDS:
-            if name.startswith("gap_"):
-                raise ConfigError(
-                    "gap rows are not written: df.where('gap_count is null').drop('gap_count', 'gap_reason')"
-                )
-            near = nearest(name, _KINDS)
-            hint = (
-                f"did you mean {near}?" if near else f"df.drop({name!r}), or write one of {', '.join(_KINDS)}"
-            )
-            raise ConfigError(f"a frame has no column {name}; {hint}")
-        if kind not in _KINDS[name]:
-            raise ConfigError(f"column {name} has to be {_KINDS[name][0]}, not {kind}")
-    if "payload" not in kinds and not {"segment", "payload_offset", "payload_bytes"} <= kinds.keys():
-        raise ConfigError(
-            "there is nothing to write: a column payload (binary) is needed, or rows read with payload=ref"
-        )
-    if "stream_id" not in kinds and options["stream"] is None:
-        raise ConfigError("which stream? Give a column stream_id, or option stream")
-    if ("seq" in kinds) != ("epoch" in kinds) and "seq" in kinds and options["epoch"] is None:
-        raise ConfigError("rows have seq and no epoch: give both, or option epoch, or neither")
-
-
-@dataclass(slots=True)
-class IncomingFrame:
-    """One row to be written. `seq` is None where the sink numbers the frames itself."""
-
-    stream_id: int
-    epoch: int | None
-    seq: int | None
-    timestamp_ns: int
-    publish_timestamp_ns: int | None
-    receive_time_ns: int
-    meta_version: int
-    trace_id: int | None
-    dtype: str
-    shape: list[int]
-    strides: list[int]
-    major_order: str
-    data: memoryview
-
-    def __str__(self) -> str:
-        return f"stream {self.stream_id}, epoch {self.epoch}, frame {self.seq}"
-
-
-def frames_of(batches: Iterator[pa.RecordBatch], options: Options) -> Iterator[IncomingFrame]:
-    """The rows, one after the other. What they do not say has a default; what cannot be is an error."""
-    segments = Segments()
-    for batch in batches:
-        listed = {name: batch.column(name).to_pylist() for name in batch.schema.names if name != "payload"}
-        payload = batch.column("payload") if "payload" in batch.schema.names else None
-        now_ns = time.time_ns()
-        for number in range(len(batch)):
-            row = {name: values[number] for name, values in listed.items()}
-            yield _frame(row, None if payload is None else payload[number], segments, options, now_ns)
-
-
-def _frame(
-    row: dict[str, Any], payload: Any, segments: Segments, options: Options, now_ns: int
-) -> IncomingFrame:
-    def number(name: str, default: int | None) -> int | None:
-        value = row.get(name)
-        return default if value is None else unsigned(int(value))
-
-    where = (
-        f"stream {row.get('stream_id', options['stream'])}, epoch {row.get('epoch')}, frame {row.get('seq')}"
-    )
-    if payload is not None and payload.is_valid:
-        data = memoryview(payload.as_buffer())
-        if row.get("payload_bytes") is not None:
-            data = data[: row["payload_bytes"]]
-    elif row.get("segment") is not None:
-        data = segments.read(row["segment"], row["payload_offset"], row["payload_bytes"])
-        if row.get("crc32c") is not None:
-            check(data, row["crc32c"], where, row["segment"])
-    else:
-        raise ValueError(f"{where}: the row has no payload")
-    dtype = row.get("dtype") or "uint8"
-    if dtype not in NUMBERS:
-        raise ValueError(f"{where}: element type {dtype!r} is none of {', '.join(NUMBERS)}")
-    item = int(ITEM_BYTES[NUMBERS[dtype]])
-    shape = [len(data) // item] if row.get("shape") is None else list(row["shape"])
-    order = row.get("major_order") or "row"
-    if order not in ORDER_NUMBERS or not 1 <= len(shape) <= MAX_DIMS:
-        raise ValueError(f"{where}: a tensor has 1 to {MAX_DIMS} dimensions in row or column order")
-    strides = contiguous(shape, item, order) if row.get("strides") is None else list(row["strides"])
-    stream = number("stream_id", options["stream"])
-    if stream is None:
-        raise ValueError(f"{where}: stream_id is null")
-    return IncomingFrame(
-        stream_id=stream,
-        epoch=number("epoch", options["epoch"]),
-        seq=number("seq", None),
-        timestamp_ns=number("timestamp_ns", now_ns) or 0,
-        publish_timestamp_ns=number("publish_timestamp_ns", None),
-        receive_time_ns=row.get("receive_time_ns") or now_ns,
-        meta_version=number("meta_version", 0) or 0,
-        trace_id=number("trace_id", None),
-        dtype=dtype,
-        shape=shape,
-        strides=strides,
-        major_order=order,
-        data=data,
-    )
-
-
-def contiguous(shape: list[int], item: int, order: str) -> list[int]:
-    """Strides of a tensor without holes."""
-    steps, step = [], item
-    for size in reversed(shape) if order == "row" else shape:
-        steps.append(step)
-        step *= max(size, 1)
-    return steps[::-1] if order == "row" else steps
-
-
 SINKS_DIR: Final = "_sinks"
 NO_SEQ: Final = (1 << 64) - 1
-"""A frame that the sink numbers."""
+"""`epoch` or `seq` of a row that has none: the sink numbers the frame."""
 _PAYLOAD, _INDEX = "payload", "index.npy"
 
 INDEX: Final = np.dtype(
@@ -198,15 +58,146 @@ INDEX: Final = np.dtype(
     ]
 )
 
+_KINDS: Final[dict[str, tuple[str, ...]]] = {
+    "stream_id": ("bigint", "int"),
+    "epoch": ("bigint", "int"),
+    "seq": ("bigint", "int"),
+    "timestamp_ns": ("bigint",),
+    "publish_timestamp_ns": ("bigint",),
+    "receive_time_ns": ("bigint",),
+    "meta_version": ("bigint", "int"),
+    "trace_id": ("bigint",),
+    "dtype": ("string",),
+    "shape": ("array<int>", "array<bigint>"),
+    "strides": ("array<bigint>", "array<int>"),
+    "major_order": ("string",),
+    "payload_bytes": ("bigint",),
+    "crc32c": ("bigint",),
+    "segment": ("string",),
+    "payload_offset": ("bigint",),
+    "payload": ("binary",),
+}
+
+
+def check_incoming(schema: StructType, options: Options) -> None:
+    """Raises ConfigError for columns that cannot be written."""
+    kinds = {field.name: field.dataType.simpleString() for field in schema.fields}
+    for name, kind in kinds.items():
+        if name not in _KINDS:
+            if name.startswith("gap_"):
+                raise ConfigError(
+                    "gap rows are not written: df.where('gap_count is null').drop('gap_count', 'gap_reason')"
+                )
+            near = nearest(name, _KINDS)
+            hint = (
+                f"did you mean {near}?" if near else f"df.drop({name!r}), or write one of {', '.join(_KINDS)}"
+            )
+            raise ConfigError(f"a frame has no column {name}; {hint}")
+        if kind not in _KINDS[name]:
+            raise ConfigError(f"column {name} has to be {_KINDS[name][0]}, not {kind}")
+    if "payload" not in kinds and not {"segment", "payload_offset", "payload_bytes"} <= kinds.keys():
+        raise ConfigError(
+            "the rows have no payload: add a column payload (binary), or write rows read with payload=ref"
+        )
+    if "stream_id" not in kinds and options["stream"] is None:
+        raise ConfigError("the stream is missing: add a column stream_id, or option stream")
+    if ("seq" in kinds) != ("epoch" in kinds) and "seq" in kinds and options["epoch"] is None:
+        raise ConfigError("rows have seq but no epoch: add epoch or option epoch, or drop seq")
+
+
+@dataclass(slots=True)
+class IncomingFrame:
+    """One row to be written. `seq` is None if the sink numbers the frames."""
+
+    stream_id: int
+    epoch: int | None
+    seq: int | None
+    timestamp_ns: int
+    publish_timestamp_ns: int | None
+    receive_time_ns: int
+    meta_version: int
+    trace_id: int | None
+    dtype: str
+    shape: list[int]
+    strides: list[int]
+    major_order: str
+    data: memoryview
+
+    def __str__(self) -> str:
+        return f"stream {self.stream_id}, epoch {self.epoch}, frame {self.seq}"
+
+
+def incoming_frames(batches: Iterator[pa.RecordBatch], options: Options) -> Iterator[IncomingFrame]:
+    """The rows of batches. Missing columns have defaults; an invalid row is a ValueError."""
+    segments = Segments()
+    for batch in batches:
+        columns = {name: batch.column(name).to_pylist() for name in batch.schema.names if name != "payload"}
+        payload = batch.column("payload") if "payload" in batch.schema.names else None
+        now_ns = time.time_ns()
+        for number in range(len(batch)):
+            row = {name: values[number] for name, values in columns.items()}
+            yield _parse_row(row, None if payload is None else payload[number], segments, options, now_ns)
+
+
+def _parse_row(
+    row: dict[str, Any], payload: Any, segments: Segments, options: Options, now_ns: int
+) -> IncomingFrame:
+    def number(name: str, default: int | None) -> int | None:
+        value = row.get(name)
+        return default if value is None else unsigned(int(value))
+
+    stream_id = row.get("stream_id", options["stream"])
+    label = f"stream {stream_id}, epoch {row.get('epoch')}, frame {row.get('seq')}"
+    if payload is not None and payload.is_valid:
+        data = memoryview(payload.as_buffer())
+        if row.get("payload_bytes") is not None:
+            data = data[: row["payload_bytes"]]
+    elif row.get("segment") is not None:
+        data = segments.read(row["segment"], row["payload_offset"], row["payload_bytes"])
+        if row.get("crc32c") is not None:
+            verify_payload(data, row["crc32c"], label, row["segment"])
+    else:
+        raise ValueError(f"{label}: the row has no payload")
+    dtype = row.get("dtype") or "uint8"
+    if dtype not in NUMBERS:
+        raise ValueError(f"{label}: element type {dtype!r} is none of {', '.join(NUMBERS)}")
+    item = int(ITEM_BYTES[NUMBERS[dtype]])
+    shape = [len(data) // item] if row.get("shape") is None else list(row["shape"])
+    order = row.get("major_order") or "row"
+    if order not in ORDER_NUMBERS or not 1 <= len(shape) <= MAX_DIMS:
+        raise ValueError(f"{label}: a tensor has 1 to {MAX_DIMS} dimensions in row or column order")
+    strides = list(
+        row["strides"] if row.get("strides") is not None else contiguous_strides(shape, item, order)
+    )
+    stream = number("stream_id", options["stream"])
+    if stream is None:
+        raise ValueError(f"{label}: stream_id is null")
+    return IncomingFrame(
+        stream_id=stream,
+        epoch=number("epoch", options["epoch"]),
+        seq=number("seq", None),
+        timestamp_ns=number("timestamp_ns", now_ns) or 0,
+        publish_timestamp_ns=number("publish_timestamp_ns", None),
+        receive_time_ns=row.get("receive_time_ns") or now_ns,
+        meta_version=number("meta_version", 0) or 0,
+        trace_id=number("trace_id", None),
+        dtype=dtype,
+        shape=shape,
+        strides=strides,
+        major_order=order,
+        data=data,
+    )
+
 
 def query_dir(root: Path, key: str) -> Path:
+    """The directory of a query's staged rows and state."""
     if not key or not all(character.isalnum() or character == "-" for character in key):
-        raise ValueError(f"{key!r} is no id of a query")
+        raise ValueError(f"{key!r} is not the id of a query")
     return root / SINKS_DIR / key
 
 
 def stage(root: Path, key: str, batch_id: int, task: int, frames: Iterable[IncomingFrame]) -> tuple[str, int]:
-    """Writes a task's frames; gives the name of their directory and how many there are."""
+    """Writes a task's frames to a new staging directory. Returns its name and the number of frames."""
     directory = query_dir(root, key) / f"{batch_id}-{task}-{secrets.token_hex(4)}"
     directory.mkdir(mode=0o700, parents=True)
     rows: list[tuple[Any, ...]] = []
@@ -219,7 +210,7 @@ def stage(root: Path, key: str, batch_id: int, task: int, frames: Iterable[Incom
                 size = frame.data.nbytes
                 padding = memoryview(bytes(aligned(size) - size))
                 write_all(fd, [frame.data, padding])
-                rows.append(_row(frame, end, size, task))
+                rows.append(_index_row(frame, end, size, task))
                 end += aligned(size)
         finally:
             os.close(fd)
@@ -229,7 +220,8 @@ def stage(root: Path, key: str, batch_id: int, task: int, frames: Iterable[Incom
     return directory.name, len(rows)
 
 
-def _row(frame: IncomingFrame, at: int, size: int, task: int) -> tuple[Any, ...]:
+def _index_row(frame: IncomingFrame, at: int, size: int, task: int) -> tuple[Any, ...]:
+    """A row of INDEX."""
     filler = (0,) * (MAX_DIMS - len(frame.shape))
     return (
         frame.stream_id,
@@ -251,17 +243,24 @@ def _row(frame: IncomingFrame, at: int, size: int, task: int) -> tuple[Any, ...]
     )
 
 
-def load(root: Path, key: str, name: str) -> tuple[Any, Any]:
-    """A task's index, and its payloads as mapped bytes."""
+class StagedRows(NamedTuple):
+    """The index of a task's staged rows, and their payloads as mapped bytes."""
+
+    index: Any
+    payload: Any
+
+
+def load(root: Path, key: str, name: str) -> StagedRows:
+    """The rows that a task staged."""
     directory = query_dir(root, key) / name
     index = np.load(directory / _INDEX, allow_pickle=False)
     size = (directory / _PAYLOAD).stat().st_size
     payload = np.memmap(directory / _PAYLOAD, np.uint8, "r") if size else np.empty(0, np.uint8)
-    return index, payload
+    return StagedRows(index, payload)
 
 
 def discard(root: Path, key: str, *, up_to: int | None = None, only: Iterable[str] = ()) -> None:
-    """Removes what was staged: of every batch up to one, or the named ones."""
+    """Removes staging directories: those of all batches up to `up_to`, and those named in `only`."""
     directory = query_dir(root, key)
     names = set(only)
     if up_to is not None and directory.is_dir():

@@ -1,4 +1,4 @@
-"""What is told to Spark's Python processes for their own good."""
+"""Tuning of Spark's Python worker processes: garbage collection and cached mappings."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Final
 from ..recording.mmap_cache import enable_cache, evict_removed
 
 _DAEMON: Final = "pyspark.daemon"
-_is_settled = False
+_is_tuned = False
 
 
 def tune_worker() -> None:
-    """Called when a task ends. A process that is not the daemon's child is left alone.
+    """Tunes this process when a task ends. Does nothing outside of Spark's Python workers.
 
-    Once a process, what is loaded by now is taken out of garbage collection: Spark's daemon collects garbage
-    after every task, and looks at every object of every module for it, which takes longer than most tasks do.
-    From then on mapped segments are kept for the next task, as long as they are there. Spark ends a process
-    that has nothing to do for a minute.
+    The first call excludes all present objects from garbage collection: Spark's daemon collects garbage after
+    every task, and visiting every object of every module takes longer than most tasks. It also enables the
+    cache of mapped segments for later tasks. Every call evicts removed segments from the cache. Spark ends a
+    process that is idle for a minute.
     """
-    global _is_settled  # noqa: PLW0603  one collector a process
+    global _is_tuned  # noqa: PLW0603  one collector per process
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     if spec is None or spec.name != _DAEMON:
         return
     evict_removed()
-    if _is_settled:
+    if _is_tuned:
         return
-    _is_settled = True
+    _is_tuned = True
     enable_cache()
     gc.collect()
     gc.freeze()

@@ -96,7 +96,7 @@ class SupervisorAgent:
         self._policy = Policy(settings.rules)
         streams = context.per_consumer_streams
         channel = streams.channels[0] if streams.channels else SHARED_CHANNEL
-        self._orders = Orders(channel, streams.descriptor_ids)
+        self._orders = Orders(channel, (streams.descriptor_ids.first, streams.descriptor_ids.last))
         self._model = SystemModel(
             replace(
                 model_limits(self._connection),

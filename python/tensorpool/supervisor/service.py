@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..errors import RequestRejected
 from ..monitor.snapshot import MismatchView, to_json
 from ..runtime.config import Secret
-from ..service import Event, Service, command
+from ..service import Service, command
 from .config import MAX_RATE_HZ, fallback_fault
 from .orders import MANUAL
 from .policy import Decision
@@ -41,7 +41,7 @@ class SupervisorService(Service, name="supervisor"):
         self._publish("mismatch", mismatch)
 
     def _publish(self, key: str, view: Decision | MismatchView) -> None:
-        self._told.append(Event(self.tag, key, json.dumps(to_json(view))))
+        self.add_event(key, json.dumps(to_json(view)))
 
     @command
     def status(self) -> dict[str, Any]:

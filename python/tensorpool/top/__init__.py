@@ -1,1 +1,1 @@
-"""`tensorpool top`: a terminal page of a running system. It runs the supervisor's picture by itself."""
+"""`tensorpool top`: a running system on a page of a terminal, from a system model of its own."""

@@ -1,6 +1,6 @@
-"""`tensorpool top`: the loop around the page.
+"""The loop of `tensorpool top`: snapshots and keys in, screens out.
 
-Where `tensorpool top` has its snapshots from: a picture of its own, whether a supervisor runs or not.
+`MonitorSource` keeps a system model of its own, whether a supervisor runs or not.
 """
 
 from __future__ import annotations
@@ -25,127 +25,130 @@ from .keyboard import Keyboard
 from .page import PageState
 from .preview import FramePreview
 
-# Rates need two reports of everybody.
-_PERIODS: Final = 2.5
-
-
-class MonitorSource:
-    """Ears and a picture on a context. `own` are consumers of ours, which nobody wants to see."""
-
-    def __init__(self, context: Context) -> None:
-        self._monitor = SystemMonitor(context.connection)
-        limits = self._monitor.limits
-        self._settle_s = _PERIODS * max(limits.announce_period_ns, limits.report_period_ns) / 1e9
-        self.own: set[int] = set()
-
-    def poll(self) -> int:
-        return self._monitor.poll()
-
-    def snapshot(self) -> Snapshot:
-        found = self._monitor.snapshot()
-        return without(found, self.own) if self.own else found
-
-    def is_settled(self, listened_s: float) -> bool:
-        return listened_s >= self._settle_s
-
-    def close(self) -> None:
-        self._monitor.close()
-
-
-def without(snapshot: Snapshot, consumer_ids: set[int]) -> Snapshot:
-    """The same without these consumers."""
-    return replace(snapshot, streams=tuple(_without(one, consumer_ids) for one in snapshot.streams))
-
-
-def _without(stream: StreamView, consumer_ids: set[int]) -> StreamView:
-    left = tuple(one for one in stream.consumers if one.consumer_id not in consumer_ids)
-    if len(left) == len(stream.consumers):
-        return stream
-    dropped: Counter[str] = Counter()
-    for one in left:
-        dropped.update(one.dropped)
-    return replace(stream, consumers=left, dropped=dropped)
-
-
-_LISTEN_S: Final = 0.05
+_POLL_S: Final = 0.05
+_SETTLE_PERIODS: Final = 2.5
+"""A rate needs two reports of each endpoint."""
 
 
 class SnapshotSource(Protocol):
-    """Where snapshots come from."""
+    """A source of snapshots that has to be polled."""
 
     def poll(self) -> object:
-        """Takes in what was heard; often."""
+        """Reads the messages that have arrived; to be called often."""
 
     def snapshot(self) -> Snapshot:
         """The system as it is now."""
         ...
 
-    def is_settled(self, listened_s: float) -> bool:
-        """Whether everybody had the time to be heard of."""
+    def is_settled(self, polled_s: float) -> bool:
+        """Whether every endpoint had the time to report, after so many seconds of polling."""
         ...
 
 
+class MonitorSource:
+    """A system model on a context. Its snapshots omit the consumers in `hidden_ids`: top's own."""
+
+    def __init__(self, context: Context) -> None:
+        self._monitor = SystemMonitor(context.connection)
+        limits = self._monitor.limits
+        self._settle_s = _SETTLE_PERIODS * max(limits.announce_period_ns, limits.report_period_ns) / 1e9
+        self.hidden_ids: set[int] = set()
+
+    def poll(self) -> int:
+        """Reads the messages that have arrived."""
+        return self._monitor.poll()
+
+    def snapshot(self) -> Snapshot:
+        """The system as it is now."""
+        snapshot = self._monitor.snapshot()
+        return without_consumers(snapshot, self.hidden_ids) if self.hidden_ids else snapshot
+
+    def is_settled(self, polled_s: float) -> bool:
+        """Whether every endpoint had the time to report twice."""
+        return polled_s >= self._settle_s
+
+    def close(self) -> None:
+        """Closes the subscriptions."""
+        self._monitor.close()
+
+
+def without_consumers(snapshot: Snapshot, consumer_ids: set[int]) -> Snapshot:
+    """The snapshot without these consumers."""
+    streams = tuple(_without_consumers(stream, consumer_ids) for stream in snapshot.streams)
+    return replace(snapshot, streams=streams)
+
+
+def _without_consumers(stream: StreamView, consumer_ids: set[int]) -> StreamView:
+    consumers = tuple(consumer for consumer in stream.consumers if consumer.consumer_id not in consumer_ids)
+    if len(consumers) == len(stream.consumers):
+        return stream
+    dropped: Counter[str] = Counter()
+    for consumer in consumers:
+        dropped.update(consumer.dropped)
+    return replace(stream, consumers=consumers, dropped=dropped)
+
+
 def run(
-    console: Console, feed: SnapshotSource, newest: FramePreview, page: PageState, *, period: float
+    console: Console, source: SnapshotSource, preview: FramePreview, page: PageState, *, period: float
 ) -> None:
-    """Until q, Ctrl-C, or the end of the terminal."""
-    due, drawn = time.monotonic(), (0, 0)
+    """Shows the page until q, Ctrl-C, SIGTERM, or the end of the terminal."""
+    due, drawn_size = time.monotonic(), (0, 0)
     with (
-        _ended_by_sigterm(),
+        _sigterm_as_interrupt(),
         Keyboard() as keyboard,
         Live(console=console, screen=True, auto_refresh=False, transient=True) as live,
         contextlib.suppress(KeyboardInterrupt),
     ):
         while not (page.done or keyboard.is_gone):
-            feed.poll()
-            pressed = keyboard.keys(min(_LISTEN_S, max(0.0, due - time.monotonic())))
+            source.poll()
+            pressed = keyboard.keys(min(_POLL_S, max(0.0, due - time.monotonic())))
             for key in pressed:
                 page.press(key)
             now = time.monotonic()
             if now >= due:
-                page.show(feed.snapshot())
+                page.show(source.snapshot())
                 due = max(due + period, now)
-            elif not pressed and tuple(console.size) == drawn:
+            elif not pressed and tuple(console.size) == drawn_size:
                 continue
-            drawn = (console.size.width, console.size.height)
-            live.update(Group(*frame(page, newest, *drawn)), refresh=True)
+            drawn_size = (console.size.width, console.size.height)
+            live.update(Group(*screen_lines(page, preview, *drawn_size)), refresh=True)
 
 
 @contextlib.contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Like Ctrl-C: whoever ends it must not be left with a screen that is not theirs."""
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """SIGTERM ends the loop like Ctrl-C, so that the terminal is restored."""
 
-    def end(*_: object) -> None:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, end)
+    before = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-def frame(page: PageState, newest: FramePreview | None, width: int, height: int) -> list[Text]:
-    """One look at everything."""
-    picture: Sequence[Text] = ()
-    if newest is not None:
-        wanted = page.detail if page.wants_picture else None
-        picture = newest.look(wanted, *preview_size(width, height))
-        if newest.own:
-            # Its id is known only now, and the snapshot may have it already.
-            page.snapshot = without(page.snapshot, newest.own)
-    return draw(page, width, height, picture)
+def screen_lines(page: PageState, preview: FramePreview | None, width: int, height: int) -> list[Text]:
+    """The lines of one screen."""
+    image: Sequence[Text] = ()
+    if preview is not None:
+        stream_id = page.detail if page.is_preview_shown else None
+        image = preview.lines(stream_id, *preview_size(width, height))
+        if preview.consumer_ids:
+            # The id of the preview's consumer is known only now, and the snapshot may contain it.
+            page.snapshot = without_consumers(page.snapshot, preview.consumer_ids)
+    return draw(page, width, height, image)
 
 
-def settle(feed: SnapshotSource, timeout: float, *, least: float = 0.0) -> Snapshot:
-    """A snapshot in which everybody has had the time to speak: rates need two reports of each.
+def settle(source: SnapshotSource, timeout: float, *, least: float = 0.0) -> Snapshot:
+    """A snapshot in which every endpoint had the time to report twice, which rates need.
 
-    Listens for `least` seconds, and then until nothing more is to come, or the time is over.
+    Polls for at least `least` seconds, then until the source has settled or the timeout has passed.
     """
-    began = time.monotonic()
+    started = time.monotonic()
     while True:
-        feed.poll()
-        passed = time.monotonic() - began
-        if passed >= timeout or (passed >= least and feed.is_settled(passed)):
-            return feed.snapshot()
-        time.sleep(_LISTEN_S)
+        source.poll()
+        polled_s = time.monotonic() - started
+        if polled_s >= timeout or (polled_s >= least and source.is_settled(polled_s)):
+            return source.snapshot()
+        time.sleep(_POLL_S)

@@ -1,9 +1,4 @@
-"""The page as lines of text, as many and as wide as the screen has. Pure.
-
-One stream in all its details, as lines. Pure.
-
-A page as a picture for documents: SVG with the fonts of whoever looks at it.
-"""
+"""The screens of `tensorpool top` as lines of text and as SVG: lists, details of a stream, help. Pure."""
 
 from __future__ import annotations
 
@@ -42,39 +37,97 @@ from .tables import (
     reasons_text,
 )
 
-_STATE = next(one for one in STREAM_COLUMNS if one.title == "state")
-_LABEL: Final = 11
-_FACTS: Final = 44
-"""Columns that the facts get beside a picture."""
-# Both are said above already.
-_CONSUMERS: Final = [one for one in CONSUMER_COLUMNS if one.title not in ("stream", "name")]
-_LEASES: Final = [one for one in LEASE_COLUMNS if one.title != "stream"]
+_STATE = next(column for column in STREAM_COLUMNS if column.title == "state")
+LEAST_WIDTH, LEAST_HEIGHT = 40, 8
+HELP: Final = (
+    ("1 … 6, tab", "streams, consumers, leases, bridges, recorders, events"),
+    ("↑ ↓ j k", "choose a row; page up, page down, home and end too"),
+    ("enter", "details of the row's stream: its readers, drops, a preview"),
+    ("esc", "back; in a list: remove the filter"),
+    ("s, S", "sort by the next column, by the previous one"),
+    ("r", "reverse the order"),
+    ("/", "filter: rows that have all the words; enter keeps it, esc drops it"),
+    ("p", "show or hide the preview of the newest frame"),
+    ("space", "pause the page, and resume it"),
+    ("q, ctrl-c", "quit"),
+    ("", ""),
+    ("fps, MB/s", "as the producer reports, over the last seconds"),
+    ("p99", "of the slowest consumer; one frame in a hundred took longer"),
+    ("drop/s", "frames that consumers lost; not those skipped on purpose"),
+    ("dropped", "by reason, since each consumer started"),
+    ("vacant", "the stream is announced and has no producer"),
+    ("quiet", "the stream has a producer, and had no frame for a while"),
+    ("stale", "no activity: its producer or driver has died"),
+)
+
+_BAR: Final = "reverse"
+_CURSOR: Final = "reverse"
+_HEADINGS: Final = "bold"
+_KEYS: Final = "↑↓ choose  ⏎ details  s sort  r reverse  / filter  space pause  ? help  q quit"
+_DETAIL_KEYS: Final = "esc back  ↑↓ scroll  p preview  space pause  ? help  q quit"
+_FRAME_LINES: Final = 4
+_LABEL_WIDTH: Final = 11
+_FACTS_WIDTH: Final = 44
+"""Width of the facts beside a preview."""
+# Without the stream's own id and name, which the heading shows.
+_CONSUMER_COLUMNS: Final = [column for column in CONSUMER_COLUMNS if column.title not in ("stream", "name")]
+_LEASE_COLUMNS: Final = [column for column in LEASE_COLUMNS if column.title != "stream"]
+
+# rich's own template would fetch a font from the network.
+_SVG_TEMPLATE: Final = """\
+<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" xml:space="preserve">
+<style>
+.{unique_id}-matrix {{
+    font-family: "DejaVu Sans Mono", Menlo, Consolas, monospace;
+    font-size: {char_height}px;
+    line-height: {line_height}px;
+}}
+{styles}
+</style>
+<defs>
+<clipPath id="{unique_id}-clip-terminal">
+<rect x="0" y="0" width="{terminal_width}" height="{terminal_height}"/>
+</clipPath>
+{lines}
+</defs>
+{chrome}
+<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
+{backgrounds}
+<g class="{unique_id}-matrix">
+{matrix}
+</g>
+</g>
+</svg>
+"""
+
+# --- details of a stream
 
 
 def preview_size(width: int, height: int) -> tuple[int, int]:
-    """Columns and lines for a picture beside the facts; none where there is no room."""
-    columns = width - _FACTS - 2
+    """Columns and lines of a preview beside the facts; none where there is no room."""
+    columns = width - _FACTS_WIDTH - 2
     return (min(columns, 64), min(14, height - 6)) if columns >= 16 and height >= 12 else (0, 0)
 
 
-def detail_lines(snapshot: Snapshot, stream_id: int, width: int, picture: Sequence[Text] = ()) -> list[Text]:
-    """All of them; whoever draws shows as many as there is room for."""
+def detail_lines(snapshot: Snapshot, stream_id: int, width: int, preview: Sequence[Text] = ()) -> list[Text]:
+    """All lines of the details; a screen shows a part of them."""
     stream = snapshot.stream(stream_id)
     if stream is None:
-        return [_words(f"stream {stream_id} is gone; it comes back here if it is announced again", WARN)]
-    lines = [_detail_heading(stream), *_beside(list(_facts(stream, snapshot)), picture, width)]
-    lines += _section("consumers", _CONSUMERS, [NamedConsumer("", one) for one in stream.consumers], width)
-    leases = [one for one in snapshot.leases if one.stream_id == stream_id]
-    lines += _section("leases", _LEASES, leases, width)
+        return [_line(f"stream {stream_id} has gone; it is shown here if it is announced again", WARN)]
+    lines = [_heading(stream), *_beside(list(_facts(stream, snapshot)), preview, width)]
+    consumers = [NamedConsumer("", consumer) for consumer in stream.consumers]
+    lines += _section("consumers", _CONSUMER_COLUMNS, consumers, width)
+    leases = [lease for lease in snapshot.leases if lease.stream_id == stream_id]
+    lines += _section("leases", _LEASE_COLUMNS, leases, width)
     lines += list(_recorded(snapshot, stream_id))
     return lines
 
 
-def _words(text: str, style: str = "") -> Text:
+def _line(text: str, style: str = "") -> Text:
     return Text(clean(text), style=style, no_wrap=True)
 
 
-def _detail_heading(stream: StreamView) -> Text:
+def _heading(stream: StreamView) -> Text:
     line = Text(f"stream {stream.stream_id}", style="bold", no_wrap=True)
     line.append(f"  {clean(stream.name)}" if stream.name else "")
     state = _STATE.cell(stream)
@@ -85,7 +138,7 @@ def _detail_heading(stream: StreamView) -> Text:
 
 def _fact(name: str, value: str, style: str = "") -> Text:
     line = Text(no_wrap=True)
-    line.append(f"{name:<{_LABEL}}", style=DIM)
+    line.append(f"{name:<{_LABEL_WIDTH}}", style=DIM)
     line.append(clean(value), style=style or None)
     return line
 
@@ -95,16 +148,16 @@ def _facts(stream: StreamView, snapshot: Snapshot) -> Iterator[Text]:
         yield _fact("what", stream.summary)
     if stream.tags:
         yield _fact("tags", ", ".join(stream.tags))
-    again = f", {stream.epochs} heard of" if stream.epochs > 1 else ""
-    yield _fact("epoch", f"{stream.epoch}{again}")
+    epochs = f", {stream.epochs} announced" if stream.epochs > 1 else ""
+    yield _fact("epoch", f"{stream.epoch}{epochs}")
     yield _fact("memory", f"{format_bytes(stream.nbytes)}, {stream.nslots} slots, {_pools(stream.pools)}")
     yield _fact("announced", _ago(stream.announce_age_ns))
     if stream.activity_age_ns is not None:
         yield _fact("active", _ago(stream.activity_age_ns))
     if stream.sources:
-        yield _fact("made from", ", ".join(_named(snapshot, one) for one in stream.sources))
+        yield _fact("made from", ", ".join(_named(snapshot, source) for source in stream.sources))
     if stream.derived:
-        yield _fact("feeds", ", ".join(_named(snapshot, one) for one in stream.derived))
+        yield _fact("feeds", ", ".join(_named(snapshot, derived) for derived in stream.derived))
     if stream.producer is None:
         yield _fact("producer", "none", WARN)
     else:
@@ -114,9 +167,10 @@ def _facts(stream: StreamView, snapshot: Snapshot) -> Iterator[Text]:
         p50, p99, longest = (format_duration(ns / 1e9) for ns in figures)
         yield _fact("latency", f"p50 {p50}, p99 {p99}, max {longest}")
     yield _fact("dropped", reasons_text(stream.dropped) or "nothing")
-    for one in snapshot.collisions:
-        if one.stream_id == stream.stream_id:
-            yield _fact("collision", f"two go by {one.kind} {one.id}, {one.times} times", "bold red")
+    for collision in snapshot.collisions:
+        if collision.stream_id == stream.stream_id:
+            text = f"{collision.kind} {collision.id} is used twice, {collision.times} times"
+            yield _fact("collision", text, BAD)
 
 
 def _producer(producer: ProducerView) -> Iterator[Text]:
@@ -134,27 +188,27 @@ def _producer(producer: ProducerView) -> Iterator[Text]:
 
 
 def _pools(pools: Sequence[PoolView]) -> str:
-    found = Counter(one.stride_bytes for one in pools)
+    strides = Counter(pool.stride_bytes for pool in pools)
     return "pools " + " ".join(
-        format_bytes(stride) + (f" x{n}" if n > 1 else "") for stride, n in sorted(found.items())
+        format_bytes(stride) + (f" x{n}" if n > 1 else "") for stride, n in sorted(strides.items())
     )
 
 
 def _named(snapshot: Snapshot, stream_id: int) -> str:
-    found = snapshot.stream(stream_id)
-    return f"{stream_id} {found.name}" if found is not None and found.name else str(stream_id)
+    stream = snapshot.stream(stream_id)
+    return f"{stream_id} {stream.name}" if stream is not None and stream.name else str(stream_id)
 
 
 def _ago(ns: int) -> str:
     return f"{format_duration(max(0, ns) / 1e9)} ago"
 
 
-def _beside(facts: list[Text], picture: Sequence[Text], width: int) -> Iterator[Text]:
-    if not picture:
+def _beside(facts: list[Text], preview: Sequence[Text], width: int) -> Iterator[Text]:
+    if not preview:
         yield from facts
         return
-    left = max(_FACTS, width - 2 - max(cell_len(one.plain) for one in picture))
-    for fact, line in zip_longest(facts, picture):
+    left = max(_FACTS_WIDTH, width - 2 - max(cell_len(line.plain) for line in preview))
+    for fact, line in zip_longest(facts, preview):
         joined = padded(Text(no_wrap=True) if fact is None else fact, left)
         joined.append("  ")
         if line is not None:
@@ -166,70 +220,43 @@ def _section(title: str, columns: Sequence[Column[Any]], rows: Sequence[Any], wi
     if not rows:
         return
     yield Text(no_wrap=True)
-    yield _words(f"{title}: {len(rows)}", "bold")
+    yield _line(f"{title}: {len(rows)}", "bold")
     shown, widths, cells = lay_out(columns, rows, width)
-    rights = [columns[place].right for place in shown]
-    yield line_of([Cell(columns[place].title) for place in shown], widths, rights, width, DIM)
+    rights = [columns[index].right for index in shown]
+    yield line_of([Cell(columns[index].title) for index in shown], widths, rights, width, DIM)
     for line in cells:
         yield line_of(line, widths, rights, width)
 
 
 def _recorded(snapshot: Snapshot, stream_id: int) -> Iterator[Text]:
     for recorder in snapshot.recorders:
-        rows = [one for one in recorder.written if one.stream_id == stream_id]
+        rows = [row for row in recorder.written if row.stream_id == stream_id]
         if not rows and stream_id not in recorder.streams:
             continue
         gaps: Counter[str] = Counter()
-        for one in rows:
-            gaps.update(one.gaps)
+        for row in rows:
+            gaps.update(row.gaps)
         yield Text(no_wrap=True)
         named = f"recorder {recorder.instance}".strip()
-        yield _words(f"{named}: {recorder.state}, {recorder.root}", "bold")
-        counted = f"{sum(one.rows for one in rows):,} rows" if rows else "its ledger was not told yet"
-        yield _words(f"{counted}, gaps: {reasons_text(gaps) or 'none'}")
+        yield _line(f"{named}: {recorder.state}, {recorder.root}", "bold")
+        counted = f"{sum(row.rows for row in rows):,} rows" if rows else "it has not reported its ledger yet"
+        yield _line(f"{counted}, gaps: {reasons_text(gaps) or 'none'}")
 
 
-_BAR: Final = "reverse"
-_CURSOR: Final = "reverse"
-_HEAD: Final = "bold"
-_KEYS: Final = "↑↓ choose  ⏎ details  s sort  r reverse  / filter  space pause  ? help  q quit"
-_DETAIL_KEYS: Final = "esc back  ↑↓ scroll  p picture  space pause  ? help  q quit"
-_FRAME_LINES: Final = 4
-LEAST_WIDTH, LEAST_HEIGHT = 40, 8
-
-HELP: Final = (
-    ("1 … 6, tab", "streams, consumers, leases, bridges, recorders, events"),
-    ("↑ ↓ j k", "choose a row; page up, page down, home and end too"),
-    ("enter", "details of the row's stream: its readers, drops, a picture"),
-    ("esc", "back; in a list: without the filter"),
-    ("s, S", "sort by the next column, by the one before"),
-    ("r", "the other way round"),
-    ("/", "filter: rows that have all the words; enter keeps it, esc drops it"),
-    ("p", "the picture of the newest frame on and off"),
-    ("space", "stop the page, and let it go on"),
-    ("q, ctrl-c", "quit"),
-    ("", ""),
-    ("fps, MB/s", "as the producer tells, over the last seconds"),
-    ("p99", "of the slowest consumer; one frame in a hundred took longer"),
-    ("drop/s", "frames that consumers lost; not what was left out on purpose"),
-    ("dropped", "by reason, since each consumer came"),
-    ("vacant", "it is announced, and nobody produces"),
-    ("quiet", "a producer is there, and no frame for a while"),
-    ("stale", "no sign of life: its producer or driver has died"),
-)
+# --- the page
 
 
-def draw(page: PageState, width: int, height: int, picture: Sequence[Text] = ()) -> list[Text]:
-    """Exactly `height` lines of exactly `width` cells."""
+def draw(page: PageState, width: int, height: int, preview: Sequence[Text] = ()) -> list[Text]:
+    """The screen: exactly `height` lines of exactly `width` cells."""
     if width < LEAST_WIDTH or height < LEAST_HEIGHT:
-        words = Text(f"too small: {LEAST_WIDTH} x {LEAST_HEIGHT} at least", no_wrap=True)
-        return _filled([padded(words, width)], width, height)
+        notice = Text(f"too small: {LEAST_WIDTH} x {LEAST_HEIGHT} at least", no_wrap=True)
+        return _filled([padded(notice, width)], width, height)
     page.height = height - _FRAME_LINES
     lines = [_title(page, width), _tabs(page, width)]
     if page.is_help:
         lines += [_help_line(key, what, width) for key, what in HELP]
     elif page.detail is not None:
-        lines += _details(page, width, height - 3, picture)
+        lines += _details(page, width, height - 3, preview)
     else:
         lines += _list(page, width)
     return [*_filled(lines, width, height - 1), _footer(page, width)]
@@ -241,11 +268,11 @@ def _filled(lines: list[Text], width: int, height: int) -> list[Text]:
 
 def _title(page: PageState, width: int) -> Text:
     streams = page.snapshot.streams
-    live = sum(one.state == "live" for one in streams)
-    fps = sum(one.rate_hz or 0.0 for one in streams)
-    nbytes = sum(one.bytes_per_s or 0.0 for one in streams)
-    lost = sum(drops_per_s(one) or 0.0 for one in streams)
-    # What is cut on a narrow screen stands last.
+    live = sum(stream.state == "live" for stream in streams)
+    fps = sum(stream.rate_hz or 0.0 for stream in streams)
+    nbytes = sum(stream.bytes_per_s or 0.0 for stream in streams)
+    lost = sum(drops_per_s(stream) or 0.0 for stream in streams)
+    # Problems come first: a narrow screen cuts the end.
     line = Text(" tensorpool", no_wrap=True)
     if page.is_paused:
         line.append("  paused", style=WARN)
@@ -260,14 +287,16 @@ def _title(page: PageState, width: int) -> Text:
 
 
 def _tabs(page: PageState, width: int) -> Text:
-    titles = [f"{place} {one.title}" for place, one in enumerate(TABLES, start=1)]
-    counted = [f"{title} {len(one.rows(page.snapshot))}" for title, one in zip(titles, TABLES, strict=True)]
-    # The last one counts what is only remembered: nobody needs that number.
+    titles = [f"{number} {table.title}" for number, table in enumerate(TABLES, start=1)]
+    counted = [
+        f"{title} {len(table.rows(page.snapshot))}" for title, table in zip(titles, TABLES, strict=True)
+    ]
+    # The number of past events says nothing about the system.
     counted[-1] = titles[-1]
     shown = counted if sum(map(len, counted)) + 2 * len(counted) <= width else titles
     line = Text(" ", no_wrap=True)
-    for place, title in enumerate(shown):
-        line.append(title, style="bold underline" if place == page.tab else DIM)
+    for tab, title in enumerate(shown):
+        line.append(title, style="bold underline" if tab == page.tab else DIM)
         line.append("  ")
     return padded(line, width)
 
@@ -276,45 +305,48 @@ def _list(page: PageState, width: int) -> list[Text]:
     table, rows = page.table, page.rows()
     top, cursor = page.window(rows)
     shown_rows = rows[top : top + page.height]
-    # Widths come from all rows: the columns must not move when one scrolls.
-    shown, widths, cells = page.once("cells", width, lambda: lay_out(table.columns, rows, width))
-    rights = [table.columns[place].right for place in shown]
-    titles = [Cell(_heading(page, place, table.columns[place])) for place in shown]
-    lines = [line_of(titles, widths, rights, width, _HEAD)]
-    for place, line in enumerate(cells[top : top + len(shown_rows)], start=top):
-        if place == cursor:
-            # In one colour: patches of several would say something that they do not mean.
-            line = [Cell(one.text) for one in line]  # noqa: PLW2901
-        lines.append(line_of(line, widths, rights, width, _CURSOR if place == cursor else ""))
+    # Widths come from all rows: the columns must not move when the list scrolls.
+    shown, widths, cells = page.cached("cells", width, lambda: lay_out(table.columns, rows, width))
+    rights = [table.columns[index].right for index in shown]
+    titles = [Cell(_column_title(page, index, table.columns[index])) for index in shown]
+    lines = [line_of(titles, widths, rights, width, _HEADINGS)]
+    for index, row in enumerate(cells[top : top + len(shown_rows)], start=top):
+        if index == cursor:
+            # Without the colours of its cells, which would read badly in reverse.
+            plain = [Cell(cell.text) for cell in row]
+            lines.append(line_of(plain, widths, rights, width, _CURSOR))
+        else:
+            lines.append(line_of(row, widths, rights, width))
     if not rows:
-        words = f"no row has {page.filter!r}" if page.filter else table.nothing
-        lines.append(padded(Text(clean(words), style=DIM, no_wrap=True), width))
+        notice = f"no row has {page.filter!r}" if page.filter else table.empty
+        lines.append(padded(_line(notice, DIM), width))
     return lines
 
 
 def plain_list(page: PageState, width: int) -> list[Text]:
-    """All rows, for what is no screen: no cursor, no frame, no spaces at the ends of lines."""
+    """All rows, for output that is not a screen: no cursor, no frame, no spaces at the ends of lines."""
     table, rows = page.table, page.rows()
     if not rows:
         return []
     shown, widths, cells = lay_out(table.columns, rows, width)
-    rights = [table.columns[place].right for place in shown]
-    lines = [line_of([Cell(table.columns[place].title) for place in shown], widths, rights, width, _HEAD)]
+    rights = [table.columns[index].right for index in shown]
+    titles = [Cell(table.columns[index].title) for index in shown]
+    lines = [line_of(titles, widths, rights, width, _HEADINGS)]
     lines += [line_of(line, widths, rights, width) for line in cells]
     for line in lines:
         line.rstrip()
     return lines
 
 
-def _heading(page: PageState, place: int, column: Column[Any]) -> str:
-    if page.sorting.column != place:
+def _column_title(page: PageState, index: int, column: Column[Any]) -> str:
+    if page.sorting.column != index:
         return column.title
     return column.title + ("▾" if page.sorting.reverse else "▴")
 
 
-def _details(page: PageState, width: int, height: int, picture: Sequence[Text]) -> list[Text]:
-    assert page.detail is not None, "only asked while details are shown"
-    lines = detail_lines(page.snapshot, page.detail, width, picture)
+def _details(page: PageState, width: int, height: int, preview: Sequence[Text]) -> list[Text]:
+    assert page.detail is not None, "called only while details are shown"
+    lines = detail_lines(page.snapshot, page.detail, width, preview)
     page.scroll = min(page.scroll, max(0, len(lines) - height))
     return [padded(line, width) for line in lines[page.scroll : page.scroll + height]]
 
@@ -344,36 +376,8 @@ def _footer(page: PageState, width: int) -> Text:
     return padded(line, width)
 
 
-# rich's own frame would fetch a font from somewhere else.
-_FORMAT: Final = """\
-<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" xml:space="preserve">
-<style>
-.{unique_id}-matrix {{
-    font-family: "DejaVu Sans Mono", Menlo, Consolas, monospace;
-    font-size: {char_height}px;
-    line-height: {line_height}px;
-}}
-{styles}
-</style>
-<defs>
-<clipPath id="{unique_id}-clip-terminal">
-<rect x="0" y="0" width="{terminal_width}" height="{terminal_height}"/>
-</clipPath>
-{lines}
-</defs>
-{chrome}
-<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
-{backgrounds}
-<g class="{unique_id}-matrix">
-{matrix}
-</g>
-</g>
-</svg>
-"""
-
-
 def svg(lines: Sequence[Text], width: int, *, title: str = "tensorpool top") -> str:
-    """What a terminal with all colours would show. The same lines give the same text."""
+    """The lines as SVG, as a terminal with all colours shows them. Equal lines give equal text."""
     console = Console(
         record=True,
         width=width,
@@ -385,4 +389,4 @@ def svg(lines: Sequence[Text], width: int, *, title: str = "tensorpool top") -> 
         _environ={},
     )
     console.print(Group(*lines))
-    return console.export_svg(title=title, theme=DIMMED_MONOKAI, code_format=_FORMAT, unique_id="top")
+    return console.export_svg(title=title, theme=DIMMED_MONOKAI, code_format=_SVG_TEMPLATE, unique_id="top")

@@ -1,8 +1,6 @@
-"""What a terminal sends when a key is pressed. Pure: bytes in, keys out.
+"""Keys of a terminal: the decoder of their byte sequences (pure), and the keyboard that reads them.
 
-A key is the character itself, or one of the names below. Sequences may come in pieces, over a slow line.
-
-The keyboard of a terminal: every key at once, none of them shown.
+A key is the character itself, or one of the names below. Sequences may arrive in parts.
 """
 
 from __future__ import annotations
@@ -32,16 +30,20 @@ _SEQUENCES: Final = {
     b"[A": UP, b"[B": DOWN, b"[5~": PAGE_UP, b"[6~": PAGE_DOWN, b"[H": HOME, b"[F": END, b"[1~": HOME,
     b"[4~": END, b"[Z": BACK_TAB, b"OA": UP, b"OB": DOWN, b"OH": HOME, b"OF": END, b"OM": ENTER,
 }  # fmt: skip
-_LONGEST: Final = 32
+_MAX_SEQUENCE: Final = 32
+_MAX_READ: Final = 1024
+_SETTLE_S: Final = 0.05
+"""How long the rest of a sequence may take."""
 
 
 class KeyDecoder:
-    """Feed it what is read; it gives whole keys."""
+    """Turns the bytes of a terminal into keys."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, received: bytes) -> list[str]:
+        """The keys that are complete with these bytes."""
         self._rest += received
         keys: list[str] = []
         while self._rest:
@@ -55,17 +57,17 @@ class KeyDecoder:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a sequence has begun and has not ended."""
+        """Whether a sequence is incomplete."""
         return bool(self._rest)
 
     def settle(self) -> list[str]:
-        """Nothing more came for a while: a lone ESC is the key itself, anything else is given up."""
+        """Ends an incomplete sequence: a lone ESC is the key itself, anything else is discarded."""
         was_escape, self._rest = self._rest == b"\x1b", b""
         return [ESCAPE] if was_escape else []
 
 
 def _first(received: bytes) -> tuple[int, str]:
-    """How many bytes the first key takes, and the key; nothing for what is none, 0 bytes to wait for more."""
+    """Length and name of the first key; no name for unknown bytes, length 0 if more bytes are needed."""
     first = received[0]
     if first == _ESC:
         return _sequence(received)
@@ -74,7 +76,7 @@ def _first(received: bytes) -> tuple[int, str]:
     if first < 0x20:
         return 1, ""
     if 0x80 <= first < 0xC2 or first > 0xF4:
-        # No character begins so.
+        # Not the first byte of a UTF-8 character.
         return 1, ""
     length = 1 if first < 0x80 else 2 if first < 0xE0 else 3 if first < 0xF0 else 4
     if len(received) < length:
@@ -91,24 +93,20 @@ def _sequence(received: bytes) -> tuple[int, str]:
     if received[1] == _ESC:
         return 1, ESCAPE
     if received[1] not in b"[O":
-        # Alt and a key: the key alone means something else.
+        # Alt and a key, which is not the key alone.
         return 2, ""
     if received[1] == ord("O"):
         return (0, "") if len(received) < 3 else (3, _SEQUENCES.get(received[1:3], ""))
-    for place, byte in enumerate(received[2:_LONGEST], start=2):
+    for index, byte in enumerate(received[2:_MAX_SEQUENCE], start=2):
         if 0x40 <= byte <= 0x7E:
-            return place + 1, _SEQUENCES.get(received[1 : place + 1], "")
+            return index + 1, _SEQUENCES.get(received[1 : index + 1], "")
         if not 0x20 <= byte <= 0x3F:
-            return place, ""
-    return (0, "") if len(received) < _LONGEST else (_LONGEST, "")
-
-
-_SETTLE_S: Final = 0.05
-_MOST: Final = 1024
+            return index, ""
+    return (0, "") if len(received) < _MAX_SEQUENCE else (_MAX_SEQUENCE, "")
 
 
 class Keyboard:
-    """Reads keys while it is open; puts the terminal back as it was."""
+    """Reads the keys of a terminal without echo; restores the terminal's settings at the end."""
 
     def __init__(self, descriptor: int | None = None) -> None:
         self._fd = sys.stdin.fileno() if descriptor is None else descriptor
@@ -117,31 +115,31 @@ class Keyboard:
         self.is_gone = False
 
     def keys(self, timeout: float) -> list[str]:
-        """What was pressed; waits at most so long for the first one."""
+        """The keys pressed; waits at most `timeout` seconds for the first."""
         if not self._is_ready(max(0.0, timeout)):
             return []
-        found = self._read()
-        # An arrow begins with the byte of the key ESC: only what follows, or does not, tells them apart.
+        keys = self._read()
+        # The sequence of an arrow key begins with ESC: only the following bytes distinguish the two.
         while self._decoder.is_waiting and not self.is_gone:
             if not self._is_ready(_SETTLE_S):
-                return found + self._decoder.settle()
-            found += self._read()
-        return found
+                return keys + self._decoder.settle()
+            keys += self._read()
+        return keys
 
     def _is_ready(self, timeout: float) -> bool:
         return bool(select.select([self._fd], [], [], timeout)[0])
 
     def _read(self) -> list[str]:
         try:
-            received = os.read(self._fd, _MOST)
+            received = os.read(self._fd, _MAX_READ)
         except OSError:
             received = b""
-        # The line was cut: nobody will ever press anything again.
+        # No bytes: the terminal has gone.
         self.is_gone = not received
         return self._decoder.feed(received)
 
     def __enter__(self) -> Self:
-        # Ctrl-C stays a signal: it works however busy the page is.
+        # Ctrl-C stays a signal: it works however busy the loop is.
         tty.setcbreak(self._fd, termios.TCSANOW)
         return self
 
@@ -151,6 +149,6 @@ class Keyboard:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # A terminal that is gone has no state to put back.
+        # A terminal that has gone has no settings to restore.
         with contextlib.suppress(termios.error):
             termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)

@@ -1,6 +1,6 @@
-"""What the page shows, and what a key changes. Pure: keys and snapshots in.
+"""The state of the page of `tensorpool top`, and what each key changes. Pure.
 
-The cursor is on a thing, not on a line: it stays with its row when others come, go or change places.
+The cursor belongs to a row, not to a line: it stays with its row when other rows appear, go or move.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from ..monitor.snapshot import Snapshot
 from . import keyboard
 from .tables import TABLES, Table
 
-_LONGEST_FILTER: Final = 64
-_Made = TypeVar("_Made")
+_MAX_FILTER: Final = 64
+_Cached = TypeVar("_Cached")
 
 
 @dataclass
 class Sorting:
-    """By which column, and which way round."""
+    """The column that sorts the rows, and the direction."""
 
     column: int | None = None
     reverse: bool = False
@@ -27,7 +27,7 @@ class Sorting:
 
 @dataclass
 class PageState:
-    """The state of the screen."""
+    """Everything that a screen is drawn from."""
 
     snapshot: Snapshot = field(default_factory=lambda: Snapshot(0))
     tab: int = 0
@@ -36,66 +36,70 @@ class PageState:
     is_help: bool = False
     is_typing: bool = False
     is_paused: bool = False
-    wants_picture: bool = True
+    is_preview_shown: bool = True
     done: bool = False
     filter: str = ""
     height: int = 20
-    """Rows that fit; told by whoever draws."""
+    """Rows that fit on the screen; set before drawing."""
     _sorting: list[Sorting] = field(default_factory=lambda: [Sorting() for _ in TABLES])
     _cursor: list[Any] = field(default_factory=lambda: [None for _ in TABLES])
     _line: list[int] = field(default_factory=lambda: [0 for _ in TABLES])
     _top: list[int] = field(default_factory=lambda: [0 for _ in TABLES])
     scroll: int = 0
-    """How far the details are scrolled."""
-    _made: dict[str, tuple[Any, Any, Any]] = field(default_factory=dict)
+    """First line of the details on the screen."""
+    _cache: dict[str, tuple[Any, Any, Any]] = field(default_factory=dict)
 
-    # --- what there is to see
+    # --- rows
 
     @property
     def table(self) -> Table:
+        """The table of the current tab."""
         return TABLES[self.tab]
 
     @property
     def sorting(self) -> Sorting:
+        """The sorting of the current tab."""
         return self._sorting[self.tab]
 
     def show(self, snapshot: Snapshot) -> None:
-        """A newer snapshot; a page that is paused keeps the one it has."""
+        """Takes a newer snapshot; a paused page keeps its own."""
         if not self.is_paused:
             self.snapshot = snapshot
 
     def rows(self) -> list[Any]:
-        """The rows that the filter lets through, in their order."""
-        return self.once("rows", 0, self._rows)
+        """The rows that match the filter, sorted."""
+        return self.cached("rows", 0, self._rows)
 
-    def once(self, what: str, width: int, make: Callable[[], _Made]) -> _Made:
-        """The same until something else is to be seen: a key that moves the cursor over thousands of rows
-        must not lay them out anew."""
+    def cached(self, what: str, width: int, compute: Callable[[], _Cached]) -> _Cached:
+        """The computed value, until snapshot, tab, filter, sorting or width change.
+
+        A key that moves the cursor must not lay out thousands of rows again.
+        """
         key = (self.tab, self.filter, self.sorting.column, self.sorting.reverse, width)
-        snapshot, seen, made = self._made.get(what, (None, None, None))
-        if snapshot is not self.snapshot or seen != key:
-            made = make()
-            self._made[what] = (self.snapshot, key, made)
-        found: _Made = made
-        return found
+        snapshot, cached_key, cached = self._cache.get(what, (None, None, None))
+        if snapshot is not self.snapshot or cached_key != key:
+            cached = compute()
+            self._cache[what] = (self.snapshot, key, cached)
+        value: _Cached = cached
+        return value
 
     def _rows(self) -> list[Any]:
         table, sorting = self.table, self.sorting
-        wanted = self.filter.lower().split()
-        found = [
+        terms = self.filter.lower().split()
+        rows = [
             row
             for row in table.rows(self.snapshot)
-            if not wanted or all(word in table.words(row).lower() for word in wanted)
+            if not terms or all(term in table.filter_text(row).lower() for term in terms)
         ]
         if sorting.column is None:
-            return found
+            return rows
         value = table.columns[sorting.column].value
-        known = [row for row in found if value(row) is not None]
+        known = [row for row in rows if value(row) is not None]
         known.sort(key=value, reverse=sorting.reverse)
-        return known + [row for row in found if value(row) is None]
+        return known + [row for row in rows if value(row) is None]
 
     def window(self, rows: Sequence[Any]) -> tuple[int, int]:
-        """The first row on the screen, and the one with the cursor."""
+        """The indices of the first row on the screen and of the row with the cursor."""
         line = self._find(rows)
         top = min(self._top[self.tab], line, max(0, len(rows) - self.height))
         top = max(top, line - self.height + 1, 0)
@@ -103,24 +107,24 @@ class PageState:
         return top, line
 
     def _find(self, rows: Sequence[Any]) -> int:
-        """The line of the cursor: that of its thing, or the nearest to where it was."""
+        """The line of the cursor: that of its row, or the nearest line if the row has gone."""
         if not rows:
             return 0
-        wanted = self._cursor[self.tab]
+        selected = self._cursor[self.tab]
         line = min(self._line[self.tab], len(rows) - 1)
-        # Nobody has chosen anything yet: the first line, whatever comes to stand there.
-        if wanted is None:
+        # No key has moved the cursor yet: it stays on the first line.
+        if selected is None:
             return line
-        # A thing may be there twice (two events alike): the cursor stays where it is then.
-        if self.table.key(rows[line]) != wanted:
-            for place, row in enumerate(rows):
-                if self.table.key(row) == wanted:
-                    line = place
+        # Two rows may have the same key (two equal events): the cursor stays on its line then.
+        if self.table.key(rows[line]) != selected:
+            for index, row in enumerate(rows):
+                if self.table.key(row) == selected:
+                    line = index
                     break
-        self._put(rows, line)
+        self._select(rows, line)
         return line
 
-    def _put(self, rows: Sequence[Any], line: int) -> None:
+    def _select(self, rows: Sequence[Any], line: int) -> None:
         self._line[self.tab] = line
         self._cursor[self.tab] = self.table.key(rows[line])
 
@@ -132,7 +136,7 @@ class PageState:
     # --- keys
 
     def press(self, key: str) -> None:
-        """A key; what means nothing here changes nothing."""
+        """Handles a key; unknown keys change nothing."""
         if key == keyboard.INTERRUPT:
             self.done = True
         elif self.is_typing:
@@ -150,7 +154,7 @@ class PageState:
             self.is_typing, self.filter = False, ""
         elif key == keyboard.BACKSPACE:
             self.filter = self.filter[:-1]
-        elif len(key) == 1 and key.isprintable() and len(self.filter) < _LONGEST_FILTER:
+        elif len(key) == 1 and key.isprintable() and len(self.filter) < _MAX_FILTER:
             self.filter += key
 
     def _command(self, key: str) -> None:
@@ -162,13 +166,13 @@ class PageState:
             case " ":
                 self.is_paused = not self.is_paused
             case "p":
-                self.wants_picture = not self.wants_picture
+                self.is_preview_shown = not self.is_preview_shown
             case keyboard.ESCAPE | keyboard.BACKSPACE:
                 self._back()
             case keyboard.TAB | keyboard.BACK_TAB:
-                self._to_tab((self.tab + (1 if key == keyboard.TAB else -1)) % len(TABLES))
+                self._open_tab((self.tab + (1 if key == keyboard.TAB else -1)) % len(TABLES))
             case _ if len(key) == 1 and "1" <= key <= str(len(TABLES)):
-                self._to_tab(int(key) - 1)
+                self._open_tab(int(key) - 1)
             case (
                 keyboard.UP
                 | keyboard.DOWN
@@ -202,17 +206,17 @@ class PageState:
         else:
             self.filter = ""
 
-    def _to_tab(self, tab: int) -> None:
+    def _open_tab(self, tab: int) -> None:
         self.tab, self.detail = tab, None
 
     def _sort(self, step: int) -> None:
-        """The next column; figures begin with the largest, words with the first."""
+        """Sorts by the next column: numbers with the largest first, text in alphabetical order."""
         sorting, count = self.sorting, len(self.table.columns)
-        # Between the last column and the first one lies the order that things come in.
-        place = count if sorting.column is None else sorting.column
-        place = (place + step) % (count + 1)
-        sorting.column = None if place == count else place
-        sorting.reverse = sorting.column is not None and place > 0 and self.table.columns[place].right
+        # Between the last column and the first comes the snapshot's own order.
+        index = count if sorting.column is None else sorting.column
+        index = (index + step) % (count + 1)
+        sorting.column = None if index == count else index
+        sorting.reverse = sorting.column is not None and index > 0 and self.table.columns[index].right
 
     def _move(self, key: str) -> None:
         steps = {keyboard.UP: -1, "k": -1, keyboard.DOWN: 1, "j": 1}
@@ -227,13 +231,13 @@ class PageState:
             return
         rows = self.rows()
         if rows:
-            self._put(rows, min(max(self._find(rows) + steps[key], 0), len(rows) - 1))
+            self._select(rows, min(max(self._find(rows) + steps[key], 0), len(rows) - 1))
 
     def sort_by(self, title: str, *, reverse: bool | None = None) -> bool:
-        """By a column's title, as `--sort` has it; False if there is none of that name."""
-        for place, column in enumerate(self.table.columns):
+        """Sorts by the title of a column, as `--sort` does; False if there is no such column."""
+        for index, column in enumerate(self.table.columns):
             if column.title == title:
-                self.sorting.column = place
-                self.sorting.reverse = column.right and place > 0 if reverse is None else reverse
+                self.sorting.column = index
+                self.sorting.reverse = column.right and index > 0 if reverse is None else reverse
                 return True
         return False

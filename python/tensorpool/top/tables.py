@@ -1,9 +1,7 @@
-"""The tables of `tensorpool top`: which rows a snapshot has, and what stands in their columns.
+"""The tables of `tensorpool top`: rows and columns of a snapshot, and their layout in a given width. Pure.
 
-Columns that fit a width. Pure: cells in, lines out.
-
-What does not fit goes by its weight: columns that matter least are left out first, then elastic ones are
-cut. Names come from the wire: what a terminal would obey is shown as a dot.
+If the columns do not fit, those with the largest weight are omitted first; then elastic columns are cut.
+Names come from the wire: characters that could control the terminal are shown as dots.
 """
 
 from __future__ import annotations
@@ -30,40 +28,42 @@ from ..monitor.snapshot import (
 from ..units import format_bytes, format_duration
 
 Row = TypeVar("Row")
-_APART: Final = 2
+_COLUMN_GAP: Final = 2
 _ELLIPSIS: Final = "…"
-LUXURY: Final = 8
-"""Columns of this weight and more are shown only where nothing else has to give way."""
+OPTIONAL_WEIGHT: Final = 8
+"""Columns of this weight and more are shown only if no other column has to be cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
+    """Text with a style."""
+
     text: str
     style: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Row]):
-    """How one column of a table is shown, and by what it is sorted."""
+    """How a column of a table is shown and sorted."""
 
     title: str
     cell: Callable[[Row], Cell | str]
     value: Callable[[Row], Any]
-    """What it is sorted by; None comes last."""
+    """The value that sorts the rows; None comes last."""
     right: bool = False
     weight: int = 1
-    """0 stays in any case; of the others the largest goes first."""
+    """0 is never omitted; of the others the largest is omitted first."""
     elastic: int = 0
-    """Not 0: it may be cut, down to so many cells."""
+    """The width down to which the column may be cut; 0: not at all."""
 
 
 def clean(text: str) -> str:
-    """Without anything that moves a cursor or changes colours."""
-    return text if text.isprintable() else "".join(one if one.isprintable() else "·" for one in text)
+    """The text with dots for everything that could move the cursor or change colours."""
+    return text if text.isprintable() else "".join(char if char.isprintable() else "·" for char in text)
 
 
 def fit(text: str, width: int, *, right: bool = False) -> str:
-    """Exactly so wide."""
+    """The text cut or filled to exactly `width` cells."""
     size = cell_len(text)
     if size > width:
         return set_cell_size(text, max(0, width - 1)) + _ELLIPSIS[: max(0, width)]
@@ -73,63 +73,63 @@ def fit(text: str, width: int, *, right: bool = False) -> str:
 def lay_out(
     columns: Sequence[Column[Row]], rows: Sequence[Row], width: int
 ) -> tuple[list[int], list[int], list[list[Cell]]]:
-    """Which columns are shown, how wide each is, and all cells of them."""
+    """The indices of the columns shown, their widths, and their cells."""
     cells = [[_cell(column, row) for column in columns] for row in rows]
     natural = [
-        max([cell_len(column.title), *(cell_len(line[place].text) for line in cells)])
-        for place, column in enumerate(columns)
+        max([cell_len(column.title), *(cell_len(line[index].text) for line in cells)])
+        for index, column in enumerate(columns)
     ]
     shown = list(range(len(columns)))
-    # Luxuries go before anything is cut.
-    for place in sorted(shown, key=lambda place: -columns[place].weight):
-        if columns[place].weight >= LUXURY and _takes(natural, shown) > width:
-            shown.remove(place)
-    while len(shown) > 1 and _needs(columns, natural, shown) > width:
-        candidates = [place for place in shown if columns[place].weight]
+    # Optional columns are omitted before any column is cut.
+    for index in sorted(shown, key=lambda index: -columns[index].weight):
+        if columns[index].weight >= OPTIONAL_WEIGHT and _natural_width(natural, shown) > width:
+            shown.remove(index)
+    while len(shown) > 1 and _least_width(columns, natural, shown) > width:
+        candidates = [index for index in shown if columns[index].weight]
         if not candidates:
             break
-        shown.remove(max(candidates, key=lambda place: (columns[place].weight, place)))
-    widths = [natural[place] for place in shown]
-    elastic = [index for index, place in enumerate(shown) if columns[place].elastic]
-    over = _takes(natural, shown) - width
+        shown.remove(max(candidates, key=lambda index: (columns[index].weight, index)))
+    widths = [natural[index] for index in shown]
+    elastic = [position for position, index in enumerate(shown) if columns[index].elastic]
+    over = _natural_width(natural, shown) - width
     while over > 0 and elastic:
-        # The widest gives way first; the one that is seen last, of two alike.
-        index = max(elastic, key=lambda index: (widths[index] - columns[shown[index]].elastic, index))
-        if widths[index] <= columns[shown[index]].elastic:
+        # The column with the most to spare is cut first; of two alike, the right column.
+        widest = max(elastic, key=lambda n: (widths[n] - columns[shown[n]].elastic, n))
+        if widths[widest] <= columns[shown[widest]].elastic:
             break
-        widths[index] -= 1
+        widths[widest] -= 1
         over -= 1
-    return shown, widths, [[line[place] for place in shown] for line in cells]
+    return shown, widths, [[line[index] for index in shown] for line in cells]
 
 
-def _takes(natural: Sequence[int], shown: Sequence[int]) -> int:
-    return sum(natural[place] for place in shown) + _APART * (len(shown) - 1)
+def _natural_width(natural: Sequence[int], shown: Sequence[int]) -> int:
+    return sum(natural[index] for index in shown) + _COLUMN_GAP * (len(shown) - 1)
 
 
-def _needs(columns: Sequence[Column[Row]], natural: Sequence[int], shown: Sequence[int]) -> int:
-    least = [min(natural[p], columns[p].elastic or natural[p]) for p in shown]
-    return sum(least) + _APART * (len(shown) - 1)
+def _least_width(columns: Sequence[Column[Row]], natural: Sequence[int], shown: Sequence[int]) -> int:
+    least = [min(natural[index], columns[index].elastic or natural[index]) for index in shown]
+    return sum(least) + _COLUMN_GAP * (len(shown) - 1)
 
 
 def _cell(column: Column[Row], row: Row) -> Cell:
-    found = column.cell(row)
-    return Cell(clean(found)) if isinstance(found, str) else Cell(clean(found.text), found.style)
+    cell = column.cell(row)
+    return Cell(clean(cell)) if isinstance(cell, str) else Cell(clean(cell.text), cell.style)
 
 
 def line_of(
     cells: Sequence[Cell], widths: Sequence[int], rights: Sequence[bool], width: int, style: str = ""
 ) -> Text:
-    """One line of the table, as wide as the screen."""
-    found = Text(no_wrap=True)
-    for place, (cell, size, right) in enumerate(zip(cells, widths, rights, strict=True)):
-        if place:
-            found.append(" " * _APART)
-        found.append(fit(cell.text, size, right=right), style=cell.style or None)
-    return padded(found, width, style)
+    """A line of the table, `width` cells wide."""
+    line = Text(no_wrap=True)
+    for index, (cell, size, right) in enumerate(zip(cells, widths, rights, strict=True)):
+        if index:
+            line.append(" " * _COLUMN_GAP)
+        line.append(fit(cell.text, size, right=right), style=cell.style or None)
+    return padded(line, width, style)
 
 
 def padded(line: Text, width: int, style: str = "") -> Text:
-    """Cut or filled to the width, with the style behind everything."""
+    """The line cut or filled to the width, in the style."""
     line.truncate(width, overflow="ellipsis", pad=True)
     if style:
         line.stylize(style)
@@ -143,24 +143,25 @@ _STATES: Final = {
     StreamState.NO_PRODUCER: Cell("vacant", WARN),
     StreamState.STALE: Cell("stale", BAD),
 }
-# The worst first, so that sorting by state brings up what needs a look.
-_GRAVITY: Final = {state: place for place, state in enumerate(reversed(StreamState))}
+# The worst state first: sorting by state shows the streams with problems.
+_SEVERITY: Final = {state: rank for rank, state in enumerate(reversed(StreamState))}
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One page of rows."""
+    """A tab of the page: rows of one kind."""
 
     title: str
     columns: Sequence[Column[Any]]
     rows: Callable[[Snapshot], Sequence[Any]]
     key: Callable[[Any], Any]
-    """What a row is known by, also when others come and go."""
+    """The identity of a row, by which the cursor finds it again."""
     stream_id: Callable[[Any], int | None]
-    """The stream that its details are about."""
-    words: Callable[[Any], str]
-    """What a filter looks at."""
-    nothing: str
+    """The stream whose details belong to the row."""
+    filter_text: Callable[[Any], str]
+    """The text that a filter searches."""
+    empty: str
+    """Shown if there are no rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,26 +169,47 @@ class NamedConsumer:
     """A consumer with the name of its stream."""
 
     name: str
-    one: ConsumerView
+    consumer: ConsumerView
 
 
 @dataclass(frozen=True, slots=True)
 class NamedMapping:
+    """A mapping with the instance of its bridge."""
+
     bridge: str
-    one: MappingView
+    mapping: MappingView
+
+    @property
+    def key(self) -> tuple[str, str, int, int | None]:
+        """What identifies the mapping."""
+        return (
+            self.bridge,
+            self.mapping.direction,
+            self.mapping.source_stream_id,
+            self.mapping.dest_stream_id,
+        )
+
+    @property
+    def local_stream_id(self) -> int | None:
+        """The stream of this host: the source of a sender, the destination of a receiver."""
+        mapping = self.mapping
+        return mapping.source_stream_id if mapping.direction == "send" else mapping.dest_stream_id
 
 
 def drops_per_s(stream: StreamView) -> float | None:
-    told = [one.dropped_per_s for one in stream.consumers if one.dropped_per_s is not None]
-    return sum(told) if told else None
+    """Frames that all consumers lose a second; None if no consumer reports it."""
+    rates = [c.dropped_per_s for c in stream.consumers if c.dropped_per_s is not None]
+    return sum(rates) if rates else None
 
 
 def reasons_text(counts: Mapping[str, int]) -> str:
-    """The largest first."""
-    return ", ".join(f"{reason} {n:,}" for reason, n in sorted(counts.items(), key=lambda one: -one[1]) if n)
+    """Reasons with their counts, the largest first."""
+    ordered = sorted(counts.items(), key=lambda item: -item[1])
+    return ", ".join(f"{reason} {n:,}" for reason, n in ordered if n)
 
 
 def rate_text(value: float | None) -> str:
+    """A rate with at most one decimal; empty if it is not known."""
     if value is None:
         return ""
     return f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
@@ -201,7 +223,7 @@ def _drop_rate(value: float | None) -> Cell:
     return Cell("") if value is None else Cell(rate_text(value) if value else "0", WARN if value else DIM)
 
 
-def _span(ns: int | None) -> str:
+def _duration(ns: int | None) -> str:
     return "" if ns is None else format_duration(ns / 1e9)
 
 
@@ -217,89 +239,131 @@ def _lost(counts: Mapping[str, int]) -> int:
     return sum(n for reason, n in counts.items() if reason not in ON_PURPOSE)
 
 
-def _why(counts: Mapping[str, int]) -> Cell:
+def _reasons(counts: Mapping[str, int]) -> Cell:
     return Cell(reasons_text(counts), WARN if _lost(counts) else DIM)
 
 
 STREAM_COLUMNS: Final[tuple[Column[StreamView], ...]] = (
     Column("stream", lambda s: str(s.stream_id), lambda s: s.stream_id, right=True, weight=0),
     Column("name", lambda s: s.name, lambda s: s.name or None, elastic=10, weight=1),
-    Column("state", lambda s: _STATES[s.state], lambda s: _GRAVITY[s.state], weight=0),
+    Column("state", lambda s: _STATES[s.state], lambda s: _SEVERITY[s.state], weight=0),
     Column("fps", lambda s: rate_text(s.rate_hz), lambda s: s.rate_hz, right=True, weight=0),
     Column("MB/s", lambda s: _megabytes(s.bytes_per_s), lambda s: s.bytes_per_s, right=True, weight=2),
-    Column("p99", lambda s: _span(_p99(s.latency)), lambda s: _p99(s.latency), right=True, weight=3),
+    Column("p99", lambda s: _duration(_p99(s.latency)), lambda s: _p99(s.latency), right=True, weight=3),
     Column("cons", lambda s: str(len(s.consumers)), lambda s: len(s.consumers), right=True, weight=4),
     Column("drop/s", lambda s: _drop_rate(drops_per_s(s)), drops_per_s, right=True, weight=0),
     Column("memory", lambda s: format_bytes(s.nbytes), lambda s: s.nbytes, right=True, weight=9),
-    Column("age", lambda s: _span(s.announce_age_ns), lambda s: s.announce_age_ns, right=True, weight=10),
-    Column("dropped", lambda s: _why(s.dropped), lambda s: _lost(s.dropped), elastic=10, weight=5),
+    Column("age", lambda s: _duration(s.announce_age_ns), lambda s: s.announce_age_ns, right=True, weight=10),
+    Column("dropped", lambda s: _reasons(s.dropped), lambda s: _lost(s.dropped), elastic=10, weight=5),
 )
 
 CONSUMER_COLUMNS: Final[tuple[Column[NamedConsumer], ...]] = (
-    Column("consumer", lambda c: str(c.one.consumer_id), lambda c: c.one.consumer_id, right=True, weight=0),
-    Column("stream", lambda c: str(c.one.stream_id), lambda c: c.one.stream_id, right=True, weight=0),
-    Column("name", lambda c: c.name, lambda c: c.name or None, elastic=12, weight=6),
-    Column("fps", lambda c: rate_text(c.one.rate_hz), lambda c: c.one.rate_hz, right=True, weight=0),
-    Column("p50", lambda c: _span(_p50(c.one.latency)), lambda c: _p50(c.one.latency), right=True, weight=5),
-    Column("p99", lambda c: _span(_p99(c.one.latency)), lambda c: _p99(c.one.latency), right=True, weight=2),
-    Column("backlog", lambda c: _count(c.one.backlog), lambda c: c.one.backlog, right=True, weight=3),
     Column(
-        "drop/s",
-        lambda c: _drop_rate(c.one.dropped_per_s),
-        lambda c: c.one.dropped_per_s,
+        "consumer",
+        lambda c: str(c.consumer.consumer_id),
+        lambda c: c.consumer.consumer_id,
         right=True,
         weight=0,
     ),
-    Column("mode", lambda c: _mode(c.one), lambda c: c.one.mode, weight=4),
-    Column("pid", lambda c: str(c.one.pid or ""), lambda c: c.one.pid, right=True, weight=9),
-    Column("dropped", lambda c: _why(c.one.dropped), lambda c: c.one.lost, elastic=15, weight=1),
+    Column(
+        "stream", lambda c: str(c.consumer.stream_id), lambda c: c.consumer.stream_id, right=True, weight=0
+    ),
+    Column("name", lambda c: c.name, lambda c: c.name or None, elastic=12, weight=6),
+    Column(
+        "fps", lambda c: rate_text(c.consumer.rate_hz), lambda c: c.consumer.rate_hz, right=True, weight=0
+    ),
+    Column(
+        "p50",
+        lambda c: _duration(_p50(c.consumer.latency)),
+        lambda c: _p50(c.consumer.latency),
+        right=True,
+        weight=5,
+    ),
+    Column(
+        "p99",
+        lambda c: _duration(_p99(c.consumer.latency)),
+        lambda c: _p99(c.consumer.latency),
+        right=True,
+        weight=2,
+    ),
+    Column(
+        "backlog", lambda c: _count(c.consumer.backlog), lambda c: c.consumer.backlog, right=True, weight=3
+    ),
+    Column(
+        "drop/s",
+        lambda c: _drop_rate(c.consumer.dropped_per_s),
+        lambda c: c.consumer.dropped_per_s,
+        right=True,
+        weight=0,
+    ),
+    Column("mode", lambda c: _mode(c.consumer), lambda c: c.consumer.mode, weight=4),
+    Column("pid", lambda c: str(c.consumer.pid or ""), lambda c: c.consumer.pid, right=True, weight=9),
+    Column(
+        "dropped", lambda c: _reasons(c.consumer.dropped), lambda c: c.consumer.lost, elastic=15, weight=1
+    ),
 )
 
 LEASE_COLUMNS: Final[tuple[Column[LeaseView], ...]] = (
-    Column("lease", lambda one: str(one.lease_id), lambda one: one.lease_id, right=True, weight=1),
-    Column("stream", lambda one: str(one.stream_id), lambda one: one.stream_id, right=True, weight=0),
-    Column("role", lambda one: one.role, lambda one: one.role, weight=0),
-    Column("client", lambda one: str(one.client_id), lambda one: one.client_id, right=True, weight=0),
-    Column("state", lambda one: one.state, lambda one: one.state, weight=0),
-    Column("held for", lambda one: format_duration(one.age_s), lambda one: one.age_s, right=True, weight=2),
+    Column("lease", lambda lease: str(lease.lease_id), lambda lease: lease.lease_id, right=True, weight=1),
+    Column("stream", lambda lease: str(lease.stream_id), lambda lease: lease.stream_id, right=True, weight=0),
+    Column("role", lambda lease: lease.role, lambda lease: lease.role, weight=0),
+    Column("client", lambda lease: str(lease.client_id), lambda lease: lease.client_id, right=True, weight=0),
+    Column("state", lambda lease: lease.state, lambda lease: lease.state, weight=0),
+    Column(
+        "held for",
+        lambda lease: format_duration(lease.age_s),
+        lambda lease: lease.age_s,
+        right=True,
+        weight=2,
+    ),
     Column(
         "left",
-        lambda one: "" if one.expires_in_s is None else format_duration(one.expires_in_s),
-        lambda one: one.expires_in_s,
+        lambda lease: "" if lease.expires_in_s is None else format_duration(lease.expires_in_s),
+        lambda lease: lease.expires_in_s,
         right=True,
         weight=3,
     ),
-    Column("driver", lambda one: one.driver, lambda one: one.driver, elastic=12, weight=4),
+    Column("driver", lambda lease: lease.driver, lambda lease: lease.driver, elastic=12, weight=4),
 )
 
 MAPPING_COLUMNS: Final[tuple[Column[NamedMapping], ...]] = (
     Column("bridge", lambda m: m.bridge, lambda m: m.bridge, elastic=12, weight=3),
-    Column("", lambda m: m.one.direction, lambda m: m.one.direction, weight=0),
+    Column("", lambda m: m.mapping.direction, lambda m: m.mapping.direction, weight=0),
     Column(
         "stream",
-        lambda m: str(m.one.source_stream_id),
-        lambda m: m.one.source_stream_id,
+        lambda m: str(m.mapping.source_stream_id),
+        lambda m: m.mapping.source_stream_id,
         right=True,
         weight=0,
     ),
     Column(
-        "to", lambda m: str(m.one.dest_stream_id or "?"), lambda m: m.one.dest_stream_id, right=True, weight=0
-    ),
-    Column(
-        "state",
-        lambda m: Cell("connected", GOOD) if m.one.connected else Cell("silent", WARN),
-        lambda m: m.one.connected,
+        "to",
+        lambda m: str(m.mapping.dest_stream_id or "?"),
+        lambda m: m.mapping.dest_stream_id,
+        right=True,
         weight=0,
     ),
     Column(
-        "fps", lambda m: rate_text(m.one.frames_per_s), lambda m: m.one.frames_per_s, right=True, weight=0
+        "state",
+        lambda m: Cell("connected", GOOD) if m.mapping.connected else Cell("not connected", WARN),
+        lambda m: m.mapping.connected,
+        weight=0,
     ),
-    Column("frames", lambda m: f"{m.one.frames:,}", lambda m: m.one.frames, right=True, weight=2),
-    Column("on the way", lambda m: _count(m.one.network), lambda m: m.one.network, right=True, weight=1),
+    Column(
+        "fps",
+        lambda m: rate_text(m.mapping.frames_per_s),
+        lambda m: m.mapping.frames_per_s,
+        right=True,
+        weight=0,
+    ),
+    Column("frames", lambda m: f"{m.mapping.frames:,}", lambda m: m.mapping.frames, right=True, weight=2),
+    Column(
+        "on the way", lambda m: _count(m.mapping.network), lambda m: m.mapping.network, right=True, weight=1
+    ),
     Column(
         "dropped",
-        lambda m: Cell(m.one.fault, BAD) if m.one.fault else _why(m.one.dropped),
-        lambda m: _lost(m.one.dropped),
+        lambda m: Cell(m.mapping.fault, BAD) if m.mapping.fault else _reasons(m.mapping.dropped),
+        lambda m: _lost(m.mapping.dropped),
         elastic=15,
         weight=4,
     ),
@@ -327,12 +391,12 @@ RECORDER_COLUMNS: Final[tuple[Column[RecorderView], ...]] = (
         right=True,
         weight=1,
     ),
-    Column("gaps", lambda r: _why(r.gaps), lambda r: _lost(r.gaps), elastic=12, weight=6),
+    Column("gaps", lambda r: _reasons(r.gaps), lambda r: _lost(r.gaps), elastic=12, weight=6),
     Column("where", lambda r: r.problem or r.root, lambda r: r.root, elastic=15, weight=7),
 )
 
 NOTICE_COLUMNS: Final[tuple[Column[NoticeView], ...]] = (
-    Column("ago", lambda n: _span(n.age_ns), lambda n: n.age_ns, right=True, weight=0),
+    Column("ago", lambda n: _duration(n.age_ns), lambda n: n.age_ns, right=True, weight=0),
     Column("what", lambda n: n.kind, lambda n: n.kind, weight=0),
     Column("stream", lambda n: str(n.stream_id or ""), lambda n: n.stream_id, right=True, weight=1),
     Column("", lambda n: n.text, lambda n: n.text, elastic=12, weight=0),
@@ -343,12 +407,12 @@ def _count(value: int | None) -> str:
     return "" if value is None else f"{value:,}"
 
 
-def _mode(one: ConsumerView) -> Cell:
-    if one.fallback_uri:
+def _mode(consumer: ConsumerView) -> Cell:
+    if consumer.fallback_uri:
         return Cell("fallback", WARN)
-    if one.mode != "rate_limited":
+    if consumer.mode != "rate_limited":
         return Cell("")
-    return Cell(f"≤ {one.max_rate_hz} Hz" if one.max_rate_hz else "limited", WARN)
+    return Cell(f"≤ {consumer.max_rate_hz} Hz" if consumer.max_rate_hz else "limited", WARN)
 
 
 TABLES: Final[tuple[Table, ...]] = (
@@ -364,11 +428,11 @@ TABLES: Final[tuple[Table, ...]] = (
     Table(
         "consumers",
         CONSUMER_COLUMNS,
-        lambda snapshot: [NamedConsumer(s.name, one) for s in snapshot.streams for one in s.consumers],
-        lambda row: (row.one.stream_id, row.one.consumer_id),
-        lambda row: row.one.stream_id,
-        lambda row: f"{row.one.consumer_id} {row.one.stream_id} {row.name} {row.one.mode}",
-        "nobody reads",
+        lambda snapshot: [NamedConsumer(s.name, c) for s in snapshot.streams for c in s.consumers],
+        lambda row: (row.consumer.stream_id, row.consumer.consumer_id),
+        lambda row: row.consumer.stream_id,
+        lambda row: f"{row.consumer.consumer_id} {row.consumer.stream_id} {row.name} {row.consumer.mode}",
+        "no stream has a consumer",
     ),
     Table(
         "leases",
@@ -377,15 +441,15 @@ TABLES: Final[tuple[Table, ...]] = (
         lambda row: (row.driver, row.lease_id),
         lambda row: row.stream_id,
         lambda row: f"{row.lease_id} {row.stream_id} {row.client_id} {row.role} {row.state} {row.driver}",
-        "no driver tells of leases",
+        "no driver reports leases",
     ),
     Table(
         "bridges",
         MAPPING_COLUMNS,
-        lambda snapshot: [NamedMapping(b.instance, one) for b in snapshot.bridges for one in b.mappings],
-        lambda row: (row.bridge, row.one.direction, row.one.source_stream_id, row.one.dest_stream_id),
-        lambda row: row.one.source_stream_id if row.one.direction == "send" else row.one.dest_stream_id,
-        lambda row: f"{row.bridge} {row.one.direction} {row.one.source_stream_id} {row.one.dest_stream_id}",
+        lambda snapshot: [NamedMapping(b.instance, m) for b in snapshot.bridges for m in b.mappings],
+        lambda row: row.key,
+        lambda row: row.local_stream_id,
+        lambda row: " ".join(map(str, row.key)),
         "no bridge runs on this media driver",
     ),
     Table(

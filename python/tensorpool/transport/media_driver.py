@@ -1,9 +1,7 @@
-"""Aeron's media driver inside this process.
+"""An embedded media driver, and a reader of the mark file `cnc.dat` of any media driver.
 
-What a media driver says of itself in its mark file, `cnc.dat`, without being its client.
-
-The layout is Aeron's own, the same for its C and Java drivers. Only read, and never mapped: the file may be
-removed or cut short at any time.
+The layout of the mark file is Aeron's, the same for its C and Java drivers. The file is read and never
+mapped, because it may be removed or truncated at any time.
 """
 
 from __future__ import annotations
@@ -25,12 +23,12 @@ from ..state_dir import state_dir
 
 
 def default_aeron_dir() -> str:
-    """`$AERON_DIR` as everywhere in Aeron, else Aeron's own default for this user."""
+    """`$AERON_DIR`, as for all Aeron programs, or Aeron's default for this user."""
     return os.environ.get("AERON_DIR") or _native.default_aeron_dir()
 
 
 def embed_lock_path(aeron_dir: str) -> Path:
-    """The lock that the process embedding a driver in `aeron_dir` holds."""
+    """The lock file of a process that embeds a media driver in `aeron_dir`."""
     digest = hashlib.sha256(str(Path(aeron_dir).absolute()).encode()).hexdigest()[:16]
     return state_dir("locks") / f"media-driver-{digest}.lock"
 
@@ -39,10 +37,10 @@ class MediaDriver(_native.MediaDriver):
     """A media driver that runs in this process until closed.
 
     with tp.MediaDriver("/dev/shm/aeron-lab") as driver:
-        ...                                   # others attach with aeron_dir=driver.aeron_dir
+        ...                                   # other programs connect with aeron_dir=driver.aeron_dir
 
-    Its directory is private to the user, and gone after the close. A driver that is running there already
-    is an error that says who runs it; what a dead one left is removed.
+    Its directory is private to the user and removed by the close. The remains of a dead media driver there
+    are removed first. Raises MediaDriverBusy, with the process, if a media driver runs there already.
     """
 
     def __new__(
@@ -76,23 +74,25 @@ class MediaDriver(_native.MediaDriver):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # In a forked child the block belongs to the parent: there is nothing to close.
+        # In a forked child the media driver belongs to the parent process: there is nothing to close.
         with suppress(ForkedError):
             self.close()
 
 
 _META: Final = struct.Struct("<iiiiiiqqq")
-# The mark file's own fields take two cache lines; the ring of commands to the driver follows them. Behind
-# the ring stand its positions, and among them when its reader, the driver's conductor, last looked.
+# The fields take two cache lines. The ring buffer of commands to the driver follows them, and behind it its
+# trailer, which contains the time when its reader, the driver's conductor, last polled it.
 _META_BYTES: Final = 128
 _TRAILER_BYTES: Final = 768
-_HEARTBEAT: Final = 640
+_HEARTBEAT_OFFSET: Final = 640
 _MAX_SAMPLES: Final = 25
+_LONG_INTERVALS_MS: Final = 400
+_SAMPLE_PERIOD_S: Final = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
 class MarkFile:
-    """The fields of a mark file that tell who wrote it."""
+    """The fields of a mark file that identify its media driver."""
 
     path: Path
     pid: int
@@ -102,15 +102,16 @@ class MarkFile:
     mode: int
     """Permission bits of the directory."""
     heartbeat_ms: int
-    """When the driver last gave a sign of life, by the wall clock. Negative: it ended in good order."""
+    """Time of the driver's last activity by the wall clock. Negative: it has shut down."""
 
     def age_s(self, wall_ns: int) -> float:
+        """Seconds since the driver's last activity."""
         return wall_ns / 1e9 - self.heartbeat_ms / 1e3
 
     def is_in_use(self) -> bool:
-        """Whether the process that wrote it still has it mapped. False too if that may not be seen.
+        """Whether the process that wrote the file has it mapped; False if this user may not know.
 
-        Its number alone proves nothing: another process may have it by now.
+        The process id alone proves nothing: another process may have it by now.
         """
         try:
             with open(f"/proc/{self.pid}/maps", encoding="utf-8", errors="surrogateescape") as maps:
@@ -120,8 +121,10 @@ class MarkFile:
 
 
 def read_mark_file(aeron_dir: str | Path) -> MarkFile | None:
-    """None where no media driver ever was, or it is only just starting. Raises MediaDriverError if the file
-    is there and may not, or cannot, be read."""
+    """The mark file in `aeron_dir`; None if there is none, or its media driver is just starting.
+
+    Raises MediaDriverError if the file cannot be read.
+    """
     directory = Path(aeron_dir)
     path = directory / "cnc.dat"
     try:
@@ -139,8 +142,8 @@ def read_mark_file(aeron_dir: str | Path) -> MarkFile | None:
             return None
         status = os.fstat(fd)
         if commands < _TRAILER_BYTES or _META_BYTES + commands > status.st_size:
-            raise MediaDriverError(f"{path} is no mark file of a media driver", aeron_dir=str(aeron_dir))
-        beat = os.pread(fd, 8, _heartbeat_at(commands))
+            raise MediaDriverError(f"{path} is not a mark file of a media driver", aeron_dir=str(aeron_dir))
+        heartbeat = os.pread(fd, 8, _heartbeat_offset(commands))
         return MarkFile(
             path=path,
             pid=pid,
@@ -148,7 +151,7 @@ def read_mark_file(aeron_dir: str | Path) -> MarkFile | None:
             client_liveness_timeout_ns=liveness,
             owner_uid=status.st_uid,
             mode=directory.stat().st_mode & 0o7777,
-            heartbeat_ms=int.from_bytes(beat, "little", signed=True),
+            heartbeat_ms=int.from_bytes(heartbeat, "little", signed=True),
         )
     except OSError as error:
         raise MediaDriverError(f"{path}: {error.strerror}", aeron_dir=str(aeron_dir)) from None
@@ -159,14 +162,15 @@ def read_mark_file(aeron_dir: str | Path) -> MarkFile | None:
 def measure_timer_interval(
     path: Path,
     *,
-    patience: float = 2.5,
+    timeout: float = 2.5,
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> float | None:
-    """Seconds between two looks of a media driver at its timers: the heartbeat is written at each.
+    """Seconds between two timer checks of a media driver, measured by its heartbeat.
 
-    The setting itself stands nowhere. None if the heartbeat did not move twice in time. Heartbeats count
-    milliseconds, so one of 2 ms is seen as 1 to 3 ms.
+    The media driver writes its heartbeat at each check and publishes the interval nowhere. None if the
+    heartbeat did not change twice within `timeout` seconds. Heartbeats count milliseconds: an interval of
+    2 ms is measured as 1 to 3 ms.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -174,25 +178,25 @@ def measure_timer_interval(
         return None
     try:
         commands = _META.unpack(os.pread(fd, _META.size, 0))[1]
-        seen: list[int] = []
-        deadline = now() + patience
-        while len(seen) < _MAX_SAMPLES and now() < deadline:
-            beat = int.from_bytes(os.pread(fd, 8, _heartbeat_at(commands)), "little", signed=True)
-            if not seen or beat != seen[-1]:
-                seen.append(beat)
-            # An interval of half a second or more is known once it was seen: there is no need for 25.
-            if len(seen) >= 3 and seen[-1] - seen[1] >= 400:
+        heartbeats: list[int] = []
+        deadline = now() + timeout
+        while len(heartbeats) < _MAX_SAMPLES and now() < deadline:
+            heartbeat = int.from_bytes(os.pread(fd, 8, _heartbeat_offset(commands)), "little", signed=True)
+            if not heartbeats or heartbeat != heartbeats[-1]:
+                heartbeats.append(heartbeat)
+            # A long interval is exact enough after one measurement.
+            if len(heartbeats) >= 3 and heartbeats[-1] - heartbeats[1] >= _LONG_INTERVALS_MS:
                 break
-            sleep(0.0005)
+            sleep(_SAMPLE_PERIOD_S)
     except (OSError, struct.error):
         return None
     finally:
         os.close(fd)
-    # The first one may have stood there for a while: whole intervals begin with the second.
-    if len(seen) < 3:
+    # The first heartbeat may be old: whole intervals begin with the second.
+    if len(heartbeats) < 3:
         return None
-    return (seen[-1] - seen[1]) / 1e3 / (len(seen) - 2)
+    return (heartbeats[-1] - heartbeats[1]) / 1e3 / (len(heartbeats) - 2)
 
 
-def _heartbeat_at(commands_bytes: int) -> int:
-    return _META_BYTES + commands_bytes - _TRAILER_BYTES + _HEARTBEAT
+def _heartbeat_offset(commands_bytes: int) -> int:
+    return _META_BYTES + commands_bytes - _TRAILER_BYTES + _HEARTBEAT_OFFSET

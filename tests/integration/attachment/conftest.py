@@ -1,4 +1,4 @@
-"""Contexts on a driver, all in one private place."""
+"""Contexts that share one media driver directory and one base directory."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def options(aeron_dir: Path, shm_base: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def open_context(options: dict[str, Any]) -> Iterator[Callable[..., tp.Context]]:
-    """Opens contexts in the test's own place; closes them at the end, last first."""
+    """Opens contexts in the test's directories; closes them at the end, last first."""
     with ExitStack() as stack:
         yield lambda *mode, **more: stack.enter_context(tp.open(*mode, **{**options, **more}))

@@ -1,4 +1,4 @@
-"""Processes that a test attaches from."""
+"""Client processes of the attachment tests."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import tensorpool as tp
 
 
 class Client:
-    """One context, opened when told."""
+    """A process with one context and one producer."""
 
     context: tp.Context
     producer: tp.Producer
 
     def open(self, mode: str | None = None, **options: Any) -> bool:
-        """Whether the driver runs in here."""
+        """Opens the context; returns whether it embeds the driver."""
         self.context = tp.open(mode, **options)  # type: ignore[arg-type]
         return self.context.embeds_driver
 

@@ -1,4 +1,4 @@
-"""What a client gets of its driver, and what it makes of it (driver §2.2, §2.3, §3, §4, §9)."""
+"""Attach requests of producers and consumers, and their refusals (driver §2.2, §2.3, §3, §4, §9)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import pytest
 
 import tensorpool as tp
 from tensorpool import _native
-from tensorpool.client import LeasedProducer
-from tests.remote import Remote
+from tensorpool.client import LeaseOptions, Producer, ProducerOptions
+from tests.remote_process import RemoteProcess
 
 from .roles import Client
 
 DEADLINE_S = 60.0
 
 
-def test_the_layout_that_a_producer_asks_for_is_the_stream_s(open_context, free_stream_id) -> None:
+def test_stream_gets_the_layout_that_its_producer_requests(open_context, free_stream_id) -> None:
     ctx = open_context()
     with ctx.producer(free_stream_id, pools=["256KiB"], nslots=4, name="camera-1", tags=["lab"]) as camera:
         assert camera.offer(np.zeros(256 << 10, np.uint8)).outcome == "published" or camera.next_seq == 1
@@ -30,25 +30,23 @@ def test_the_layout_that_a_producer_asks_for_is_the_stream_s(open_context, free_
 
 
 @pytest.mark.requirement("driver-5-1")
-def test_a_second_producer_is_refused_with_a_reason_and_a_remedy(
-    options, open_context, free_stream_id
-) -> None:
+def test_second_producer_is_refused_with_reason_and_remedy(options, open_context, free_stream_id) -> None:
     ctx = open_context()
-    with Remote(Client) as other, ctx.producer(free_stream_id):
+    with RemoteProcess(Client) as other, ctx.producer(free_stream_id):
         other.call("open", **options)
         with pytest.raises(Exception, match="has a producer already") as refused:
             other.call("produce", stream_id=free_stream_id)
         assert "tensorpool driver leases" in str(refused.value)
 
 
-def test_a_layout_that_contradicts_the_stream_s_is_an_attach_error(open_context, free_stream_id) -> None:
+def test_layout_that_contradicts_the_stream_is_an_attach_error(open_context, free_stream_id) -> None:
     ctx = open_context()
     with ctx.producer(free_stream_id, nslots=4), pytest.raises(tp.AttachError) as refused:
         ctx.producer(free_stream_id, nslots=8)
     assert refused.value.code == "REJECTED"
 
 
-def test_a_consumer_may_come_first_and_says_what_it_waits_for(open_context, free_stream_id) -> None:
+def test_consumer_may_open_before_its_stream_is_provisioned(open_context, free_stream_id) -> None:
     ctx = open_context()
     consumer = ctx.consumer(free_stream_id)
     with pytest.raises(tp.ReceiveTimeout, match=r"REJECTED: stream .* is not provisioned"):
@@ -60,10 +58,10 @@ def test_a_consumer_may_come_first_and_says_what_it_waits_for(open_context, free
 
 
 @pytest.mark.requirement("driver-9-2", "driver-3-2")
-def test_regions_that_the_client_s_own_rules_refuse_are_not_used_whoever_gave_them(
+def test_client_rejects_granted_regions_outside_its_allowed_directories(
     options, open_context, tmp_path: Path, free_stream_id
 ) -> None:
-    """The driver is trusted with what it gives, not with where."""
+    """A client trusts the driver with the layout of regions, not with their location."""
     open_context("embedded")
     ctx = open_context("driver", allowed_base_dirs=[tmp_path])
     with pytest.raises(tp.AttachError, match="check group membership and allowed_base_dirs") as refused:
@@ -78,8 +76,8 @@ def test_regions_that_the_client_s_own_rules_refuse_are_not_used_whoever_gave_th
 @pytest.mark.leaves_files
 @pytest.mark.requirement("driver-8-1")
 def test_only_the_driver_announces(options, open_context, free_stream_id, wait_until) -> None:
-    """The driver's process stopped in its tracks: its clients' contexts say nothing in its place."""
-    with Remote(Client) as host, tp.MediaDriver(options["aeron_dir"]):
+    """After the driver's process is killed, the contexts of its clients do not announce in its place."""
+    with RemoteProcess(Client) as host, tp.MediaDriver(options["aeron_dir"]):
         assert host.call("open", mode="embedded", media_driver="external", **options)
         ctx = open_context("driver", media_driver="external")
         consumer = ctx.consumer(free_stream_id)
@@ -93,43 +91,47 @@ def test_only_the_driver_announces(options, open_context, free_stream_id, wait_u
             producer.claim((3,), "int64")
 
 
-def test_a_producer_that_cannot_use_its_regions_asks_again_with_pauses(
+def test_producer_that_rejects_its_regions_retries_with_pauses(
     open_context, tmp_path: Path, free_stream_id, wait_until
 ) -> None:
-    """Each attempt makes a new epoch for everybody: what it gave back itself must not wake it."""
+    """Each attempt begins a new epoch: a lease that the producer released must not cause the next one."""
     host = open_context("embedded")
     ctx = open_context("driver", allowed_base_dirs=[tmp_path])
-    producer = LeasedProducer.attach(
-        ctx._conductor,
+    producer = Producer.open(
+        ctx.connection,
         free_stream_id,
-        ctx._terms,
-        streams=ctx._streams,
+        ProducerOptions(prefault=False),
         descriptor_channel="aeron:ipc",
-        descriptor_stream_id=ctx.stream_ids.descriptor,
-        publish_timestamps=False,
-        prefault=False,
+        streams=ctx.per_consumer_streams,
+        lease=LeaseOptions(
+            keepalive_ns=10**9,
+            attach_timeout_ns=5 * 10**9,
+            retry_ns=10**9,
+            revision=1,
+            control_stream_id=ctx.stream_ids.control,
+        ),
     )
-    began = time.monotonic()
+    started = time.monotonic()
     wait_until(lambda: (producer.lease() or {})["refused"] >= 3)
     producer.close()
-    # The pauses are half a second at least, and longer after each refusal.
-    assert time.monotonic() - began > 1.0
+    # Pauses take half a second or more, and grow with each refusal.
+    assert time.monotonic() - started > 1.0
     with host.service("driver") as driver:
         counters = driver.call("status")["counters"]
     assert counters["attaches"] <= 4
 
 
-def test_files_that_take_longer_to_make_than_an_answer_may_take_are_waited_for(
+def test_attach_waits_for_an_allocation_longer_than_its_timeout(
     open_context, free_stream_id, monkeypatch
 ) -> None:
     monkeypatch.setenv("TENSORPOOL_CONTEXT__ATTACH_TIMEOUT", "100ms")
-    real = _native.create_epoch
+    create_at_once = _native.create_epoch
 
-    def slow(**words: Any) -> Any:
+    def create_slowly(**arguments: Any) -> Any:
         time.sleep(2.0)
-        return real(**words)
+        return create_at_once(**arguments)
 
-    monkeypatch.setattr(_native, "create_epoch", slow)
+    monkeypatch.setattr(_native, "create_epoch", create_slowly)
     ctx = open_context()
     with ctx.producer(free_stream_id) as producer:
         assert producer.attached
@@ -138,11 +140,11 @@ def test_files_that_take_longer_to_make_than_an_answer_may_take_are_waited_for(
         assert driver.call("status")["counters"]["expired"] == 0
 
 
-def test_the_driver_s_announce_period_is_the_one_that_counts(options, open_context, free_stream_id) -> None:
+def test_announce_period_of_the_driver_replaces_the_setting(options, open_context, free_stream_id) -> None:
     open_context("embedded", announce_period=2.0)
     ctx = open_context("driver", announce_period=0.1)
     producer, consumer = ctx.producer(free_stream_id), ctx.consumer(free_stream_id)
     assert consumer.wait_for_producer(DEADLINE_S)
-    # Ten of its own periods, in which by its own setting the driver would have been lost three times over.
+    # Ten periods of the client's own setting, by which the driver would have been lost three times.
     lost = [event for event in ctx.events(1.0) if event.kind in ("driver_lost", "unmapped")]
     assert (lost, producer.attached) == ([], True)

@@ -1,4 +1,4 @@
-"""Which driver a context gets: one that runs, its own, or none (driver §2.1, §4.11, §14)."""
+"""The driver of a context: a running, an embedded, or none (driver §2.1, §4.11, §14)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 import tensorpool as tp
 from tensorpool.shm.epoch_files import user_name
-from tests.remote import Remote
+from tests.remote_process import RemoteProcess
 
 from .roles import Client
 
@@ -17,7 +17,7 @@ DEADLINE_S = 60.0
 
 
 @pytest.mark.requirement("driver-14-3")
-def test_with_nothing_running_a_driver_is_embedded_in_the_usual_layout(
+def test_auto_mode_embeds_a_driver_with_the_standard_layout(
     open_context, free_stream_id, shm_base: Path
 ) -> None:
     ctx = open_context()
@@ -33,10 +33,10 @@ def test_with_nothing_running_a_driver_is_embedded_in_the_usual_layout(
     assert list(shm_base.iterdir()) == []
 
 
-def test_another_process_attaches_to_it_and_takes_over_when_it_ends(
+def test_second_process_takes_over_when_the_embedded_driver_ends(
     options, open_context, free_stream_id, wait_until
 ) -> None:
-    with Remote(Client) as first, tp.MediaDriver(options["aeron_dir"]):
+    with RemoteProcess(Client) as first, tp.MediaDriver(options["aeron_dir"]):
         assert first.call("open", media_driver="external", **options)
         ctx = open_context(media_driver="external")
         assert not ctx.embeds_driver
@@ -45,7 +45,7 @@ def test_another_process_attaches_to_it_and_takes_over_when_it_ends(
         first.call("close")
         wait_until(lambda: ctx.embeds_driver and producer.attached)
         assert producer.epoch > epoch
-        # The layout that the first driver was told is still known.
+        # The second driver knows the layout that the first one was given.
         assert ctx.consumer(free_stream_id).wait_for_producer(DEADLINE_S)
         with ctx.service("driver") as driver:
             (stream,) = driver.call("streams")
@@ -53,8 +53,8 @@ def test_another_process_attaches_to_it_and_takes_over_when_it_ends(
 
 
 @pytest.mark.requirement("driver-2.1-1")
-def test_a_second_embedded_driver_is_refused_and_says_who_is_there(options, open_context) -> None:
-    with Remote(Client) as first:
+def test_second_embedded_driver_is_refused_with_the_holder(options, open_context) -> None:
+    with RemoteProcess(Client) as first:
         assert first.call("open", mode="embedded", **options)
         with pytest.raises(tp.DriverAlreadyRunning, match=f"embedded in process {first.pid} ") as held:
             open_context("embedded")
@@ -62,11 +62,12 @@ def test_a_second_embedded_driver_is_refused_and_says_who_is_there(options, open
 
 
 @pytest.mark.requirement("driver-2.1-1")
-def test_another_user_s_driver_is_found_and_attached_to(
-    options, open_context, tmp_path, free_stream_id
-) -> None:
-    """Its lock is out of sight: another state directory stands for another user."""
-    with Remote(Client, env={"XDG_STATE_HOME": str(tmp_path)}) as other, tp.MediaDriver(options["aeron_dir"]):
+def test_driver_of_another_user_is_found_and_used(options, open_context, tmp_path, free_stream_id) -> None:
+    """A second state directory stands for another user: the driver's lock is not visible."""
+    with (
+        RemoteProcess(Client, env={"XDG_STATE_HOME": str(tmp_path)}) as other,
+        tp.MediaDriver(options["aeron_dir"]),
+    ):
         assert other.call("open", mode="embedded", media_driver="external", **options)
         ctx = open_context(media_driver="external")
         assert not ctx.embeds_driver
@@ -75,17 +76,15 @@ def test_another_user_s_driver_is_found_and_attached_to(
             open_context("embedded", media_driver="external")
 
 
-def test_a_driver_on_another_media_driver_is_no_use_and_the_error_says_so(
-    options, open_context, tmp_path
-) -> None:
-    with Remote(Client) as first:
+def test_driver_on_another_media_driver_is_an_error(options, open_context, tmp_path) -> None:
+    with RemoteProcess(Client) as first:
         assert first.call("open", **options)
         with pytest.raises(tp.DriverAlreadyRunning, match="choose another namespace"):
             open_context(aeron_dir=str(tmp_path / "elsewhere"))
 
 
 @pytest.mark.requirement("driver-4.11-1")
-def test_without_a_driver_attaching_says_what_to_do(open_context, free_stream_id, monkeypatch) -> None:
+def test_attach_without_a_driver_names_the_remedy(open_context, free_stream_id, monkeypatch) -> None:
     monkeypatch.setenv("TENSORPOOL_CONTEXT__ATTACH_TIMEOUT", "200ms")
     ctx = open_context("driver", media_driver="auto")
     for attach in (ctx.producer, ctx.consumer):
@@ -106,6 +105,6 @@ def test_both_revisions_of_the_attach_messages_work(open_context, free_stream_id
         assert consumer.receive(DEADLINE_S).shape == (3,)
 
 
-def test_a_mode_that_is_none_is_refused(open_context) -> None:
+def test_unknown_mode_is_refused(open_context) -> None:
     with pytest.raises(tp.ConfigError, match="use 'auto', 'driver', 'embedded' or 'standalone'"):
         open_context("clustered")

@@ -1,4 +1,4 @@
-"""A pair of hosts for each test."""
+"""The fixture `pair`: two hosts."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Two hosts on one machine: each has a media driver, a driver, memory and a namespace of its own. What one
-knows of the other comes over UDP."""
+"""Two hosts on one machine, each with its own media driver, driver, shared memory and namespace.
+
+They are connected by UDP only.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +19,19 @@ from tensorpool.runtime.runner import Runner
 DEADLINE_S = 60.0
 
 
-def channel(port: int, *words: str) -> str:
-    return "|".join((f"aeron:udp?endpoint=127.0.0.1:{port}", *words))
+def channel(port: int, *parameters: str) -> str:
+    return "|".join((f"aeron:udp?endpoint=127.0.0.1:{port}", *parameters))
 
 
 def settings_of(**table: Any) -> BridgeSettings:
-    """As they would be read from a file."""
+    """Settings as loaded from a file."""
     loaded: BridgeSettings = Config.load(BridgeSettings, tables={"bridge": table}, environ={})[BridgeSettings]
     return loaded
 
 
 @dataclass
 class Host:
-    """One machine's worth of programs."""
+    """A context and the bridges of one host."""
 
     name: str
     context: tp.Context
@@ -47,28 +49,28 @@ class Host:
 
 @dataclass
 class Pair:
-    """A sending and a receiving host, and the ways between them."""
+    """A sending and a receiving host, and the ports between them."""
 
     here: Host
     there: Host
     ports: tuple[int, int, int]
     wait_until: Callable[..., Any]
 
-    def common(self, **words: Any) -> dict[str, Any]:
+    def common(self, **settings: Any) -> dict[str, Any]:
         payload, control, metadata = self.ports
         return {
             "payload_channel": channel(payload),
             "control_channel": channel(control),
             "metadata_channel": channel(metadata),
-            **words,
+            **settings,
         }
 
     def connect(
-        self, source: int, dest: int, *, mapping: dict[str, Any] | None = None, **words: Any
+        self, source: int, dest: int, *, mapping: dict[str, Any] | None = None, **settings: Any
     ) -> tuple[BridgeAgent, BridgeAgent]:
-        """Bridges at both ends for one stream; returns when both are up."""
-        one = {"source_stream_id": source, "dest_stream_id": dest, **(mapping or {})}
-        table = self.common(mappings=[one], **words)
+        """Bridges at both ends for one stream; returns when both are connected."""
+        mappings = [{"source_stream_id": source, "dest_stream_id": dest, **(mapping or {})}]
+        table = self.common(mappings=mappings, **settings)
         receiver = self.there.bridge(settings_of(instance_id="there", direction="receive", **table))
         sender = self.here.bridge(settings_of(instance_id="here", direction="send", **table))
         self.wait_until(lambda: sender.is_ready() and receiver.is_ready(), timeout=DEADLINE_S)
@@ -79,7 +81,7 @@ class Pair:
 def flows(
     sender: BridgeAgent, receiver: BridgeAgent, producer: tp.Producer, consumer: tp.Consumer | None = None
 ) -> bool:
-    """Whether a frame that is offered now would arrive: everybody in between is ready for it."""
+    """Whether a frame that is offered now would be delivered."""
     sent, received = row(sender), row(receiver)
     return bool(
         producer.is_connected
@@ -94,8 +96,8 @@ def row(agent: BridgeAgent, number: int = 0) -> dict[str, Any]:
     return agent.rows()[number]
 
 
-def open_host(name: str, aeron_dir: Path, base: Path, stack: ExitStack, **words: Any) -> Host:
-    usual: dict[str, Any] = {"mode": "embedded", "announce_period": 0.2, "namespace": name}
+def open_host(name: str, aeron_dir: Path, base: Path, stack: ExitStack, **options: Any) -> Host:
+    defaults: dict[str, Any] = {"mode": "embedded", "announce_period": 0.2, "namespace": name}
     base.mkdir(mode=0o700, exist_ok=True)
-    context = tp.open(aeron_dir=aeron_dir, shm_base_dir=base, **(usual | words))
+    context = tp.open(aeron_dir=aeron_dir, shm_base_dir=base, **(defaults | options))
     return Host(name, stack.enter_context(context), stack)

@@ -1,4 +1,4 @@
-"""One media driver for all tests; contexts, producers and consumers of a test's own."""
+"""One media driver for all tests; contexts, producers and consumers for each test."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ import tensorpool as tp
 from tests import leaks
 from tests.integration.dataplane.hostile import HostileProducer
 
-# Long enough that no hold-up of the machine makes a living producer look dead; tests of just that say so.
-PATIENCE_S = 20.0
+# Freshness window: long enough that a producer on a busy host is never stale. Tests of staleness shorten it.
+FRESHNESS_S = 20.0
 DEADLINE_S = 60.0
 _KINDS = len(dataclasses.fields(tp.StreamIds))
 _STREAM_IDS = itertools.count(40_000, _KINDS)
@@ -29,14 +29,14 @@ _STREAM_IDS = itertools.count(40_000, _KINDS)
 
 @dataclass(frozen=True)
 class Stream:
-    """A producer and a consumer of one stream that know of each other."""
+    """A producer and a consumer of one stream that are connected."""
 
     producer: tp.Producer
     consumer: tp.Consumer
 
-    def send(self, array: Any, **words: Any) -> tp.Frame:
-        """Offers one frame and gives what the consumer made of it."""
-        offered = self.producer.offer(array, **words)
+    def send(self, array: Any, **options: Any) -> tp.Frame:
+        """Offers a frame and returns it as the consumer receives it."""
+        offered = self.producer.offer(array, **options)
         assert offered.outcome == "published"
         frame = self.consumer.receive(DEADLINE_S)
         assert frame.seq == offered.seq
@@ -45,7 +45,7 @@ class Stream:
 
 @pytest.fixture(scope="session")
 def media_driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tp.MediaDriver]:
-    """The media driver that every test attaches to."""
+    """The media driver that every test connects to."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         driver = tp.MediaDriver(f"/dev/shm/aeron-test-{os.getpid()}-{secrets.token_hex(4)}")
@@ -56,23 +56,23 @@ def media_driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tp.MediaD
 @pytest.fixture
 def open_context(media_driver: tp.MediaDriver, shm_base: Path) -> Iterator[Callable[..., tp.Context]]:
     """Opens contexts on the shared media driver, with regions below `shm_base`; closes them at the end."""
-    # Of the test's own: a process that an earlier test killed is there for the media driver a while longer,
-    # and what nobody has read of it would be read here.
+    # Stream ids of this test only: the media driver keeps the publications of a killed process for a while,
+    # and their unread messages would be received here.
     first = next(_STREAM_IDS)
     ids = tp.StreamIds(*range(first, first + _KINDS))
     with ExitStack() as stack:
 
-        def open_one(**settings: Any) -> tp.Context:
-            usual: dict[str, Any] = {
+        def open_context(**settings: Any) -> tp.Context:
+            defaults: dict[str, Any] = {
                 "stream_ids": ids,
                 "aeron_dir": media_driver.aeron_dir,
                 "media_driver": "external",
                 "shm_base_dir": shm_base,
-                "announce_period": PATIENCE_S / 3,
+                "announce_period": FRESHNESS_S / 3,
             }
-            return stack.enter_context(tp.open(**(usual | settings)))
+            return stack.enter_context(tp.open(**(defaults | settings)))
 
-        yield open_one
+        yield open_context
 
 
 @pytest.fixture
@@ -88,23 +88,23 @@ def connect(
 
     def connect(*, consumer: dict[str, Any] | None = None, **settings: Any) -> Stream:
         stream_id = free_stream_ids()
-        # Announces in a context of their own, often: a consumer that missed the first waits for the next.
+        # A context with a short announce period: a consumer that missed an announce waits for the next.
         announcing = open_context(announce_period=0.1)
-        # The consumer first, so that it misses no frame.
+        # The consumer is opened first, so that it misses no frame.
         reader = context.consumer(stream_id, **(consumer or {}))
         producer = announcing.producer(stream_id, **({"pools": ["64KiB"]} | settings))
-        return joined(Stream(producer, reader))
+        return wait_connected(Stream(producer, reader))
 
     return connect
 
 
-def joined(stream: Stream) -> Stream:
-    """Waits until the producer has its subscriber and the consumer its mapping."""
+def wait_connected(stream: Stream) -> Stream:
+    """Waits until the producer has a subscriber and the consumer has mapped its regions."""
 
-    def both() -> bool:
+    def is_connected() -> bool:
         return stream.producer.is_connected and stream.consumer.epoch == stream.producer.epoch
 
-    assert leaks.wait_for(both, timeout=DEADLINE_S)
+    assert leaks.wait_for(is_connected, timeout=DEADLINE_S)
     return stream
 
 
@@ -115,7 +115,7 @@ def stream(connect: Callable[..., Stream]) -> Stream:
 
 @pytest.fixture(scope="module")
 def shared_stream(media_driver: tp.MediaDriver, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stream]:
-    """A stream for the many tests of a module that only send something through it."""
+    """One stream for all tests of a module that only send frames."""
     base = Path(f"/dev/shm/tensorpool-test-{os.getpid()}-{secrets.token_hex(4)}")
     base.mkdir(mode=0o700)
     ids = tp.StreamIds(announce=1901, descriptor=1900)
@@ -129,12 +129,12 @@ def shared_stream(media_driver: tp.MediaDriver, tmp_path_factory: pytest.TempPat
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         patch.setenv("TENSORPOOL_CONTEXT__MODE", "standalone")
         with (
-            tp.open(**settings, announce_period=PATIENCE_S / 3) as reading,
+            tp.open(**settings, announce_period=FRESHNESS_S / 3) as reading,
             tp.open(**settings, announce_period=0.1) as announcing,
         ):
             consumer = reading.consumer(10_000)
             producer = announcing.producer(10_000, pools=[64, "4KiB", "64KiB", "1MiB"])
-            yield joined(Stream(producer, consumer))
+            yield wait_connected(Stream(producer, consumer))
     leaks.remove(base)
 
 
@@ -142,21 +142,20 @@ def shared_stream(media_driver: tp.MediaDriver, tmp_path_factory: pytest.TempPat
 def hostile(
     context: tp.Context, shm_base: Path, free_stream_id: int
 ) -> Iterator[Callable[..., HostileProducer]]:
-    """Makes hostile producers of the test's stream on the test's context."""
+    """Opens hostile producers of the test's stream on the test's context."""
     with ExitStack() as stack:
 
-        def make(**settings: Any) -> HostileProducer:
-            made = HostileProducer(context, shm_base, free_stream_id, **settings)
-            return stack.enter_context(made)
+        def open_producer(**settings: Any) -> HostileProducer:
+            return stack.enter_context(HostileProducer(context, shm_base, free_stream_id, **settings))
 
-        yield make
+        yield open_producer
 
 
 @pytest.fixture
 def mapped(
     hostile: Callable[..., HostileProducer], context: tp.Context, free_stream_id: int
 ) -> tuple[HostileProducer, tp.Consumer]:
-    """A hostile producer, and a consumer that has mapped its (still flawless) regions."""
+    """A hostile producer, and a consumer that has mapped its regions, which are still valid."""
     consumer = context.consumer(free_stream_id)
     producer = hostile()
     producer.announce_until(lambda: consumer.epoch == producer.epoch)
@@ -170,10 +169,10 @@ def numbers() -> np.ndarray:
 
 @pytest.fixture
 def clock_passes(wait_until: Callable[..., Any]) -> Callable[[int], None]:
-    """Waits until the monotonic clock has passed a moment: the one thing that only time can bring about."""
-    return lambda moment_ns: wait_until(lambda: time.monotonic_ns() > moment_ns)
+    """Waits until the monotonic clock has passed a time."""
+    return lambda time_ns: wait_until(lambda: time.monotonic_ns() > time_ns)
 
 
 @pytest.fixture(autouse=True)
-def _without_a_driver(stand_alone: None) -> None:
-    """The data plane alone: producers own their memory."""
+def _standalone(standalone_mode: None) -> None:
+    """Tests of the data plane run without a driver: producers own their regions."""

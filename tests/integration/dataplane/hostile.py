@@ -1,8 +1,8 @@
-"""A producer that keeps only the rules it is told to keep.
+"""A producer that can violate any rule of the wire specification.
 
-Regions are files written with pwrite, announces and descriptors are encoded by the SBE codecs: nothing of
-the real producer is used, so a mistake made twice the same way in Rust would show. It maps nothing, so
-that whatever /proc/self/maps shows of its regions was mapped by a consumer.
+It writes region files with pwrite and encodes messages with the SBE codecs. It shares no code with the real
+producer, so that the same mistake in the producer and the consumer is found. It maps nothing: all mappings of
+its regions in /proc/self/maps are a consumer's.
 """
 
 from __future__ import annotations
@@ -38,32 +38,32 @@ SLOT_BYTES = 256
 DEADLINE_S = 60.0
 _DTYPES = {"uint8": Dtype.UINT8, "uint16": Dtype.UINT16, "float64": Dtype.FLOAT64}
 _MESSAGE_HEADER = {"block_length": 0, "template_id": 2, "schema_id": 4, "version": 6}
-_EMBEDDED_AT = 64
+_EMBEDDED_OFFSET = 64
 
 
 def field_of(kind: type[Message], name: str) -> tuple[int, int]:
-    """Offset and size of a field in the block of a message, as the schema has them."""
+    """Offset and size of a field in the block of a message, by the schema."""
     for field in kind.layout().encoded_fields:
         if field.python_name == name:
             return field.offset, field.size
     raise KeyError(name)
 
 
-def place_in_slot(name: str) -> tuple[int, int]:
-    """Where `slot.payload_slot`, `tensor.dtype`, `message.version` or `length` lies in a slot."""
+def slot_field(name: str) -> tuple[int, int]:
+    """Offset and size of `slot.payload_slot`, `tensor.dtype`, `message.version` or `length` in a slot."""
     part, _, field = name.partition(".")
     if name == "length":
         return 60, 4
     if part == "message":
-        return _EMBEDDED_AT + _MESSAGE_HEADER[field], 2
+        return _EMBEDDED_OFFSET + _MESSAGE_HEADER[field], 2
     if part == "slot":
         return field_of(SlotHeader, field)
     offset, size = field_of(TensorHeader, field)
-    return _EMBEDDED_AT + 8 + offset, size
+    return _EMBEDDED_OFFSET + 8 + offset, size
 
 
 def slot_of(seq: int, nslots: int, array: np.ndarray, *, pool_id: int = 1) -> bytearray:
-    """The 256 bytes of a flawless committed slot."""
+    """The 256 bytes of a valid committed slot."""
     order = MajorOrder.ROW if array.flags.c_contiguous else MajorOrder.COLUMN
     tensor = TensorHeader(
         dtype=_DTYPES[array.dtype.name], major_order=order, ndims=array.ndim, dims=tuple(array.shape)
@@ -81,7 +81,7 @@ def slot_of(seq: int, nslots: int, array: np.ndarray, *, pool_id: int = 1) -> by
 
 
 class HostileProducer:
-    """Owner of a stream's regions that may say and write anything."""
+    """The owner of a stream's regions; it may publish and write anything."""
 
     def __init__(
         self,
@@ -106,9 +106,8 @@ class HostileProducer:
         self.directory = Path(directory)
         self._ring = os.open(self.header, os.O_RDWR)
         self._payloads = {pool_id: os.open(self.pool(pool_id), os.O_RDWR) for pool_id, _ in pools}
-        conductor = context._conductor
-        self._announces = _native.Publication(conductor, "aeron:ipc", context.stream_ids.announce)
-        self._descriptors = _native.Publication(conductor, "aeron:ipc", context.stream_ids.descriptor)
+        self._announces = context.connection.publication(context.stream_ids.announce)
+        self._descriptors = context.connection.publication(context.stream_ids.descriptor)
 
     @property
     def header(self) -> Path:
@@ -144,14 +143,14 @@ class HostileProducer:
     def send_announce(self, message: bytes) -> None:
         _send(self._announces, message)
 
-    def announce_until(self, heard: Callable[[], Any], **changes: Any) -> None:
-        """Announces again and again until it has the effect."""
+    def announce_until(self, condition: Callable[[], Any], **changes: Any) -> None:
+        """Repeats the announce until `condition` is true."""
 
-        def again() -> Any:
+        def announce_and_check() -> Any:
             self.announce(**changes)
-            return heard()
+            return condition()
 
-        assert leaks.wait_for(again, timeout=DEADLINE_S), "no announce had the effect"
+        assert leaks.wait_for(announce_and_check, timeout=DEADLINE_S), "no announce had the effect"
 
     # --- frames
 
@@ -163,7 +162,7 @@ class HostileProducer:
             array = np.arange(24, dtype=np.uint16).reshape(4, 6)
         slot = slot_of(seq, self.nslots, array, pool_id=pool_id)
         for name, value in pokes.items():
-            offset, size = place_in_slot(name.replace("__", "."))
+            offset, size = slot_field(name.replace("__", "."))
             data = value if isinstance(value, bytes) else value.to_bytes(size, "little", signed=value < 0)
             slot[offset : offset + len(data)] = data
         index = seq % self.nslots
@@ -171,9 +170,9 @@ class HostileProducer:
         if stride:
             payload = array.tobytes(order="A")[:stride]
             os.pwrite(self._payloads[pool_id], payload, SUPERBLOCK_BYTES + index * stride)
-        at = SUPERBLOCK_BYTES + index * SLOT_BYTES
-        os.pwrite(self._ring, slot[8:], at + 8)
-        os.pwrite(self._ring, slot[:8], at)
+        offset = SUPERBLOCK_BYTES + index * SLOT_BYTES
+        os.pwrite(self._ring, slot[8:], offset + 8)
+        os.pwrite(self._ring, slot[:8], offset)
 
     def write_word(self, index: int, word: int) -> None:
         """Overwrites the commit word of a slot, and nothing else."""
@@ -187,7 +186,7 @@ class HostileProducer:
         _send(self._descriptors, message)
 
     def publish(self, seq: int, array: np.ndarray | None = None, **pokes: Any) -> None:
-        """A frame as any producer would send it, but for what is poked."""
+        """Publishes a frame; `pokes` overwrite fields of its slot."""
         self.write(seq, array, **pokes)
         self.describe(seq)
 
@@ -199,7 +198,8 @@ class HostileProducer:
             file.seek(offset)
             file.write(value.to_bytes(size, "little"))
 
-    def give_sign_of_life(self, at_ns: int | None = None) -> None:
+    def refresh_activity(self, at_ns: int | None = None) -> None:
+        """Sets the activity timestamps of all superblocks."""
         for path in (self.header, *(self.pool(pool_id) for pool_id, _, _ in self.pools)):
             self.poke_superblock(path, "activity_timestamp_ns", at_ns or time.monotonic_ns())
 

@@ -1,4 +1,4 @@
-"""Which announce a consumer believes, and what it does about it (wire §10.1.1, §15.1, §15.21)."""
+"""Which announces a consumer accepts, and field it maps and unmaps (wire §10.1.1, §15.1, §15.21)."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ def ignored(consumer, reason: str) -> int:
     return consumer.counters()["announces_ignored"][reason]
 
 
-def sentinel(hostile, consumer) -> None:
-    """Waits until the consumer has heard everything announced so far.
+def wait_processed(hostile, consumer) -> None:
+    """Waits until the consumer has processed all announces so far.
 
-    Announces arrive in order on one stream: once a further one, with a layout that nobody knows, has been
-    counted, those before it have had their effect.
+    Announces arrive in order on one stream: as soon as the consumer has counted an announce of an unknown
+    layout, it has processed those before it.
     """
-    heard = ignored(consumer, "layout")
-    hostile.announce_until(lambda: ignored(consumer, "layout") > heard, layout_version=99)
+    count = ignored(consumer, "layout")
+    hostile.announce_until(lambda: ignored(consumer, "layout") > count, layout_version=99)
 
 
 # --- time
 
 
 @pytest.mark.requirement("wire-10.1.1-3")
-def test_an_announce_from_before_the_join_is_a_replay_and_ignored(
+def test_announce_from_before_the_subscription_is_ignored(
     hostile, context, free_stream_id, wait_until
 ) -> None:
     before = time.monotonic_ns()
@@ -49,7 +49,7 @@ def test_an_announce_from_before_the_join_is_a_replay_and_ignored(
 
 
 @pytest.mark.requirement("wire-10.1.1-4")
-def test_on_a_synchronised_clock_the_join_does_not_matter(
+def test_announce_on_a_synchronised_clock_may_precede_the_subscription(
     hostile, context, free_stream_id, wait_until
 ) -> None:
     before = time.time_ns() - SECOND_NS
@@ -61,7 +61,7 @@ def test_on_a_synchronised_clock_the_join_does_not_matter(
 
 
 @pytest.mark.requirement("wire-10.1.1-4", "wire-10.1.1-1")
-def test_on_a_synchronised_clock_freshness_is_judged_by_that_clock(
+def test_freshness_on_a_synchronised_clock_uses_that_clock(
     hostile, context, free_stream_id, wait_until
 ) -> None:
     consumer = context.consumer(free_stream_id)
@@ -75,61 +75,61 @@ def test_on_a_synchronised_clock_freshness_is_judged_by_that_clock(
 
 
 @pytest.mark.requirement("wire-10.1.1-1", "wire-10.1.1-2")
-def test_an_announce_older_than_the_freshness_window_is_ignored(
+def test_announce_older_than_the_freshness_window_is_ignored(
     open_context, hostile, free_stream_id, wait_until, clock_passes
 ) -> None:
     consumer = open_context(announce_period=0.1).consumer(free_stream_id)
     producer = hostile()
-    # Once one announce was heard the join lies behind us, and what follows is judged by age alone.
-    sentinel(producer, consumer)
+    # After the first accepted announce only the age of an announce counts.
+    wait_processed(producer, consumer)
     replays = ignored(consumer, "before_join")
-    made_at = time.monotonic_ns()
-    clock_passes(made_at + SECOND_NS)
-    producer.announce(announce_timestamp_ns=made_at)
+    old_ns = time.monotonic_ns()
+    clock_passes(old_ns + SECOND_NS)
+    producer.announce(announce_timestamp_ns=old_ns)
     wait_until(lambda: ignored(consumer, "stale"))
     assert (consumer.epoch, ignored(consumer, "before_join")) == (None, replays)
 
 
 @pytest.mark.requirement("wire-15.1-3")
-def test_regions_without_a_recent_sign_of_life_are_not_mapped(
+def test_regions_with_a_stale_activity_timestamp_are_not_mapped(
     hostile, open_context, free_stream_id, wait_until
 ) -> None:
     consumer = open_context(announce_period=1.0).consumer(free_stream_id)
     producer = hostile()
-    producer.give_sign_of_life(time.monotonic_ns() - 4 * SECOND_NS)
+    producer.refresh_activity(time.monotonic_ns() - 4 * SECOND_NS)
     producer.announce_until(lambda: ignored(consumer, "stale"))
     assert consumer.epoch is None
     assert str(producer.directory) not in Path("/proc/self/maps").read_text()
-    producer.give_sign_of_life()
+    producer.refresh_activity()
     producer.announce_until(lambda: consumer.epoch == producer.epoch)
 
 
 @pytest.mark.requirement("wire-15.1-3", "wire-15.21-8")
-def test_a_producer_that_falls_silent_is_unmapped_and_mapped_again_when_it_returns(
+def test_stale_producer_is_unmapped_and_remapped_when_fresh(
     open_context, hostile, free_stream_id, wait_until
 ) -> None:
     context = open_context(announce_period=0.5)
     consumer = context.consumer(free_stream_id)
     producer = hostile()
 
-    def back() -> bool:
-        producer.give_sign_of_life()
+    def is_mapped_again() -> bool:
+        producer.refresh_activity()
         producer.announce()
         return consumer.epoch == producer.epoch
 
-    wait_until(back)
+    wait_until(is_mapped_again)
     wait_until(lambda: consumer.epoch is None)
     assert str(producer.directory) not in Path("/proc/self/maps").read_text()
     producer.publish(0)
     assert consumer.wait(DEADLINE_S)
     assert consumer.poll() == []
-    # Part of the epoch's span, not outside of it: the same frame must not count twice.
+    # The frame is in the span of its epoch: it must not also count as outside.
     assert consumer.ledger().dropped["paused"] == 1
     assert consumer.ledger().outside["unmapped"] == 0
 
-    wait_until(back)
+    wait_until(is_mapped_again)
     producer.publish(1)
-    producer.give_sign_of_life()
+    producer.refresh_activity()
     assert consumer.receive(DEADLINE_S).seq == 1
     assert consumer.ledger().span == 2
     assert consumer.ledger().balanced
@@ -141,7 +141,7 @@ def test_a_producer_that_falls_silent_is_unmapped_and_mapped_again_when_it_retur
 
 
 @pytest.mark.requirement("wire-10.1.1-2")
-def test_a_lower_epoch_is_ignored_while_the_mapped_one_is_active(mapped, hostile, wait_until) -> None:
+def test_lower_epoch_is_ignored_while_the_mapped_one_is_fresh(mapped, hostile, wait_until) -> None:
     producer, consumer = mapped
     older = hostile(epoch=producer.epoch - 1)
     older.announce_until(lambda: ignored(consumer, "older_epoch"))
@@ -150,29 +150,29 @@ def test_a_lower_epoch_is_ignored_while_the_mapped_one_is_active(mapped, hostile
     assert consumer.receive(DEADLINE_S).epoch == producer.epoch
 
 
-def test_a_lower_epoch_is_believed_once_the_higher_one_fell_silent(
+def test_lower_epoch_is_mapped_once_the_higher_one_is_stale(
     open_context, hostile, free_stream_id, wait_until
 ) -> None:
     consumer = open_context(announce_period=0.2).consumer(free_stream_id)
     higher, lower = hostile(epoch=2_000), hostile(epoch=1_000)
 
-    def up(producer) -> bool:
-        producer.give_sign_of_life()
+    def is_mapped(producer) -> bool:
+        producer.refresh_activity()
         producer.announce()
         return consumer.epoch == producer.epoch
 
-    wait_until(lambda: up(higher))
+    wait_until(lambda: is_mapped(higher))
     lower.announce()
-    wait_until(lambda: up(lower))
+    wait_until(lambda: is_mapped(lower))
     assert consumer.counters()["mapped"] >= 2
 
 
 @pytest.mark.requirement("wire-15.2-1", "wire-15.21-5", "wire-15.21-6")
-def test_a_higher_epoch_is_a_hard_boundary(mapped, hostile, numbers) -> None:
+def test_higher_epoch_ends_the_mapped_one(mapped, hostile, numbers) -> None:
     producer, consumer = mapped
     producer.publish(7)
     first = consumer.receive(DEADLINE_S)
-    # In flight: described, but not polled before the new epoch is mapped.
+    # Published, but not polled before the new epoch is mapped.
     producer.publish(8)
     producer.publish(9)
     successor = hostile(epoch=producer.epoch + 1)
@@ -181,7 +181,7 @@ def test_a_higher_epoch_is_a_hard_boundary(mapped, hostile, numbers) -> None:
     frame = consumer.receive(DEADLINE_S)
     assert (frame.epoch, frame.seq) == (successor.epoch, 0)
     np.testing.assert_array_equal(frame.array, numbers + 1)
-    # And stragglers of the old epoch after it.
+    # A late descriptor of the old epoch.
     producer.describe(10)
     successor.publish(1)
     assert consumer.receive(DEADLINE_S).seq == 1
@@ -192,7 +192,7 @@ def test_a_higher_epoch_is_a_hard_boundary(mapped, hostile, numbers) -> None:
 
 
 @pytest.mark.requirement("wire-15.21-7", "wire-10.2.1-6")
-def test_frames_of_an_epoch_that_is_not_mapped_yet_are_dropped(mapped, hostile, wait_until) -> None:
+def test_frames_of_an_unmapped_epoch_are_dropped(mapped, hostile, wait_until) -> None:
     producer, consumer = mapped
     successor = hostile(epoch=producer.epoch + 1)
     successor.publish(0)
@@ -204,13 +204,13 @@ def test_frames_of_an_epoch_that_is_not_mapped_yet_are_dropped(mapped, hostile, 
     assert consumer.receive(DEADLINE_S).seq == 1
 
 
-def test_the_same_announce_again_changes_nothing(mapped, wait_until) -> None:
+def test_repeated_announce_changes_nothing(mapped, wait_until) -> None:
     producer, consumer = mapped
     producer.publish(0)
     assert consumer.receive(DEADLINE_S).seq == 0
     for _ in range(5):
         producer.announce()
-    sentinel(producer, consumer)
+    wait_processed(producer, consumer)
     assert consumer.counters()["mapped"] == 1
     producer.publish(2)
     assert consumer.receive(DEADLINE_S).seq == 2
@@ -222,7 +222,7 @@ def test_the_same_announce_again_changes_nothing(mapped, wait_until) -> None:
 
 @pytest.mark.requirement("wire-15.1-1")
 @pytest.mark.parametrize("change", [{"layout_version": 2}, {"header_slot_bytes": 512}], ids=str)
-def test_an_announce_of_an_unknown_layout_is_ignored(
+def test_announce_of_an_unknown_layout_is_ignored(
     hostile, context, free_stream_id, wait_until, change
 ) -> None:
     consumer = context.consumer(free_stream_id)
@@ -233,8 +233,8 @@ def test_an_announce_of_an_unknown_layout_is_ignored(
 
 
 @pytest.mark.requirement("wire-15.1-1", "wire-7.1-1")
-@pytest.mark.parametrize("what", ["nslots", "stride_bytes", "pool_id", "pool_nslots"])
-def test_an_announce_that_contradicts_the_mapped_superblocks_unmaps(mapped, what) -> None:
+@pytest.mark.parametrize("field", ["nslots", "stride_bytes", "pool_id", "pool_nslots"])
+def test_announce_that_contradicts_the_superblocks_unmaps(mapped, field) -> None:
     producer, consumer = mapped
     first, second = producer.announcement().payload_pools
     wrong: dict[str, dict[str, Any]] = {
@@ -243,20 +243,20 @@ def test_an_announce_that_contradicts_the_mapped_superblocks_unmaps(mapped, what
         "pool_id": {"payload_pools": (first, replace(second, pool_id=9))},
         "pool_nslots": {"payload_pools": (first, replace(second, pool_nslots=4))},
     }
-    changes = wrong[what]
-    # Unmapped at the first of these, refused at the next.
+    changes = wrong[field]
+    # The first such announce unmaps, the next is refused.
     producer.announce_until(lambda: consumer.counters()["refused"], **changes)
     assert consumer.epoch is None
     with pytest.raises(RegionRejected) as refused:
         consumer.poll()
-    assert refused.value.reason == what.replace("pool_nslots", "nslots")
+    assert refused.value.reason == field.replace("pool_nslots", "nslots")
     producer.announce_until(lambda: consumer.epoch == producer.epoch)
     producer.publish(0)
     assert consumer.receive(DEADLINE_S).seq == 0
 
 
 @pytest.mark.requirement("wire-15.1-1")
-def test_a_pool_that_is_no_longer_announced_is_no_longer_used(mapped, wait_until) -> None:
+def test_pool_that_is_no_longer_announced_is_not_used(mapped, wait_until) -> None:
     producer, consumer = mapped
     producer.publish(0, pool_id=2)
     assert consumer.receive(DEADLINE_S).seq == 0
@@ -271,29 +271,29 @@ def test_a_pool_that_is_no_longer_announced_is_no_longer_used(mapped, wait_until
 @pytest.mark.requirement("wire-15.1-2", "wire-7.1-2")
 @pytest.mark.parametrize("region", ["ring", "pool"])
 @pytest.mark.parametrize("field", ["magic", "epoch"])
-def test_magic_and_epoch_are_looked_at_again_at_every_announce(mapped, region, field) -> None:
+def test_magic_and_epoch_are_checked_at_every_announce(mapped, region, field) -> None:
     producer, consumer = mapped
     path = producer.header if region == "ring" else producer.pool(2)
-    good = {"magic": 0x544F504C53484D31, "epoch": producer.epoch}[field]
+    value = {"magic": 0x544F504C53484D31, "epoch": producer.epoch}[field]
     producer.poke_superblock(path, field, 5)
     producer.announce_until(lambda: consumer.epoch is None)
-    producer.poke_superblock(path, field, good)
+    producer.poke_superblock(path, field, value)
     producer.announce_until(lambda: consumer.epoch == producer.epoch)
 
 
-def test_a_malformed_announce_is_no_reason_to_stop(hostile, context, free_stream_id) -> None:
+def test_malformed_announces_are_ignored(hostile, context, free_stream_id) -> None:
     consumer = context.consumer(free_stream_id)
     producer = hostile()
-    whole = producer.announcement().encode()
-    for length in (0, 3, 8, 20, len(whole) - 1):
-        producer.send_announce(whole[:length])
-    producer.send_announce(whole[:8] + b"\xff" * (len(whole) - 8))
+    valid = producer.announcement().encode()
+    for length in (0, 3, 8, 20, len(valid) - 1):
+        producer.send_announce(valid[:length])
+    producer.send_announce(valid[:8] + b"\xff" * (len(valid) - 8))
     producer.send_announce(os.urandom(200))
     producer.announce_until(lambda: consumer.epoch == producer.epoch)
     assert consumer.counters()["refused"] == 0
 
 
-def test_an_announce_of_another_stream_is_not_ours(hostile, context, free_stream_ids, wait_until) -> None:
+def test_announce_of_another_stream_is_ignored(hostile, context, free_stream_ids, wait_until) -> None:
     producer = hostile()
     consumer = context.consumer(free_stream_ids())
     ours = context.consumer(producer.stream_id)
@@ -303,17 +303,17 @@ def test_an_announce_of_another_stream_is_not_ours(hostile, context, free_stream
 
 
 @pytest.mark.requirement("wire-15.21a.1-1", "wire-15.21a.4-2", "wire-15.21a.4-3")
-def test_regions_are_found_by_what_is_announced_and_in_no_other_way(
+def test_regions_are_mapped_only_by_announced_paths(
     hostile, context, free_stream_id, wait_until, numbers
 ) -> None:
     consumer = context.consumer(free_stream_id)
     producer = hostile()
-    # All in the canonical place, written and described, but not announced: as good as not there.
+    # Regions at the canonical paths with a published frame, but without an announce, are not mapped.
     producer.publish(0)
     assert consumer.wait(DEADLINE_S)
     assert consumer.poll() == []
     assert (consumer.epoch, consumer.ledger().outside["unmapped"]) == (None, 1)
-    # Under names that nobody could guess, but announced: mapped.
+    # Announced regions with any file names are mapped.
     ring, pool = producer.directory / "a.bin", producer.directory / "b.bin"
     producer.header.rename(ring)
     producer.pool(1).rename(pool)

@@ -1,4 +1,4 @@
-"""Writing in place: a claim commits, or is abandoned, and nothing wraps onto it (decision 46)."""
+"""Claims: slots that are written in place and committed or abandoned (decision 46)."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 import tensorpool as tp
-from tests.integration.dataplane.regions_of import regions_of
+from tests.integration.dataplane.region_files import regions_of
 
 DEADLINE_S = 60.0
 
 
-def received(stream) -> list[int]:
+def received_seqs(stream) -> list[int]:
     return [frame.seq for frame in stream.consumer.poll()]
 
 
-def test_leaving_the_block_publishes_what_was_written(stream) -> None:
+def test_claim_is_published_at_the_end_of_its_block(stream) -> None:
     with stream.producer.claim((2, 3), "uint16", timestamp_ns=4, meta_version=5, trace_id=6) as slot:
         assert (slot.seq, slot.array.shape, slot.array.dtype) == (0, (2, 3), np.dtype("uint16"))
         assert slot.result is None
@@ -30,7 +30,7 @@ def test_leaving_the_block_publishes_what_was_written(stream) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bool", np.float32, np.dtype("int8"), "bytes", "bit", int])
-def test_a_claim_takes_a_dtype_as_people_write_it(stream, dtype) -> None:
+def test_claim_accepts_every_spelling_of_a_dtype(stream, dtype) -> None:
     with stream.producer.claim((4,), dtype) as slot:
         slot.array[:] = [1, 0, 1, 1]
     frame = stream.consumer.receive(DEADLINE_S)
@@ -39,7 +39,7 @@ def test_a_claim_takes_a_dtype_as_people_write_it(stream, dtype) -> None:
     assert frame.element_type == expected
 
 
-def test_a_claim_may_be_column_major(stream) -> None:
+def test_claim_may_be_column_major(stream) -> None:
     with stream.producer.claim((2, 3), "int32", order="F") as slot:
         assert slot.array.flags.f_contiguous
         slot.array[:] = np.arange(6).reshape(2, 3)
@@ -51,20 +51,20 @@ def test_a_claim_may_be_column_major(stream) -> None:
 @pytest.mark.parametrize(
     ("shape", "seen"), [((), (1,)), ((0,), (0,)), ((3, 0), (3, 0)), ((1,) * 8, (1,) * 8)]
 )
-def test_a_claim_may_be_a_scalar_or_empty(stream, shape, seen) -> None:
+def test_claim_may_be_a_scalar_or_empty(stream, shape, seen) -> None:
     with stream.producer.claim(shape, "float64") as slot:
         slot.array[...] = 2.5
     frame = stream.consumer.receive(DEADLINE_S)
     assert (frame.shape, frame.array.tolist()) == (seen, np.full(seen, 2.5).tolist())
 
 
-def test_the_time_may_be_set_while_writing(stream) -> None:
+def test_timestamp_may_be_set_during_a_claim(stream) -> None:
     with stream.producer.claim((1,), "uint8") as slot:
         slot.set_timestamp_ns(99)
     assert stream.consumer.receive(DEADLINE_S).timestamp_ns == 99
 
 
-def test_the_array_is_read_only_after_the_block(stream) -> None:
+def test_claimed_array_is_read_only_after_the_block(stream) -> None:
     with stream.producer.claim((3,), "uint8") as slot:
         array = slot.array
         assert array is slot.array
@@ -77,7 +77,7 @@ def test_the_array_is_read_only_after_the_block(stream) -> None:
     assert stream.consumer.receive(DEADLINE_S).array.tolist() == [1, 1, 1]
 
 
-def test_a_settled_slot_cannot_be_used_again(stream) -> None:
+def test_committed_or_abandoned_slot_cannot_be_used_again(stream) -> None:
     slot = stream.producer.claim((3,), "uint8")
     slot.commit()
     for use in (slot.commit, lambda: slot.array, lambda: slot.seq):
@@ -87,7 +87,7 @@ def test_a_settled_slot_cannot_be_used_again(stream) -> None:
     assert stream.producer.ledger().dropped["abandoned"] == 0
 
 
-def test_an_exception_abandons_and_the_sequence_is_used_again(stream) -> None:
+def test_exception_abandons_the_claim_and_its_sequence_is_reused(stream) -> None:
     def fail() -> None:
         raise RuntimeError("mine")
 
@@ -103,7 +103,7 @@ def test_an_exception_abandons_and_the_sequence_is_used_again(stream) -> None:
     assert not any(stream.consumer.ledger().dropped.values())
 
 
-def test_an_abandoned_array_is_read_only_too(stream) -> None:
+def test_array_of_an_abandoned_claim_is_read_only(stream) -> None:
     slot = stream.producer.claim((3,), "uint8")
     array = slot.array
     slot.abandon()
@@ -111,30 +111,30 @@ def test_an_abandoned_array_is_read_only_too(stream) -> None:
         array[:] = 2
 
 
-def test_a_slot_that_is_forgotten_is_abandoned(stream) -> None:
+def test_slot_without_references_is_abandoned(stream) -> None:
     stream.producer.claim((3,), "uint8")
     gc.collect()
     assert stream.producer.ledger().dropped["abandoned"] == 1
     assert stream.send(np.zeros(3)).seq == 0
 
 
-def test_committing_inside_the_block_is_enough(stream) -> None:
+def test_commit_inside_the_block_publishes_once(stream) -> None:
     with stream.producer.claim((1,), "uint8") as slot:
         assert slot.commit().outcome == "published"
     assert stream.producer.ledger().committed == 1
 
 
-def test_offers_behind_a_claim_are_deferred_and_go_out_in_order(stream) -> None:
+def test_offers_behind_a_claim_are_deferred_and_published_in_order(stream) -> None:
     producer = stream.producer
     claim = producer.claim((1,), "uint8")
-    offered = [producer.offer(np.full(1, n, np.uint8)) for n in (1, 2)]
-    assert [(one.outcome, one.seq, bool(one)) for one in offered] == [
+    results = [producer.offer(np.full(1, n, np.uint8)) for n in (1, 2)]
+    assert [(result.outcome, result.seq, bool(result)) for result in results] == [
         ("deferred", 1, False),
         ("deferred", 2, False),
     ]
     assert (producer.ledger().deferred, producer.ledger().balanced) == (2, False)
-    assert received(stream) == []
-    # In the ring already, only unheard of.
+    assert received_seqs(stream) == []
+    # The frames are in the ring; only their descriptors are missing.
     assert [regions_of(producer).commit_word(i) for i in range(3)] == [0, 3, 5]
     claim.array[:] = 9
     assert claim.commit().outcome == "published"
@@ -144,7 +144,7 @@ def test_offers_behind_a_claim_are_deferred_and_go_out_in_order(stream) -> None:
     assert stream.consumer.ledger().balanced
 
 
-def test_deferred_descriptors_carry_their_own_tags(stream) -> None:
+def test_deferred_descriptors_carry_their_own_trace_and_version(stream) -> None:
     claim = stream.producer.claim((1,), "uint8", trace_id=10)
     stream.producer.offer(np.zeros(1), trace_id=11, meta_version=3)
     stream.producer.offer(np.zeros(1))
@@ -153,7 +153,7 @@ def test_deferred_descriptors_carry_their_own_tags(stream) -> None:
     assert [(frame.trace_id, frame.meta_version) for frame in frames] == [(10, 0), (11, 3), (None, 0)]
 
 
-def test_an_offer_that_would_wrap_onto_a_claim_is_dropped_and_counted(connect) -> None:
+def test_offer_that_would_overwrite_a_claim_is_dropped(connect) -> None:
     stream = connect(nslots=4)
     producer = stream.producer
     claim = producer.claim((2,), "uint8")
@@ -167,24 +167,24 @@ def test_an_offer_that_would_wrap_onto_a_claim_is_dropped_and_counted(connect) -
     assert claim.array.tolist() == [5, 5]
     claim.commit()
     assert producer.offer(np.zeros(1)).seq == 4
-    # The offer above reused slot 0, so the claimed frame may have been read too late: it is accounted for.
+    # The offer above reused slot 0: a claimed frame that is read too late is counted as late.
     producer.offer(np.zeros(1))
     assert stream.producer.ledger().balanced
     assert stream.producer.ledger().committed == 6
 
 
-def test_several_claims_may_be_open_and_settle_in_any_order(stream) -> None:
+def test_several_claims_may_end_in_any_order(stream) -> None:
     claims = [stream.producer.claim((1,), "uint8") for _ in range(3)]
     assert [claim.seq for claim in claims] == [0, 1, 2]
     for number in (2, 1):
         claims[number].array[:] = number
         assert claims[number].commit().outcome == "deferred"
-    assert received(stream) == []
+    assert received_seqs(stream) == []
     claims[0].commit()
     assert [stream.consumer.receive(DEADLINE_S).seq for _ in range(3)] == [0, 1, 2]
 
 
-def test_an_older_claim_given_up_leaves_one_hole_that_both_sides_count(stream) -> None:
+def test_abandoned_older_claim_leaves_one_hole(stream) -> None:
     assert stream.send(np.zeros(1)).seq == 0
     claim = stream.producer.claim((1,), "uint8")
     assert stream.producer.offer(np.zeros(1)).outcome == "deferred"
@@ -194,7 +194,7 @@ def test_an_older_claim_given_up_leaves_one_hole_that_both_sides_count(stream) -
     assert (stream.consumer.ledger().dropped["gap"], stream.consumer.ledger().balanced) == (1, True)
 
 
-def test_a_claim_makes_the_frame_that_was_in_its_slot_invalid_at_once(connect) -> None:
+def test_claim_invalidates_the_former_frame_of_its_slot(connect) -> None:
     stream = connect(nslots=2)
     frame = stream.send(np.zeros(1))
     assert frame.valid()
@@ -205,7 +205,7 @@ def test_a_claim_makes_the_frame_that_was_in_its_slot_invalid_at_once(connect) -
     assert not frame.valid()
 
 
-def test_frames_deferred_when_the_producer_closes_are_accounted_for(stream) -> None:
+def test_deferred_frames_of_a_closed_producer_are_counted(stream) -> None:
     claim = stream.producer.claim((1,), "uint8")
     stream.producer.offer(np.zeros(1))
     stream.producer.offer(np.zeros(1))
@@ -215,7 +215,7 @@ def test_frames_deferred_when_the_producer_closes_are_accounted_for(stream) -> N
     assert (ledger.committed, ledger.unpublished["closed"], ledger.balanced) == (2, 2, True)
 
 
-def test_an_array_of_a_claim_outlives_its_producer(stream) -> None:
+def test_claimed_array_outlives_its_producer(stream) -> None:
     claim = stream.producer.claim((4,), "uint8")
     array = claim.array
     array[:] = 3
@@ -226,7 +226,7 @@ def test_an_array_of_a_claim_outlives_its_producer(stream) -> None:
 
 
 @pytest.mark.requirement("wire-9-1")
-def test_a_claim_that_fits_no_pool_is_refused(stream) -> None:
+def test_claim_that_fits_no_pool_is_refused(stream) -> None:
     with pytest.raises(tp.ClaimRefused, match="65537 bytes fit no pool") as refused:
         stream.producer.claim((65537,), "uint8")
     assert refused.value.outcome == "no_pool"
@@ -247,7 +247,7 @@ def test_a_claim_that_fits_no_pool_is_refused(stream) -> None:
     ],
     ids=str,
 )
-def test_a_claim_that_means_nothing_is_refused(stream, shape, dtype, order, error) -> None:
+def test_invalid_claim_is_refused(stream, shape, dtype, order, error) -> None:
     with pytest.raises(error):
         stream.producer.claim(shape, dtype, order=order)
     assert stream.producer.next_seq == 0

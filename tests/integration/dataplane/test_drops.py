@@ -1,7 +1,7 @@
-"""Every reason to drop a frame has a counter of its own, and the ledger adds up after each.
+"""Drop reasons: each has its own counter, and the ledger adds up after each.
 
-A hostile producer sends frame 0 as it should be, then something wrong, then a good frame again: a consumer
-never stops, never waits, and counts what was wrong under its own name.
+A hostile producer publishes the valid frame 0, then something invalid, then a valid frame. The consumer
+counts the invalid part by its drop reason and receives the next frame.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ REASONS = [name for name, _, _ in _native.drop_reasons()]
 
 @dataclass
 class Case:
-    """What the hostile producer does after frame 0, and what that counts as."""
+    """An action of the hostile producer after frame 0, and the counts that follow."""
 
-    does: Callable[[HostileProducer], object]
+    action: Callable[[HostileProducer], object]
     counts: dict[str, int]
-    taken: int = 1
-    """Descriptors until the wrong one has been judged."""
+    descriptors: int = 1
+    """Descriptors up to and including the invalid one."""
     next_seq: int = 2
     """A sequence that the consumer must accept afterwards."""
     requirements: tuple[str, ...] = field(default=())
@@ -61,7 +61,7 @@ def written_again_while_a_later_frame_is_begun(hostile: HostileProducer) -> None
     hostile.describe(1)
 
 
-def gone_backwards(hostile: HostileProducer) -> None:
+def sequence_goes_backwards(hostile: HostileProducer) -> None:
     hostile.write(1)
     hostile.describe(9)
 
@@ -89,7 +89,7 @@ CASES = {
     ),
     "stale": Case(lambda h: h.describe(1), {"stale": 1}, requirements=("wire-10.2.1-8", "wire-8.2-16")),
     "stale, an earlier frame": Case(
-        gone_backwards,
+        sequence_goes_backwards,
         {"gap": 8, "stale": 1},
         next_seq=10,
         requirements=("wire-15.3-1", "wire-10.2.1-8", "wire-10.2.1-1"),
@@ -147,42 +147,42 @@ CASES = {
     "malformed, version 0": Case(
         lambda h: h.send_descriptor(struct.pack("<HHHH40x", 40, 4, 900, 0)), {"malformed": 1}, next_seq=1
     ),
-    # The commit word has 63 bits for the sequence: this one would pass for frame 0.
+    # The commit word has 63 bits for the sequence: without a check this would be frame 0.
     "malformed, 64 bits of sequence": Case(lambda h: h.describe(1 << 63), {"malformed": 1}, next_seq=1),
 }
 
-# Brought about in tests of their own, named here so that no reason is forgotten.
-ELSEWHERE = {
+# Reasons with their own tests; listed here so that every reason has a test.
+TESTED_ELSEWHERE = {
     "paused": "test_announces.py",
     "rested": "test_rested_readers.py",
     "skipped": "test_latest.py",
-    "rate_limited": "tests/integration/wishes",
+    "rate_limited": "tests/integration/hello",
     "unmapped": "below",
     "regressed": "below",
 }
 
 
-def test_no_reason_for_a_drop_is_without_a_test() -> None:
-    covered = {name.partition(",")[0] for name in CASES} | ELSEWHERE.keys()
+def test_every_drop_reason_has_a_test() -> None:
+    covered = {name.partition(",")[0] for name in CASES} | TESTED_ELSEWHERE.keys()
     assert covered == set(REASONS)
 
 
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, id=name, marks=[pytest.mark.requirement(one) for one in case.requirements])
+        pytest.param(case, id=name, marks=[pytest.mark.requirement(each) for each in case.requirements])
         for name, case in CASES.items()
     ],
 )
-def test_what_is_wrong_is_counted_by_its_name_and_the_next_frame_is_received(
+def test_invalid_frame_is_counted_and_the_next_one_received(
     mapped: tuple[HostileProducer, tp.Consumer], case: Case, numbers: np.ndarray
 ) -> None:
     hostile, consumer = mapped
     hostile.publish(0)
     assert consumer.receive(DEADLINE_S).seq == 0
 
-    case.does(hostile)
-    received = take(consumer, case.taken)
+    case.action(hostile)
+    received = process(consumer, case.descriptors)
     drops = {name: n for name, n in consumer.counters()["drops"].items() if n}
     assert drops == case.counts
     assert consumer.ledger().balanced
@@ -195,8 +195,8 @@ def test_what_is_wrong_is_counted_by_its_name_and_the_next_frame_is_received(
     assert consumer.ledger().received == 2 + len(received)
 
 
-def take(consumer: tp.Consumer, descriptors: int) -> list[tp.Frame]:
-    """Polls until so many descriptors were judged, whatever became of them."""
+def process(consumer: tp.Consumer, descriptors: int) -> list[tp.Frame]:
+    """Polls until the consumer has processed so many descriptors; the received frames."""
     frames: list[tp.Frame] = []
     for _ in range(descriptors):
         assert consumer.wait(DEADLINE_S)
@@ -205,12 +205,12 @@ def take(consumer: tp.Consumer, descriptors: int) -> list[tp.Frame]:
 
 
 @pytest.mark.requirement("wire-15.21-8", "wire-15.21-7")
-def test_frames_of_a_stream_that_is_not_mapped_are_dropped(hostile, context, free_stream_id) -> None:
+def test_frames_of_an_unmapped_stream_are_dropped(hostile, context, free_stream_id) -> None:
     consumer = context.consumer(free_stream_id)
     producer = hostile()
     producer.publish(0)
     producer.publish(1)
-    assert take(consumer, 2) == []
+    assert process(consumer, 2) == []
     ledger = consumer.ledger()
     assert (ledger.outside["unmapped"], ledger.span, ledger.balanced) == (2, 0, True)
     producer.announce_until(lambda: consumer.epoch == producer.epoch)
@@ -219,16 +219,16 @@ def test_frames_of_a_stream_that_is_not_mapped_are_dropped(hostile, context, fre
 
 
 @pytest.mark.requirement("wire-15.2-1")
-def test_a_sequence_that_goes_backwards_unmaps_until_the_next_announce(mapped, wait_until) -> None:
+def test_sequence_that_goes_backwards_unmaps_the_epoch(mapped, wait_until) -> None:
     hostile, consumer = mapped
     for seq in (4, 5):
         hostile.publish(seq)
         assert consumer.receive(DEADLINE_S).seq == seq
     hostile.publish(3)
-    assert take(consumer, 1) == []
+    assert process(consumer, 1) == []
     assert consumer.epoch is None
     hostile.publish(6)
-    assert take(consumer, 1) == []
+    assert process(consumer, 1) == []
     ledger = consumer.ledger()
     assert (ledger.outside["regressed"], ledger.outside["unmapped"], ledger.balanced) == (1, 1, True)
     assert (ledger.span, ledger.received) == (2, 2)
@@ -241,7 +241,7 @@ def test_a_sequence_that_goes_backwards_unmaps_until_the_next_announce(mapped, w
 
 
 @pytest.mark.requirement("wire-15.4-2")
-def test_how_far_behind_is_too_far_is_a_setting(hostile, context, free_stream_id) -> None:
+def test_resync_starts_at_the_configured_sequence_gap(hostile, context, free_stream_id) -> None:
     consumer = context.consumer(free_stream_id, max_outstanding_seq_gap=3)
     producer = hostile()
     producer.announce_until(lambda: consumer.epoch == producer.epoch)
@@ -253,18 +253,16 @@ def test_how_far_behind_is_too_far_is_a_setting(hostile, context, free_stream_id
 
 
 @pytest.mark.requirement("wire-15.4-2")
-def test_a_reader_lapped_by_the_ring_skips_what_is_lost_and_reports_it(
-    hostile, context, free_stream_id
-) -> None:
+def test_consumer_behind_the_ring_skips_to_the_newest_frames(hostile, context, free_stream_id) -> None:
     consumer = context.consumer(free_stream_id, max_outstanding_seq_gap=16)
     producer = hostile()
     producer.announce_until(lambda: consumer.epoch == producer.epoch)
     producer.publish(0)
     assert consumer.receive(DEADLINE_S).seq == 0
-    # The descriptors of a reader that was asleep: all there, but the ring has gone round three times.
+    # A consumer that did not poll: all descriptors have arrived, but the ring was overwritten three times.
     for seq in range(1, 33):
         producer.publish(seq)
-    received = [frame.seq for frame in take(consumer, 32)]
+    received = [frame.seq for frame in process(consumer, 32)]
     dropped = {name: n for name, n in consumer.ledger().dropped.items() if n}
     assert received[-1] == 32
     assert dropped["late"] == 1
@@ -273,7 +271,7 @@ def test_a_reader_lapped_by_the_ring_skips_what_is_lost_and_reports_it(
 
 
 @pytest.mark.requirement("wire-8.2-4", "wire-8.2-15", "wire-8.2-11")
-def test_padding_and_unused_dimensions_are_not_looked_at(mapped, numbers) -> None:
+def test_padding_and_unused_dimensions_are_ignored(mapped, numbers) -> None:
     hostile, consumer = mapped
     hostile.publish(
         0,
@@ -295,7 +293,7 @@ def test_padded_rows_are_read_by_their_strides(mapped) -> None:
 
 
 @pytest.mark.requirement("wire-8.2-6")
-def test_a_true_progress_stride_is_accepted(mapped, numbers) -> None:
+def test_valid_progress_stride_is_accepted(mapped, numbers) -> None:
     hostile, consumer = mapped
     hostile.publish(0, tensor__progress_unit=1, tensor__progress_stride_bytes=12)
     hostile.publish(1, tensor__progress_unit=2, tensor__progress_stride_bytes=2)
@@ -304,7 +302,7 @@ def test_a_true_progress_stride_is_accepted(mapped, numbers) -> None:
 
 
 @pytest.mark.requirement("wire-8.2-18", "wire-8.2-19")
-def test_an_empty_tensor_needs_no_payload(mapped) -> None:
+def test_empty_tensor_needs_no_payload(mapped) -> None:
     hostile, consumer = mapped
     hostile.publish(0, np.zeros((3, 0), np.uint16))
     frame = consumer.receive(DEADLINE_S)
@@ -312,7 +310,7 @@ def test_an_empty_tensor_needs_no_payload(mapped) -> None:
 
 
 @pytest.mark.requirement("wire-10.2.1-7")
-def test_the_slot_is_the_sequence_modulo_the_mapped_ring(hostile, context, free_stream_id) -> None:
+def test_slot_index_is_the_sequence_modulo_the_ring_size(hostile, context, free_stream_id) -> None:
     consumer = context.consumer(free_stream_id)
     producer = hostile(nslots=4)
     producer.announce_until(lambda: consumer.epoch == producer.epoch)
@@ -324,7 +322,7 @@ def test_the_slot_is_the_sequence_modulo_the_mapped_ring(hostile, context, free_
         np.testing.assert_array_equal(frame.array, payload)
 
 
-def test_messages_of_other_kinds_and_other_streams_are_not_ours(mapped, free_stream_ids) -> None:
+def test_messages_of_other_types_and_streams_are_ignored(mapped, free_stream_ids) -> None:
     hostile, consumer = mapped
     hostile.publish(0)
     assert consumer.receive(DEADLINE_S).seq == 0
@@ -338,7 +336,7 @@ def test_messages_of_other_kinds_and_other_streams_are_not_ours(mapped, free_str
     assert (consumer.ledger().span, consumer.ledger().balanced) == (2, True)
 
 
-def test_a_longer_descriptor_of_a_later_revision_is_read(mapped) -> None:
+def test_descriptor_of_a_later_revision_is_read(mapped) -> None:
     hostile, consumer = mapped
     hostile.write(0)
     block = struct.pack("<IQQQIQ5x", hostile.stream_id, hostile.epoch, 0, 11, 12, 13)

@@ -1,4 +1,4 @@
-"""A frame in the hands of its reader: read-only, alive as long as it is held, and honest about loss."""
+"""Received frames: read-only views, their lifetime, and overwritten frames."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import tensorpool as tp
-from tests.integration.dataplane.regions_of import regions_of
+from tests.integration.dataplane.region_files import regions_of
 
 DEADLINE_S = 60.0
 
@@ -23,14 +23,14 @@ def ring_of_two(connect):
     return connect(nslots=2)
 
 
-def lap(stream) -> None:
-    """Overwrites every frame there is."""
+def overwrite_all(stream) -> None:
+    """Overwrites every frame of the ring."""
     for _ in range(2):
         stream.producer.offer(np.full(4, 99.0))
 
 
 def drain(stream) -> None:
-    """Takes what waits, and forgets it."""
+    """Receives and drops the frames that have arrived."""
     while stream.consumer.wait(0.0):
         stream.consumer.poll()
 
@@ -45,12 +45,12 @@ def mappings_of(directory: Path) -> list[tuple[str, str]]:
 # --- memory
 
 
-def test_a_consumer_maps_read_only(mapped) -> None:
+def test_consumer_maps_regions_read_only(mapped) -> None:
     hostile, _ = mapped
     assert mappings_of(hostile.directory) == [("r--s", "1.pool"), ("r--s", "2.pool"), ("r--s", "header.ring")]
 
 
-def test_the_array_of_a_frame_is_the_shared_memory_itself(stream) -> None:
+def test_frame_array_is_the_shared_memory(stream) -> None:
     frame = stream.send(np.arange(4.0))
     again = frame.array
     assert np.shares_memory(frame.array, again)
@@ -58,7 +58,7 @@ def test_the_array_of_a_frame_is_the_shared_memory_itself(stream) -> None:
     assert frame.array.ctypes.data % 64 == 0
 
 
-def test_the_array_of_a_frame_cannot_be_written(stream) -> None:
+def test_frame_array_is_read_only(stream) -> None:
     array = stream.send(np.arange(4.0)).array
     with pytest.raises(ValueError, match="read-only"):
         array[0] = 1
@@ -66,7 +66,7 @@ def test_the_array_of_a_frame_cannot_be_written(stream) -> None:
         array.setflags(write=True)
 
 
-def test_the_memoryview_of_a_frame_is_read_only_and_shaped(stream) -> None:
+def test_frame_memoryview_is_read_only_and_shaped(stream) -> None:
     sent: Any = np.arange(6, dtype=np.int16).reshape(2, 3)
     view = memoryview(stream.send(sent))
     assert (view.readonly, view.shape, view.format, view.nbytes) == (True, (2, 3), "h", 12)
@@ -75,7 +75,7 @@ def test_the_memoryview_of_a_frame_is_read_only_and_shaped(stream) -> None:
         view[0, 0] = 1
 
 
-def test_a_writable_buffer_is_refused(stream) -> None:
+def test_writable_buffer_of_a_frame_is_refused(stream) -> None:
     frame = stream.send(np.arange(4, dtype=np.uint8))
     with pytest.raises((BufferError, TypeError)):
         io.BytesIO(b"1234").readinto(frame)
@@ -83,22 +83,22 @@ def test_a_writable_buffer_is_refused(stream) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int64", "uint64", "float32", "float64", "bool"])
-def test_a_buffer_of_a_frame_gives_the_same_elements(stream, dtype) -> None:
+def test_frame_buffer_has_the_same_elements(stream, dtype) -> None:
     sent = np.array([1, 0, 1], dtype=dtype)
     assert memoryview(stream.send(sent)).tolist() == sent.tolist()
 
 
-def test_a_frame_that_is_not_one_run_is_not_given_out_as_one(stream) -> None:
+def test_frame_with_gaps_has_no_contiguous_buffer(stream) -> None:
     sent = np.asfortranarray(np.arange(6, dtype=np.uint8).reshape(2, 3))
     frame = stream.send(sent)
     assert memoryview(frame).tolist() == sent.tolist()
     assert bytes(frame) == sent.tobytes()
-    # A plain run of bytes would hold the elements in another order than the reader thinks.
+    # As plain bytes the elements would have another order than the caller expects.
     with pytest.raises((ValueError, BufferError), match="contiguous"):
         np.frombuffer(frame, np.uint8)
 
 
-def test_dlpack_hands_out_the_memory_read_only(stream) -> None:
+def test_dlpack_exports_read_only_memory(stream) -> None:
     sent = np.arange(6, dtype=np.int32).reshape(2, 3)
     frame = stream.send(sent)
     taken = np.from_dlpack(frame)
@@ -108,25 +108,40 @@ def test_dlpack_hands_out_the_memory_read_only(stream) -> None:
     assert frame.__dlpack_device__() == (1, 0)
 
 
-def test_dlpack_without_a_word_for_read_only_is_refused(stream) -> None:
-    # A consumer of the older protocol could not know that it must not write.
+def test_dlpack_without_a_read_only_flag_is_refused(stream) -> None:
+    # The older protocol cannot say that the memory is read-only.
     with pytest.raises(BufferError, match="readonly"):
         stream.send(np.zeros(3)).__dlpack__()
 
 
-def test_a_frame_says_what_it_is(stream) -> None:
+def test_frame_has_a_readable_repr(stream) -> None:
     frame = stream.send(np.zeros((2, 3), np.float32))
     assert repr(frame) == (
         f"<Frame stream={stream.producer.stream_id} epoch={stream.producer.epoch} seq=0 "
-        "shape=[2, 3] dtype=float32>"
+        "shape=(2, 3) dtype=float32 valid>"
     )
     assert (frame.stream_id, frame.epoch) == (stream.producer.stream_id, stream.producer.epoch)
+
+
+def test_slot_repr_names_frame_and_state(stream) -> None:
+    producer = stream.producer
+    key = f"stream={producer.stream_id} epoch={producer.epoch} seq=0 shape=(2, 3) dtype=float32"
+    abandoned = producer.claim((2, 3), "float32", progress="rows")
+    abandoned.advance()
+    assert repr(abandoned) == f"<Slot {key} open filled=1>"
+    abandoned.abandon()
+    assert repr(abandoned) == f"<Slot {key} abandoned>"
+    slot = producer.claim((2, 3), "float32")
+    assert repr(slot).endswith(" open>")
+    result = slot.commit()
+    assert repr(slot).endswith(f" {result.outcome}>")
+    assert repr(result) == f"<Offered {result.outcome} seq={result.seq}>"
 
 
 # --- life
 
 
-def test_a_view_keeps_its_memory_after_the_consumer_is_closed(stream) -> None:
+def test_view_outlives_its_consumer(stream) -> None:
     directory = regions_of(stream.producer).directory
     array = stream.send(np.arange(1000.0)).array
     stream.consumer.close()
@@ -140,7 +155,7 @@ def test_a_view_keeps_its_memory_after_the_consumer_is_closed(stream) -> None:
     assert str(directory) not in Path("/proc/self/maps").read_text()
 
 
-def test_a_view_keeps_its_memory_after_the_context_is_closed(connect, context) -> None:
+def test_view_outlives_its_context(connect, context) -> None:
     stream = connect()
     view = memoryview(stream.send(np.arange(10, dtype=np.uint8)))
     stream.consumer.close()
@@ -149,7 +164,7 @@ def test_a_view_keeps_its_memory_after_the_context_is_closed(connect, context) -
     view.release()
 
 
-def test_a_view_keeps_its_memory_after_a_new_epoch_is_mapped(mapped, hostile, numbers) -> None:
+def test_view_outlives_its_epoch(mapped, hostile, numbers) -> None:
     producer, consumer = mapped
     producer.publish(0)
     frame = consumer.receive(DEADLINE_S)
@@ -167,7 +182,7 @@ def test_a_view_keeps_its_memory_after_a_new_epoch_is_mapped(mapped, hostile, nu
 # --- loss
 
 
-def test_a_frame_is_valid_until_its_slot_is_written_again(ring_of_two) -> None:
+def test_frame_is_valid_until_its_slot_is_reused(ring_of_two) -> None:
     stream = ring_of_two
     frame = stream.send(np.zeros(4))
     assert frame.valid()
@@ -177,7 +192,7 @@ def test_a_frame_is_valid_until_its_slot_is_written_again(ring_of_two) -> None:
     assert not frame.valid()
 
 
-def test_a_copy_is_memory_of_its_own(stream) -> None:
+def test_frame_copy_is_independent_memory(stream) -> None:
     frame = stream.send(np.arange(6).reshape(2, 3))
     copy = frame.copy()
     copy[0, 0] = 5
@@ -186,36 +201,36 @@ def test_a_copy_is_memory_of_its_own(stream) -> None:
     assert not np.shares_memory(copy, frame.array)
 
 
-def test_a_copy_keeps_the_order_of_the_axes(stream) -> None:
+def test_frame_copy_keeps_the_memory_order(stream) -> None:
     assert stream.send(np.zeros((2, 3), order="F")).copy().flags.f_contiguous
 
 
 @pytest.mark.requirement("wire-8.3-4")
-def test_a_copy_of_an_overwritten_frame_is_never_given_out(ring_of_two) -> None:
+def test_copy_of_an_overwritten_frame_raises(ring_of_two) -> None:
     stream = ring_of_two
     frame = stream.send(np.zeros(4))
-    lap(stream)
+    overwrite_all(stream)
     with pytest.raises(tp.FrameOverwritten, match="more slots") as lost:
         frame.copy()
     assert (lost.value.stream_id, lost.value.epoch, lost.value.seq) == (frame.stream_id, frame.epoch, 0)
 
 
 @pytest.mark.requirement("wire-8.3-4")
-def test_leaving_the_block_tells_of_a_frame_that_was_lost_in_it(ring_of_two) -> None:
+def test_frame_block_raises_if_the_frame_was_overwritten(ring_of_two) -> None:
     stream = ring_of_two
     frame = stream.send(np.zeros(4))
     with frame:
         assert frame.array.sum() == 0
     with pytest.raises(tp.FrameOverwritten), frame:
-        lap(stream)
+        overwrite_all(stream)
 
 
-def test_an_error_inside_the_block_is_not_replaced(ring_of_two) -> None:
+def test_error_inside_a_frame_block_is_not_replaced(ring_of_two) -> None:
     stream = ring_of_two
     frame = stream.send(np.zeros(4))
 
     def fail() -> None:
-        lap(stream)
+        overwrite_all(stream)
         raise KeyError
 
     with pytest.raises(KeyError), frame:
@@ -223,18 +238,18 @@ def test_an_error_inside_the_block_is_not_replaced(ring_of_two) -> None:
     assert stream.consumer.ledger().dropped["late"] == 1
 
 
-@pytest.mark.parametrize("look", ["valid", "copy", "with"])
-def test_a_frame_found_lost_after_use_moves_from_received_to_late_once(ring_of_two, look) -> None:
+@pytest.mark.parametrize("check", ["valid", "copy", "with"])
+def test_frame_found_overwritten_is_counted_as_late_once(ring_of_two, check) -> None:
     stream = ring_of_two
     frame = stream.send(np.zeros(4))
-    lap(stream)
+    overwrite_all(stream)
     drain(stream)
     before = stream.consumer.ledger()
     for _ in range(3):
         try:
-            if look == "valid":
+            if check == "valid":
                 frame.valid()
-            elif look == "copy":
+            elif check == "copy":
                 frame.copy()
             else:
                 with frame:
@@ -247,10 +262,10 @@ def test_a_frame_found_lost_after_use_moves_from_received_to_late_once(ring_of_t
     assert (after.span, after.balanced) == (before.span, True)
 
 
-def test_a_frame_that_nobody_checks_stays_received(ring_of_two) -> None:
+def test_frame_without_a_check_stays_received(ring_of_two) -> None:
     stream = ring_of_two
     frame = stream.send(np.zeros(4))
-    lap(stream)
+    overwrite_all(stream)
     drain(stream)
     before = stream.consumer.ledger().received
     frame.array.sum()

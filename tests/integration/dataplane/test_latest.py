@@ -1,4 +1,4 @@
-"""The newest frame and no other: what is passed over counts as skipped."""
+"""`latest()` and the policy "latest": older frames count as skipped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tensorpool as tp
 DEADLINE_S = 60.0
 
 
-def test_latest_gives_the_newest_and_counts_the_others_as_skipped(stream) -> None:
+def test_latest_returns_the_newest_frame_and_skips_the_others(stream) -> None:
     for value in range(5):
         stream.producer.offer(np.full(1, value))
     assert stream.consumer.wait(DEADLINE_S)
@@ -22,7 +22,7 @@ def test_latest_gives_the_newest_and_counts_the_others_as_skipped(stream) -> Non
     assert stream.consumer.latest() is None
 
 
-def test_frames_that_were_passed_over_may_be_overwritten_unnoticed(stream) -> None:
+def test_skipped_frames_may_be_overwritten(stream) -> None:
     for value in range(100):
         stream.producer.offer(np.full(1, value))
     assert stream.consumer.wait(DEADLINE_S)
@@ -33,25 +33,25 @@ def test_frames_that_were_passed_over_may_be_overwritten_unnoticed(stream) -> No
     assert dropped == {"skipped": 99}
 
 
-@pytest.mark.parametrize("how", ["receive", "iterate"])
-def test_the_policy_latest_makes_every_wait_give_the_newest(connect, how) -> None:
+@pytest.mark.parametrize("method", ["receive", "iterate"])
+def test_policy_latest_returns_the_newest_frame_of_every_wait(connect, method) -> None:
     stream = connect(consumer={"policy": "latest"})
     for round_ in range(3):
         for value in range(4):
             stream.producer.offer(np.full(1, value + 4 * round_))
         assert stream.consumer.wait(DEADLINE_S)
-        frame = stream.consumer.receive(DEADLINE_S) if how == "receive" else next(stream.consumer)
+        frame = stream.consumer.receive(DEADLINE_S) if method == "receive" else next(stream.consumer)
         assert frame.array[0] == 3 + 4 * round_
     ledger = stream.consumer.ledger()
     assert (ledger.received, ledger.dropped["skipped"], ledger.balanced) == (3, 9, True)
 
 
-def test_an_unknown_policy_is_refused(context, free_stream_id) -> None:
+def test_unknown_policy_is_refused(context, free_stream_id) -> None:
     with pytest.raises(tp.ConfigError, match="'stream' or 'latest'"):
         context.consumer(free_stream_id, policy="newest")
 
 
-def test_the_newest_may_be_a_frame_that_is_dropped(mapped) -> None:
+def test_newest_frame_may_be_dropped(mapped) -> None:
     hostile, consumer = mapped
     for seq in range(3):
         hostile.publish(seq)
@@ -64,7 +64,7 @@ def test_the_newest_may_be_a_frame_that_is_dropped(mapped) -> None:
     assert consumer.receive(DEADLINE_S).seq == 4
 
 
-def test_latest_over_a_sequence_that_goes_backwards_adds_up(mapped) -> None:
+def test_ledger_balances_after_latest_with_a_regressed_sequence(mapped) -> None:
     hostile, consumer = mapped
     for seq in (5, 6, 2):
         hostile.publish(seq)

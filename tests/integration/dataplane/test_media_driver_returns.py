@@ -1,4 +1,4 @@
-"""A media driver that dies and comes back: readers and writers go on by themselves, without a restart."""
+"""A media driver that ends and starts again: producers and consumers reconnect by themselves."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ DEADLINE_S = 60.0
 
 
 @pytest.mark.parametrize("busy", [False, True], ids=["waiting", "polling all the time"])
-def test_a_stream_goes_on_after_the_media_driver_came_back(aeron_dir, shm_base, free_stream_id, busy) -> None:
+def test_stream_continues_after_a_media_driver_restart(aeron_dir, shm_base, free_stream_id, busy) -> None:
     settings: dict[str, Any] = {
         "aeron_dir": str(aeron_dir),
         "media_driver": "external",
         "shm_base_dir": shm_base,
     }
 
-    def a_frame_arrives() -> bool:
-        """Without a pause when busy: between two polls there is no time for anything else."""
+    def frame_is_received() -> bool:
+        """Offers frames until one is received; polls without a pause if `busy`."""
         deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline:
             producer.offer(np.zeros(1))
@@ -39,12 +39,12 @@ def test_a_stream_goes_on_after_the_media_driver_came_back(aeron_dir, shm_base, 
         context = stack.enter_context(tp.open(**settings, driver_timeout=1.0, announce_period=0.2))
         consumer = context.consumer(free_stream_id)
         producer = context.producer(free_stream_id, pools=[64])
-        assert a_frame_arrives()
+        assert frame_is_received()
         driver.close()
         assert leaks.wait_for(lambda: not context.connected, timeout=DEADLINE_S)
         stack.enter_context(tp.MediaDriver(str(aeron_dir), driver_timeout=1.0))
         epoch = producer.epoch
-        assert a_frame_arrives()
+        assert frame_is_received()
         assert (producer.epoch, consumer.ledger().balanced) == (epoch, True)
         kinds = [event.kind for event in context.events(0.0)]
         assert kinds.index("media_driver_lost") < len(kinds) - 1 - kinds[::-1].index("media_driver_connected")

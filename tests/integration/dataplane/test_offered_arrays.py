@@ -1,4 +1,4 @@
-"""Whatever holds numbers arrives as the same numbers: dtypes, shapes, orders, strides, sources."""
+"""Offered arrays of all dtypes, shapes, orders, strides and sources arrive unchanged."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REGISTRY = [*NUMERIC, "bytes", "bit"]
 
 
 def sample(dtype: str, shape: tuple[int, ...] = (4, 5)) -> np.ndarray:
-    """Numbers that use every byte of an element, with the extremes among them."""
+    """Numbers that use every byte of an element, including the extremes."""
     rng = np.random.default_rng(0)
     kind = np.dtype(dtype)
     raw = rng.integers(0, 256, size=(*shape, kind.itemsize), dtype=np.uint8)
@@ -51,7 +51,7 @@ def assert_same(frame: tp.Frame, sent: np.ndarray) -> None:
     sent = sent if sent.ndim else sent.reshape(1)
     assert (frame.shape, frame.dtype) == (sent.shape, sent.dtype)
     assert frame.array.shape == sent.shape
-    # As bytes: NaN equals nothing, and -0.0 equals 0.0.
+    # Compared as bytes: NaN is not equal to itself, and -0.0 equals 0.0.
     assert frame.array.tobytes() == np.ascontiguousarray(sent).tobytes()
     assert frame.nbytes == sent.nbytes
 
@@ -61,7 +61,7 @@ def assert_same(frame: tp.Frame, sent: np.ndarray) -> None:
 
 @pytest.mark.requirement("wire-15.8-2")
 @pytest.mark.parametrize("dtype", NUMERIC)
-def test_every_numeric_type_of_the_registry_arrives_by_value(shared_stream, dtype) -> None:
+def test_every_numeric_dtype_arrives_unchanged(shared_stream, dtype) -> None:
     sent = sample(dtype)
     frame = shared_stream.send(sent)
     assert_same(frame, sent)
@@ -69,14 +69,14 @@ def test_every_numeric_type_of_the_registry_arrives_by_value(shared_stream, dtyp
 
 
 @pytest.mark.parametrize("dtype", ["bytes", "bit"])
-def test_bytes_and_bits_arrive_raw_under_their_own_name(shared_stream, dtype) -> None:
+def test_bytes_and_bits_keep_their_element_type(shared_stream, dtype) -> None:
     sent = sample("uint8", (7,))
     frame = shared_stream.send(sent, dtype=dtype)
     assert (frame.element_type, frame.dtype) == (dtype, np.dtype("uint8"))
     np.testing.assert_array_equal(frame.array, sent)
 
 
-def test_single_characters_of_numpy_are_bytes(shared_stream) -> None:
+def test_numpy_characters_are_bytes(shared_stream) -> None:
     frame = shared_stream.send(np.array([b"a", b"\0", b"\xff"], dtype="S1"))
     assert (frame.element_type, frame.array.tobytes()) == ("bytes", b"a\0\xff")
 
@@ -84,7 +84,7 @@ def test_single_characters_of_numpy_are_bytes(shared_stream) -> None:
 @pytest.mark.parametrize(
     "alias", ["intc", "intp", "longlong", "ulonglong", "long", "ubyte", "single", "double"]
 )
-def test_types_that_numpy_has_by_several_names_are_one(shared_stream, alias) -> None:
+def test_numpy_dtype_aliases_are_the_same_type(shared_stream, alias) -> None:
     sent = np.arange(5).astype(alias)
     frame = shared_stream.send(sent)
     assert frame.element_type == sent.dtype.name
@@ -107,7 +107,7 @@ def test_types_that_numpy_has_by_several_names_are_one(shared_stream, alias) -> 
         "S3",
     ],
 )
-def test_a_type_without_a_place_on_the_wire_is_refused_with_a_way_out(shared_stream, dtype) -> None:
+def test_unsupported_dtype_is_refused_with_a_remedy(shared_stream, dtype) -> None:
     before = shared_stream.producer.next_seq
     with pytest.raises(tp.UnsupportedDtype) as refused:
         shared_stream.producer.offer(np.zeros(3, dtype=dtype))
@@ -120,19 +120,19 @@ def test_a_type_without_a_place_on_the_wire_is_refused_with_a_way_out(shared_str
     assert shared_stream.producer.next_seq == before
 
 
-def test_a_record_is_refused(shared_stream) -> None:
+def test_record_dtype_is_refused(shared_stream) -> None:
     with pytest.raises(tp.UnsupportedDtype):
         shared_stream.producer.offer(np.zeros(3, dtype=[("a", "i4"), ("b", "f4")]))
 
 
-def test_both_ways_out_of_an_unsupported_type_work(shared_stream) -> None:
+def test_remedies_for_an_unsupported_dtype_work(shared_stream) -> None:
     halves = np.linspace(-1, 1, 7, dtype=np.float16)
     assert_same(shared_stream.send(halves.astype("float32")), halves.astype("float32"))
     frame = shared_stream.send(halves.view("uint8"))
     np.testing.assert_array_equal(frame.array.view(np.float16), halves)
 
 
-def test_a_dtype_that_is_not_the_datas_own_is_refused(shared_stream) -> None:
+def test_dtype_that_contradicts_the_data_is_refused(shared_stream) -> None:
     with pytest.raises(TypeError, match="the data is float32, not int32"):
         shared_stream.producer.offer(np.zeros(3, np.float32), dtype="int32")
     with pytest.raises(tp.UnsupportedDtype):
@@ -145,7 +145,7 @@ def test_a_dtype_that_is_not_the_datas_own_is_refused(shared_stream) -> None:
 @pytest.mark.requirement("wire-8.2-9", "wire-8.2-1")
 @pytest.mark.parametrize("ndim", range(1, 9))
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_one_to_eight_dimensions_arrive_in_either_order(shared_stream, ndim, order) -> None:
+def test_one_to_eight_dimensions_arrive_in_both_orders(shared_stream, ndim, order) -> None:
     shape = (2, 3, 1, 2, 2, 1, 3, 2)[:ndim]
     sent = np.asarray(sample("int32", shape), order=order)
     frame = shared_stream.send(sent)
@@ -183,7 +183,7 @@ VIEWS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", VIEWS)
-def test_memory_that_is_not_one_run_is_sent_contiguous(shared_stream, name) -> None:
+def test_array_with_gaps_is_sent_contiguous(shared_stream, name) -> None:
     sent = VIEWS[name]
     frame = shared_stream.send(sent)
     assert_same(frame, sent)
@@ -192,7 +192,7 @@ def test_memory_that_is_not_one_run_is_sent_contiguous(shared_stream, name) -> N
 
 @pytest.mark.requirement("wire-8.2-18")
 @pytest.mark.parametrize("shape", [(0,), (0, 5), (3, 0), (2, 0, 4), (0,) * 8], ids=str)
-def test_an_empty_tensor_arrives_with_its_shape(shared_stream, shape) -> None:
+def test_empty_tensor_arrives_with_its_shape(shared_stream, shape) -> None:
     for sent in (np.zeros(shape, np.float32), np.zeros(shape, np.float32, order="F")):
         frame = shared_stream.send(sent)
         assert (frame.shape, frame.nbytes, frame.element_type) == (shape, 0, "float32")
@@ -200,14 +200,14 @@ def test_an_empty_tensor_arrives_with_its_shape(shared_stream, shape) -> None:
 
 
 @pytest.mark.parametrize("scalar", [np.float64(2.5), np.array(7, np.int16), np.bool_(True)], ids=repr)
-def test_a_scalar_arrives_as_one_element(shared_stream, scalar) -> None:
+def test_scalar_arrives_as_one_element(shared_stream, scalar) -> None:
     frame = shared_stream.send(scalar)
     assert (frame.shape, frame.array[0]) == ((1,), scalar)
 
 
 @st.composite
 def views(draw: st.DrawFn) -> np.ndarray:
-    """Any view that slicing, reversing, permuting and broadcasting can make of any array."""
+    """Views of arrays by slicing, reversing, permuting and broadcasting."""
     dtype = np.dtype(draw(st.sampled_from(NUMERIC)))
     shape = draw(hnp.array_shapes(min_dims=0, max_dims=7, min_side=0, max_side=5))
     size = int(np.prod(shape)) * dtype.itemsize
@@ -236,13 +236,13 @@ def test_any_view_arrives_as_its_contiguous_copy(shared_stream, sent) -> None:
 
 
 class OnlyDlpack:
-    """A tensor of another library, as far as an offer can tell."""
+    """A tensor of another library, which supports DLPack only."""
 
     def __init__(self, wrapped: np.ndarray) -> None:
         self._wrapped = wrapped
 
-    def __dlpack__(self, **words: Any) -> Any:
-        return self._wrapped.__dlpack__(**words)
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._wrapped.__dlpack__(**options)
 
     def __dlpack_device__(self) -> Any:
         return self._wrapped.__dlpack_device__()
@@ -273,7 +273,7 @@ SOURCES: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_whatever_exports_memory_can_be_offered(shared_stream, name) -> None:
+def test_any_buffer_or_dlpack_object_can_be_offered(shared_stream, name) -> None:
     source, expected = SOURCES[name]
     frame = shared_stream.send(source)
     np.testing.assert_array_equal(frame.array.reshape(expected.shape), expected)
@@ -300,25 +300,25 @@ class Pair(ctypes.Structure):
     ],
     ids=["big-endian", "structures", "pointers", "DLPack halves", "DLPack complex"],
 )
-def test_a_buffer_of_something_else_is_refused_with_a_way_out(shared_stream, source) -> None:
+def test_buffer_of_an_unsupported_format_is_refused_with_a_remedy(shared_stream, source) -> None:
     with pytest.raises(tp.UnsupportedDtype, match="supported are uint8, int8"):
         shared_stream.producer.offer(source)
 
 
 @pytest.mark.parametrize(
-    "thing", [5, 1.5, "text", None, [1, 2], {"a": 1}, object()], ids=lambda thing: type(thing).__name__
+    "value", [5, 1.5, "text", None, [1, 2], {"a": 1}, object()], ids=lambda value: type(value).__name__
 )
-def test_what_holds_no_memory_is_refused(shared_stream, thing) -> None:
+def test_object_without_memory_is_refused(shared_stream, value) -> None:
     with pytest.raises(TypeError, match="offer a numpy array, or anything with the buffer protocol"):
-        shared_stream.producer.offer(thing)
+        shared_stream.producer.offer(value)
 
 
-def test_a_read_only_array_can_be_offered_and_is_not_touched(shared_stream) -> None:
+def test_read_only_array_can_be_offered_unchanged(shared_stream) -> None:
     sent = np.arange(10)
     sent.setflags(write=False)
     assert_same(shared_stream.send(sent), sent)
 
 
-def test_a_received_frame_can_be_offered_again(shared_stream) -> None:
+def test_received_frame_can_be_offered_again(shared_stream) -> None:
     frame = shared_stream.send(GRID)
     assert_same(shared_stream.send(frame), GRID)

@@ -1,4 +1,4 @@
-"""A reader that does not poll stalls nobody, and counts what it missed under its own reason (decision 35)."""
+"""Rested consumers: a consumer that does not poll holds no producer back (decision 35)."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from tests import leaks
 DEADLINE_S = 60.0
 
 
-def test_a_reader_that_stops_polling_is_put_to_rest_and_rejoins_by_itself(stream, context) -> None:
-    producer, awake, tiny = stream.producer, stream.consumer, np.zeros(1, np.uint8)
-    asleep = context.consumer(producer.stream_id)
+def test_consumer_that_stops_polling_is_rested_and_rejoins(stream, context) -> None:
+    producer, polling, tiny = stream.producer, stream.consumer, np.zeros(1, np.uint8)
+    idle = context.consumer(producer.stream_id)
 
     def frame_arrives() -> bool:
         producer.offer(tiny)
-        awake.latest()
-        return bool(asleep.poll())
+        polling.latest()
+        return bool(idle.poll())
 
     def offer_a_while() -> bool:
         for _ in range(2_000):
             producer.offer(tiny)
-        awake.latest()
-        return not asleep.is_connected
+        polling.latest()
+        return not idle.is_connected
 
     assert leaks.wait_for(frame_arrives, timeout=DEADLINE_S)
     assert leaks.wait_for(offer_a_while, timeout=DEADLINE_S)
-    # Nobody waited long for it: the one that reads on was served all the time.
-    assert awake.ledger().balanced
-    assert awake.ledger().dropped["rested"] == 0
+    # The polling consumer received all frames meanwhile.
+    assert polling.ledger().balanced
+    assert polling.ledger().dropped["rested"] == 0
     assert leaks.wait_for(frame_arrives, timeout=DEADLINE_S)
-    ledger = asleep.ledger()
+    ledger = idle.ledger()
     assert ledger.dropped["rested"] > 0
     assert ledger.balanced
     assert producer.ledger().balanced
-    # Let go of, the sleeper holds nothing back any more.
+    # A rested consumer does not hold the producer back.
     assert [producer.offer(tiny).outcome for _ in range(100)] == ["published"] * 100
 
 
-def test_a_reader_that_never_polls_does_not_disturb_another(connect, context) -> None:
+def test_consumer_that_never_polls_does_not_affect_another(connect, context) -> None:
     stream = connect(nslots=64)
-    asleep = context.consumer(stream.producer.stream_id)
-    assert asleep.ledger().span == 0
+    idle = context.consumer(stream.producer.stream_id)
+    assert idle.ledger().span == 0
     for value in range(300):
         offered = stream.producer.offer(np.full(10, value))
         assert offered.outcome == "published"
@@ -52,9 +52,9 @@ def test_a_reader_that_never_polls_does_not_disturb_another(connect, context) ->
     assert not any(stream.consumer.ledger().dropped.values())
 
 
-def test_the_only_reader_asleep_costs_descriptors_but_no_time(stream) -> None:
-    # With nobody ahead of it the media driver does not let go of a reader: what it cannot be told of is
-    # counted at the producer, whose offers return at once.
+def test_only_consumer_that_does_not_poll_loses_descriptors(stream) -> None:
+    # The media driver does not rest the only subscription of a stream. The producer counts the descriptors
+    # that do not fit, and its offers return at once.
     tiny = np.zeros(1, np.uint8)
     for _ in range(100_000):
         last = stream.producer.offer(tiny)
@@ -71,15 +71,15 @@ def test_the_only_reader_asleep_costs_descriptors_but_no_time(stream) -> None:
     assert stream.consumer.ledger().balanced
 
 
-def test_a_stranger_who_leaves_the_shared_stream_makes_no_rest_of_our_gaps(
+def test_other_producer_that_closes_does_not_count_as_rested(
     mapped, context, free_stream_ids, clock_passes
 ) -> None:
     hostile, consumer = mapped
     hostile.publish(0)
     assert consumer.receive(DEADLINE_S).seq == 0
-    with context.producer(free_stream_ids(), pools=[64]) as stranger:
-        assert stranger.wait_for_consumer(DEADLINE_S)
-    # Long enough for the news of its departure to come somewhere among these.
+    with context.producer(free_stream_ids(), pools=[64]) as other_producer:
+        assert other_producer.wait_for_consumer(DEADLINE_S)
+    # Long enough that the other producer's image disappears during this loop.
     for seq in range(2, 62, 2):
         hostile.publish(seq)
         assert consumer.receive(DEADLINE_S).seq == seq

@@ -1,4 +1,4 @@
-"""What a producer leaves in its slots, and what it says of them (wire §8, §9, §10.2.1, §15.18)."""
+"""Bytes of slots and descriptors that a producer writes (wire §8, §9, §10.2.1, §15.18)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import tensorpool as tp
 from tensorpool import _native
 from tensorpool.sbe import Dtype, FrameDescriptor, MajorOrder, ProgressUnit, SlotHeader, TensorHeader
 from tests import leaks
-from tests.integration.dataplane.regions_of import regions_of
+from tests.integration.dataplane.region_files import regions_of
 
 DEADLINE_S = 60.0
 NULL_U32, NULL_U64 = 0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF
@@ -26,22 +26,22 @@ def producer(context, free_stream_id) -> tp.Producer:
 
 @pytest.fixture
 def descriptors(context):
-    """Whatever is said on the descriptor stream, as bytes."""
-    heard = _native.Subscription(context._conductor, "aeron:ipc", context.stream_ids.descriptor)
-    assert leaks.wait_for(lambda: heard.is_ready, timeout=DEADLINE_S)
-    yield heard
-    heard.close()
+    """A subscription to the descriptor stream."""
+    subscription = context.connection.subscription(context.stream_ids.descriptor, tethered=True)
+    assert leaks.wait_for(lambda: subscription.is_ready, timeout=DEADLINE_S)
+    yield subscription
+    subscription.close()
 
 
 def next_messages(subscription: _native.Subscription, count: int) -> list[bytes]:
-    found: list[bytes] = []
+    messages: list[bytes] = []
 
-    def enough() -> bool:
-        found.extend(subscription.poll())
-        return len(found) >= count
+    def has_enough() -> bool:
+        messages.extend(subscription.poll())
+        return len(messages) >= count
 
-    assert leaks.wait_for(enough, timeout=DEADLINE_S)
-    return found
+    assert leaks.wait_for(has_enough, timeout=DEADLINE_S)
+    return messages
 
 
 # --- slots
@@ -50,7 +50,7 @@ def next_messages(subscription: _native.Subscription, count: int) -> list[bytes]
 @pytest.mark.requirement(
     "wire-8.2-2", "wire-8.2-3", "wire-8.2-5", "wire-8.2-10", "wire-8.2-11", "wire-8.2-19"
 )
-def test_a_row_major_frame_is_written_as_the_documents_say(producer) -> None:
+def test_row_major_slot_has_the_specified_bytes(producer) -> None:
     before = time.monotonic_ns()
     sent = np.arange(12, dtype=np.int16).reshape(3, 4)
     producer.offer(sent)
@@ -81,7 +81,7 @@ def test_a_row_major_frame_is_written_as_the_documents_say(producer) -> None:
     assert regions.payload(0) == sent.tobytes()
 
 
-def test_a_column_major_frame_is_written_in_its_own_order(producer) -> None:
+def test_column_major_slot_keeps_its_order(producer) -> None:
     sent = np.asfortranarray(np.arange(12, dtype=np.float32).reshape(3, 4))
     producer.offer(sent)
     regions = regions_of(producer)
@@ -91,7 +91,7 @@ def test_a_column_major_frame_is_written_in_its_own_order(producer) -> None:
 
 
 @pytest.mark.requirement("wire-8.2-11", "wire-8.2-15")
-def test_a_slot_is_overwritten_whole(context, free_stream_id) -> None:
+def test_reused_slot_is_completely_overwritten(context, free_stream_id) -> None:
     producer = context.producer(free_stream_id, nslots=1, pools=["4KiB"])
     producer.offer(np.ones((1, 2, 1, 2, 1, 2, 1, 2)), meta_version=7, timestamp_ns=NULL_U64 - 1)
     producer.offer(np.ones(1, np.uint8), timestamp_ns=3)
@@ -103,7 +103,7 @@ def test_a_slot_is_overwritten_whole(context, free_stream_id) -> None:
 
 
 @pytest.mark.requirement("wire-8.2-19", "wire-10.2.1-7", "wire-15.18-1")
-def test_frames_go_round_the_ring_and_payloads_with_them(context, free_stream_id) -> None:
+def test_slots_and_payloads_are_reused_in_ring_order(context, free_stream_id) -> None:
     producer = context.producer(free_stream_id, nslots=4, pools=["4KiB"])
     for seq in range(11):
         assert producer.offer(np.full(3, seq, np.uint8)).seq == seq
@@ -126,7 +126,7 @@ def test_every_commit_word_starts_a_cache_line(producer) -> None:
 
 
 @pytest.mark.requirement("wire-8.2-1")
-def test_the_largest_number_of_dimensions_takes_no_bytes(producer) -> None:
+def test_max_dims_field_takes_no_bytes(producer) -> None:
     producer.offer(np.zeros((1,) * 8))
     assert TensorHeader.max_dims == 8
     assert "max_dims" not in {field.python_name for field in TensorHeader.layout().encoded_fields}
@@ -135,7 +135,7 @@ def test_the_largest_number_of_dimensions_takes_no_bytes(producer) -> None:
 
 
 @pytest.mark.requirement("wire-8.2-18", "wire-8.2-19")
-def test_an_empty_tensor_is_committed_like_any_other(producer) -> None:
+def test_empty_tensor_is_committed(producer) -> None:
     producer.offer(np.zeros(1))
     assert producer.offer(np.zeros((2, 0, 3))).seq == 1
     slot = regions_of(producer).slot(1)
@@ -144,7 +144,7 @@ def test_an_empty_tensor_is_committed_like_any_other(producer) -> None:
 
 
 @pytest.mark.requirement("wire-10.2.1-2")
-def test_the_capture_time_may_be_given(producer) -> None:
+def test_capture_timestamp_may_be_given(producer) -> None:
     producer.offer(np.zeros(1), timestamp_ns=123, meta_version=9)
     slot = regions_of(producer).slot(0)
     assert (slot.timestamp_ns, slot.meta_version) == (123, 9)
@@ -157,7 +157,7 @@ def test_the_capture_time_may_be_given(producer) -> None:
 @pytest.mark.parametrize(
     ("nbytes", "pool_id"), [(0, 1), (1, 1), (64, 1), (65, 2), (4096, 2), (4097, 3), (65536, 3)]
 )
-def test_the_smallest_pool_that_fits_is_taken(producer, nbytes, pool_id) -> None:
+def test_smallest_fitting_pool_is_used(producer, nbytes, pool_id) -> None:
     sent = np.arange(nbytes, dtype=np.uint64).astype(np.uint8)
     producer.offer(sent)
     assert regions_of(producer).slot(0).pool_id == pool_id
@@ -165,7 +165,7 @@ def test_the_smallest_pool_that_fits_is_taken(producer, nbytes, pool_id) -> None
 
 
 @pytest.mark.requirement("wire-9-1")
-def test_what_fits_no_pool_is_dropped_at_once_and_takes_no_sequence(producer) -> None:
+def test_array_that_fits_no_pool_is_dropped_without_a_sequence(producer) -> None:
     assert producer.offer(np.zeros(3)).seq == 0
     offered = producer.offer(np.zeros(65537, np.uint8))
     assert (offered.outcome, offered.seq, bool(offered)) == ("no_pool", None, False)
@@ -181,7 +181,9 @@ def test_what_fits_no_pool_is_dropped_at_once_and_takes_no_sequence(producer) ->
 
 
 @pytest.mark.requirement("wire-10.2.1-1", "wire-10.2.1-3")
-def test_a_descriptor_names_the_frame_and_leaves_the_rest_null(producer, descriptors, free_stream_id) -> None:
+def test_descriptor_identifies_the_frame_and_optional_fields_are_null(
+    producer, descriptors, free_stream_id
+) -> None:
     assert producer.wait_for_consumer(DEADLINE_S)
     for _ in range(3):
         assert producer.offer(np.zeros(4)).outcome == "published"
@@ -196,7 +198,7 @@ def test_a_descriptor_names_the_frame_and_leaves_the_rest_null(producer, descrip
 
 
 @pytest.mark.requirement("wire-10.2.1-4")
-def test_capture_and_publish_time_are_two_values(context, descriptors, free_stream_id) -> None:
+def test_descriptor_has_capture_and_publish_timestamps(context, descriptors, free_stream_id) -> None:
     producer = context.producer(free_stream_id, pools=[64], publish_timestamps=True)
     assert producer.wait_for_consumer(DEADLINE_S)
     before = time.monotonic_ns()
@@ -211,7 +213,7 @@ def test_capture_and_publish_time_are_two_values(context, descriptors, free_stre
 
 @pytest.mark.requirement("wire-10.2.1-4")
 @pytest.mark.parametrize("publish_timestamps", [False, True])
-def test_a_frame_carries_both_times_and_its_tags(connect, publish_timestamps) -> None:
+def test_frame_carries_both_timestamps_trace_and_version(connect, publish_timestamps) -> None:
     stream = connect(publish_timestamps=publish_timestamps)
     before = time.monotonic_ns()
     frame = stream.send(np.zeros(1), timestamp_ns=5, meta_version=8, trace_id=77)
@@ -226,7 +228,7 @@ def test_a_frame_carries_both_times_and_its_tags(connect, publish_timestamps) ->
 
 
 @pytest.mark.requirement("wire-10.2.1-5", "wire-8.3-3")
-def test_a_descriptor_goes_out_only_when_its_slot_is_committed(producer, descriptors) -> None:
+def test_descriptor_is_published_after_the_commit(producer, descriptors) -> None:
     assert producer.wait_for_consumer(DEADLINE_S)
     regions = regions_of(producer)
     with producer.claim((4,), "float64") as slot:
@@ -240,39 +242,39 @@ def test_a_descriptor_goes_out_only_when_its_slot_is_committed(producer, descrip
 
 
 @pytest.mark.requirement("wire-10.2.1-5", "wire-8.3-3")
-def test_whoever_hears_a_descriptor_finds_the_slot_committed(producer, descriptors) -> None:
+def test_slot_is_committed_when_its_descriptor_arrives(producer, descriptors) -> None:
     assert producer.wait_for_consumer(DEADLINE_S)
     regions, count = regions_of(producer), 2_000
     wrong: list[tuple[int, int]] = []
-    heard = 0
+    checked = 0
 
-    def listen() -> None:
-        nonlocal heard
+    def check_slots() -> None:
+        nonlocal checked
         deadline = time.monotonic() + DEADLINE_S
-        # Unbuffered: a buffer would show the slots as they were a while ago.
+        # Unbuffered: a buffer would contain older slots.
         with regions.header.open("rb", buffering=0) as ring:
-            while heard < count and time.monotonic() < deadline:
+            while checked < count and time.monotonic() < deadline:
                 for message in descriptors.poll():
                     seq = FrameDescriptor.decode(message).seq
                     word = int.from_bytes(os.pread(ring.fileno(), 8, 64 + 256 * (seq % 8)), "little")
-                    heard += 1
-                    # Committed for this frame, or the writer has come round to a later one already.
+                    checked += 1
+                    # Committed for this frame, or already reused for a later frame.
                     if word != seq << 1 | 1 and word >> 1 <= seq:
                         wrong.append((seq, word))
 
-    listener = threading.Thread(target=listen)
-    listener.start()
+    checker = threading.Thread(target=check_slots)
+    checker.start()
     for value in range(count):
         assert producer.offer(np.full(100, value)).outcome == "published"
-    listener.join()
-    assert (wrong, heard) == ([], count)
+    checker.join()
+    assert (wrong, checked) == ([], count)
 
 
 # --- sequences, epochs, outcomes
 
 
 @pytest.mark.requirement("wire-15.2-1")
-def test_sequences_start_at_0_in_every_epoch(context, free_stream_id) -> None:
+def test_sequences_start_at_zero_in_every_epoch(context, free_stream_id) -> None:
     epochs = []
     for _ in range(3):
         with context.producer(free_stream_id, pools=[64]) as producer:
@@ -282,7 +284,7 @@ def test_sequences_start_at_0_in_every_epoch(context, free_stream_id) -> None:
 
 
 @pytest.mark.requirement("wire-15.2-1", "wire-15.21-6")
-def test_a_consumer_follows_its_producer_into_the_next_epoch(open_context, context, free_stream_id) -> None:
+def test_consumer_follows_its_producer_into_the_next_epoch(open_context, context, free_stream_id) -> None:
     announcing = open_context(announce_period=0.1)
     consumer = context.consumer(free_stream_id)
     for round_ in range(3):
@@ -297,7 +299,7 @@ def test_a_consumer_follows_its_producer_into_the_next_epoch(open_context, conte
     assert (consumer.ledger().received, consumer.ledger().balanced) == (3, True)
 
 
-def test_without_a_reader_a_frame_is_in_the_ring_and_counted_as_unheard(producer) -> None:
+def test_frame_without_a_consumer_counts_as_not_connected(producer) -> None:
     offered = producer.offer(np.zeros(4))
     assert (offered.outcome, offered.seq, bool(offered)) == ("not_connected", 0, False)
     assert regions_of(producer).commit_word(0) == 1
@@ -306,7 +308,7 @@ def test_without_a_reader_a_frame_is_in_the_ring_and_counted_as_unheard(producer
     assert ledger.balanced
 
 
-def test_a_closed_producer_takes_nothing(producer) -> None:
+def test_closed_producer_refuses_offers_and_claims(producer) -> None:
     producer.close()
     offered = producer.offer(np.zeros(4))
     assert (offered.outcome, offered.seq) == ("closed", None)
@@ -316,7 +318,7 @@ def test_a_closed_producer_takes_nothing(producer) -> None:
     assert producer.ledger().balanced
 
 
-def test_the_bytes_of_all_frames_are_counted(producer) -> None:
+def test_producer_counts_the_bytes_of_all_frames(producer) -> None:
     producer.offer(np.zeros(10, np.uint8))
     producer.offer(np.zeros(3, np.float64))
     producer.offer(np.zeros(0))
@@ -338,6 +340,6 @@ def test_several_threads_may_offer_at_once(connect) -> None:
         thread.join()
     assert [frame.seq for frame in frames] == list(range(400))
     values = [set(frame.array.tolist()) for frame in frames]
-    assert all(len(one) == 1 for one in values)
-    assert sorted(one.pop() for one in values) == sorted([0, 1, 2, 3] * 100)
+    assert all(len(each) == 1 for each in values)
+    assert sorted(each.pop() for each in values) == sorted([0, 1, 2, 3] * 100)
     assert stream.producer.ledger().published == 400

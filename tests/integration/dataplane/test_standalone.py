@@ -1,4 +1,4 @@
-"""A producer that owns its stream: places, announces, signs of life, its end (wire §7.1, §15.21a)."""
+"""Standalone producers: region paths, announces, activity and removal (wire §7.1, §15.21a)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -13,41 +14,40 @@ import numpy as np
 import pytest
 
 import tensorpool as tp
-from tensorpool import _native
 from tensorpool.sbe import ClockDomain, ShmPoolAnnounce
 from tensorpool.shm.epoch_files import user_name
 from tests import leaks
-from tests.integration.dataplane.regions_of import regions_of
+from tests.integration.dataplane.region_files import regions_of
 
 DEADLINE_S = 60.0
 
 
 @pytest.fixture
 def announces(context):
-    """The announces that go by, decoded."""
-    heard = _native.Subscription(context._conductor, "aeron:ipc", context.stream_ids.announce)
-    assert leaks.wait_for(lambda: heard.is_ready, timeout=DEADLINE_S)
+    """`announces(stream_id, count)`: decoded announces of a stream."""
+    subscription = context.connection.subscription(context.stream_ids.announce, tethered=True)
+    assert leaks.wait_for(lambda: subscription.is_ready, timeout=DEADLINE_S)
 
-    def of(stream_id: int, count: int) -> list[ShmPoolAnnounce]:
-        found: list[ShmPoolAnnounce] = []
+    def receive(stream_id: int, count: int) -> list[ShmPoolAnnounce]:
+        received: list[ShmPoolAnnounce] = []
 
-        def enough() -> bool:
-            messages = (ShmPoolAnnounce.decode(message) for message in heard.poll())
-            found.extend(one for one in messages if one.stream_id == stream_id)
-            return len(found) >= count
+        def has_enough() -> bool:
+            messages = (ShmPoolAnnounce.decode(message) for message in subscription.poll())
+            received.extend(announce for announce in messages if announce.stream_id == stream_id)
+            return len(received) >= count
 
-        assert leaks.wait_for(enough, timeout=DEADLINE_S)
-        return found
+        assert leaks.wait_for(has_enough, timeout=DEADLINE_S)
+        return received
 
-    yield of
-    heard.close()
+    yield receive
+    subscription.close()
 
 
-# --- places
+# --- paths and layouts
 
 
 @pytest.mark.requirement("wire-15.21a.2-1", "wire-15.21a.3-1", "wire-15.21a.3-2", "wire-15.21a.3-4")
-def test_base_and_namespace_are_settings(open_context, shm_base, free_stream_id) -> None:
+def test_base_directory_and_namespace_are_settings(open_context, shm_base, free_stream_id) -> None:
     base = shm_base / "elsewhere"
     base.mkdir()
     context = open_context(shm_base_dir=base, namespace="lab1")
@@ -58,13 +58,13 @@ def test_base_and_namespace_are_settings(open_context, shm_base, free_stream_id)
     base.rmdir()
 
 
-def test_a_namespace_that_climbs_is_refused(open_context, shm_base) -> None:
+def test_namespace_with_a_parent_reference_is_refused(open_context, shm_base) -> None:
     with pytest.raises(tp.ConfigError, match="namespace"):
         open_context(namespace="../../up")
     assert list(shm_base.iterdir()) == []
 
 
-def test_a_stream_that_is_not_configured_has_8_slots_and_3_pools(context, free_stream_id) -> None:
+def test_stream_has_8_slots_and_3_pools_by_default(context, free_stream_id) -> None:
     with context.producer(free_stream_id) as producer:
         regions = regions_of(producer)
         assert regions.superblock().nslots == 8
@@ -73,7 +73,7 @@ def test_a_stream_that_is_not_configured_has_8_slots_and_3_pools(context, free_s
 
 
 @pytest.mark.parametrize("stream_id", [0, -1, 0xFFFF_FFFF, 1 << 40])
-def test_a_stream_id_that_no_message_can_carry_is_refused(context, stream_id) -> None:
+def test_stream_id_outside_the_wire_range_is_refused(context, stream_id) -> None:
     with pytest.raises(tp.ConfigError, match="use 1 to 4294967294"):
         context.producer(stream_id)
     with pytest.raises(tp.ConfigError, match="use 1 to 4294967294"):
@@ -89,9 +89,7 @@ def test_a_stream_id_that_no_message_can_carry_is_refused(context, stream_id) ->
     ],
     ids=str,
 )
-def test_a_layout_that_breaks_a_rule_leaves_nothing(
-    context, shm_base, free_stream_id, settings, error
-) -> None:
+def test_invalid_layout_leaves_no_files(context, shm_base, free_stream_id, settings, error) -> None:
     with pytest.raises(error, match="power of two"):
         context.producer(free_stream_id, **settings)
     assert list(shm_base.iterdir()) == []
@@ -99,7 +97,7 @@ def test_a_layout_that_breaks_a_rule_leaves_nothing(
         assert producer.next_seq == 0
 
 
-def test_a_context_that_is_closed_gives_nothing(open_context, free_stream_id) -> None:
+def test_closed_context_refuses_producers_and_consumers(open_context, free_stream_id) -> None:
     context = open_context()
     context.close()
     with pytest.raises(tp.ClosedError):
@@ -112,7 +110,7 @@ def test_a_context_that_is_closed_gives_nothing(open_context, free_stream_id) ->
 
 
 @pytest.mark.requirement("wire-15.21a.4-1")
-def test_a_producer_announces_what_it_owns_by_absolute_paths(open_context, announces, free_stream_id) -> None:
+def test_announce_has_absolute_paths_of_all_regions(open_context, announces, free_stream_id) -> None:
     before = time.monotonic_ns()
     producer = open_context(announce_period=0.05).producer(free_stream_id, nslots=4, pools=[64, 128])
     directory = regions_of(producer).directory
@@ -136,7 +134,7 @@ def test_a_producer_announces_what_it_owns_by_absolute_paths(open_context, annou
     assert first.producer_id == second.producer_id
 
 
-def test_regions_are_whole_before_they_are_announced(open_context, announces, free_stream_id) -> None:
+def test_regions_are_complete_before_they_are_announced(open_context, announces, free_stream_id) -> None:
     producer = open_context(announce_period=0.05).producer(free_stream_id, pools=[64])
     announce = announces(free_stream_id, 1)[0]
     uris = [announce.header_region_uri, *(pool.region_uri for pool in announce.payload_pools)]
@@ -145,9 +143,7 @@ def test_regions_are_whole_before_they_are_announced(open_context, announces, fr
         assert regions_of(producer).superblock(path.name).epoch == announce.epoch
 
 
-def test_every_superblock_gets_a_sign_of_life_with_each_announce(
-    open_context, free_stream_id, wait_until
-) -> None:
+def test_every_announce_refreshes_all_activity_timestamps(open_context, free_stream_id, wait_until) -> None:
     producer = open_context(announce_period=0.05).producer(free_stream_id, pools=[64])
     regions = regions_of(producer)
     for name in ("header.ring", "1.pool"):
@@ -162,7 +158,7 @@ def test_every_superblock_gets_a_sign_of_life_with_each_announce(
 # --- one producer a stream
 
 
-def test_a_stream_has_one_producer_at_a_time(open_context, context, free_stream_id) -> None:
+def test_stream_has_one_producer_at_a_time(open_context, context, free_stream_id) -> None:
     with context.producer(free_stream_id, pools=[64]):
         with pytest.raises(tp.StreamBusy, match="has a producer already") as busy:
             open_context().producer(free_stream_id, pools=[64])
@@ -172,7 +168,7 @@ def test_a_stream_has_one_producer_at_a_time(open_context, context, free_stream_
         assert successor.next_seq == 0
 
 
-def test_the_same_stream_in_another_namespace_is_another(open_context, context, free_stream_id) -> None:
+def test_same_stream_id_in_another_namespace_is_another_stream(open_context, context, free_stream_id) -> None:
     with (
         context.producer(free_stream_id, pools=[64]) as one,
         open_context(namespace="other").producer(free_stream_id, pools=[64]) as other,
@@ -183,7 +179,7 @@ def test_the_same_stream_in_another_namespace_is_another(open_context, context, 
 # --- the end
 
 
-def test_a_producer_that_closes_takes_its_files_with_it(context, shm_base, free_stream_id) -> None:
+def test_closed_producer_removes_its_files(context, shm_base, free_stream_id) -> None:
     producer = context.producer(free_stream_id, pools=[64])
     assert regions_of(producer).header.exists()
     producer.close()
@@ -191,20 +187,18 @@ def test_a_producer_that_closes_takes_its_files_with_it(context, shm_base, free_
     producer.close()
 
 
-def test_a_producer_that_closes_leaves_the_directories_of_others(context, free_stream_ids) -> None:
-    gone, kept = (context.producer(free_stream_ids(), pools=[64]) for _ in range(2))
-    gone.close()
-    assert not regions_of(gone).directory.parent.exists()
+def test_closed_producer_keeps_the_directories_of_others(context, free_stream_ids) -> None:
+    closed, kept = (context.producer(free_stream_ids(), pools=[64]) for _ in range(2))
+    closed.close()
+    assert not regions_of(closed).directory.parent.exists()
     assert regions_of(kept).header.exists()
 
 
-def test_producers_may_come_and_go_beside_each_other(open_context, free_stream_ids) -> None:
-    # Each removes the directories that it leaves empty, and must not pull them from under another.
-    import threading
-
+def test_producers_may_open_and_close_concurrently(open_context, free_stream_ids) -> None:
+    # Each removes its empty directories, which another producer may just be using.
     failures: list[BaseException] = []
 
-    def come_and_go() -> None:
+    def open_and_close() -> None:
         context = open_context()
         try:
             for _ in range(25):
@@ -212,7 +206,7 @@ def test_producers_may_come_and_go_beside_each_other(open_context, free_stream_i
         except BaseException as error:
             failures.append(error)
 
-    threads = [threading.Thread(target=come_and_go) for _ in range(3)]
+    threads = [threading.Thread(target=open_and_close) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -221,7 +215,7 @@ def test_producers_may_come_and_go_beside_each_other(open_context, free_stream_i
 
 
 @pytest.mark.requirement("wire-15.21a.7-1", "wire-15.2-1")
-def test_what_a_killed_producer_left_is_removed_by_the_next(
+def test_files_of_a_killed_producer_are_removed_by_the_next(
     media_driver, open_context, shm_base, free_stream_id, clock_passes
 ) -> None:
     script = (
@@ -234,19 +228,19 @@ def test_what_a_killed_producer_left_is_removed_by_the_next(
     command = [sys.executable, "-c", script, media_driver.aeron_dir, str(shm_base), str(free_stream_id)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        dead_epoch = int(process.stdout.readline())
+        killed_epoch = int(process.stdout.readline())
         process.send_signal(signal.SIGKILL)
-    (left,) = shm_base.glob(f"*/*/{free_stream_id}/*")
-    assert left.name == str(dead_epoch)
+    (leftover,) = shm_base.glob(f"*/*/{free_stream_id}/*")
+    assert leftover.name == str(killed_epoch)
     clock_passes(time.monotonic_ns() + 600_000_000)
     with open_context(announce_period=0.1).producer(free_stream_id, pools=[64]) as successor:
-        assert not left.exists()
+        assert not leftover.exists()
         assert successor.epoch is not None
-        assert successor.epoch > dead_epoch
+        assert successor.epoch > killed_epoch
         assert successor.offer(np.zeros(1)).seq == 0
 
 
-def test_a_consumer_that_comes_late_hears_the_next_announce(open_context, context, free_stream_id) -> None:
+def test_late_consumer_maps_at_the_next_announce(open_context, context, free_stream_id) -> None:
     producer = open_context(announce_period=0.1).producer(free_stream_id, pools=[64])
     for _ in range(3):
         producer.offer(np.zeros(1))

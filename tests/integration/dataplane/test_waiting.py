@@ -1,4 +1,4 @@
-"""Every way to wait for a frame ends: by a frame, in time, by a close, by Ctrl-C, by cancellation."""
+"""Waits for a frame, which end by a frame, a timeout, a close, Ctrl-C or a cancellation."""
 
 from __future__ import annotations
 
@@ -21,41 +21,39 @@ import tensorpool as tp
 from tests import leaks
 
 DEADLINE_S = 60.0
-# For waits that have to last until something else ends them.
+# For waits that something other than the timeout ends.
 LONG_S = 600.0
 
 
 @pytest.fixture
-def silent(context, free_stream_id) -> tp.Consumer:
-    """A consumer whose producer never comes."""
+def unannounced(context, free_stream_id) -> tp.Consumer:
+    """A consumer of a stream without a producer."""
     return context.consumer(free_stream_id)
 
 
 # --- time
 
 
-def test_a_wait_in_vain_says_that_no_producer_was_heard(silent) -> None:
-    with pytest.raises(
-        tp.ReceiveTimeout, match=r"within 0\.05 s: no producer of stream .* was heard"
-    ) as error:
-        silent.receive(0.05)
-    assert error.value.stream_id == silent.stream_id
+def test_timeout_without_a_producer_names_the_stream(unannounced) -> None:
+    with pytest.raises(tp.ReceiveTimeout, match=r"within 0\.05 s: stream .* was not announced") as error:
+        unannounced.receive(0.05)
+    assert error.value.stream_id == unannounced.stream_id
     assert isinstance(error.value, TimeoutError)
 
 
-def test_a_wait_in_vain_for_a_known_producer_says_that_it_was_silent(stream) -> None:
-    with pytest.raises(tp.ReceiveTimeout, match="was silent"):
+def test_timeout_with_a_producer_names_the_cause(stream) -> None:
+    with pytest.raises(tp.ReceiveTimeout, match="was published"):
         stream.consumer.receive(0.05)
 
 
-def test_a_timeout_lasts_as_long_as_it_says(silent) -> None:
+def test_wait_lasts_as_long_as_its_timeout(unannounced) -> None:
     for timeout in (0.0, 0.12):
-        began = time.monotonic()
-        assert silent.receive_or_none(timeout) is None
-        assert time.monotonic() - began >= timeout
+        started = time.monotonic()
+        assert unannounced.receive_or_none(timeout) is None
+        assert time.monotonic() - started >= timeout
 
 
-def test_a_timeout_of_an_iteration_bounds_each_step(connect) -> None:
+def test_iteration_timeout_limits_each_step(connect) -> None:
     stream = connect(consumer={"timeout": 0.1})
     stream.producer.offer(np.zeros(1))
     assert next(stream.consumer).seq == 0
@@ -66,18 +64,18 @@ def test_a_timeout_of_an_iteration_bounds_each_step(connect) -> None:
 
 
 @pytest.mark.parametrize("timeout", [-1.0, float("nan"), float("-inf")])
-def test_a_time_that_is_none_is_refused(silent, timeout) -> None:
+def test_invalid_timeout_is_refused(unannounced, timeout) -> None:
     with pytest.raises(ValueError, match="no time to wait"):
-        silent.receive(timeout)
+        unannounced.receive(timeout)
 
 
-def test_a_wait_for_ever_may_be_asked_for_by_infinity(stream) -> None:
+def test_infinite_timeout_is_allowed(stream) -> None:
     stream.producer.offer(np.zeros(1))
     assert stream.consumer.receive(float("inf")).seq == 0
 
 
 @pytest.mark.parametrize("idle", ["backoff", "busy-spin", "yield", "sleep"])
-def test_a_frame_ends_a_wait_with_every_idle_strategy(connect, idle) -> None:
+def test_frame_ends_a_wait_with_every_idle_strategy(connect, idle) -> None:
     stream = connect(consumer={"idle": idle})
     sender = threading.Timer(0.05, lambda: stream.producer.offer(np.full(1, 7)))
     sender.start()
@@ -85,21 +83,21 @@ def test_a_frame_ends_a_wait_with_every_idle_strategy(connect, idle) -> None:
     sender.join()
 
 
-def test_an_unknown_idle_strategy_is_refused(context, free_stream_id) -> None:
+def test_unknown_idle_strategy_is_refused(context, free_stream_id) -> None:
     with pytest.raises(ValueError, match="backoff, busy-spin, yield or sleep"):
         context.consumer(free_stream_id, idle="doze")
 
 
-def test_an_idle_consumer_leaves_the_processor_alone(silent) -> None:
+def test_waiting_consumer_uses_little_processor_time(unannounced) -> None:
     cpu, wall = time.thread_time(), time.monotonic()
-    silent.receive_or_none(1.0)
+    unannounced.receive_or_none(1.0)
     assert time.thread_time() - cpu < 0.25 * (time.monotonic() - wall)
 
 
-# --- taking
+# --- receiving
 
 
-def test_poll_takes_what_is_there_up_to_its_limit(stream) -> None:
+def test_poll_returns_frames_up_to_its_limit(stream) -> None:
     assert stream.consumer.poll() == []
     for value in range(5):
         stream.producer.offer(np.full(1, value))
@@ -109,7 +107,7 @@ def test_poll_takes_what_is_there_up_to_its_limit(stream) -> None:
     assert stream.consumer.last_seq == 4
 
 
-def test_waiting_takes_nothing(stream) -> None:
+def test_wait_receives_no_frame(stream) -> None:
     stream.producer.offer(np.zeros(1))
     assert stream.consumer.wait(DEADLINE_S)
     assert stream.consumer.wait(DEADLINE_S)
@@ -117,7 +115,7 @@ def test_waiting_takes_nothing(stream) -> None:
     assert not stream.consumer.wait(0.0)
 
 
-def test_an_iteration_gives_every_frame_in_order(stream) -> None:
+def test_iteration_returns_every_frame_in_order(stream) -> None:
     for value in range(4):
         stream.producer.offer(np.full(1, value))
     seen = []
@@ -131,26 +129,26 @@ def test_an_iteration_gives_every_frame_in_order(stream) -> None:
 # --- closing
 
 
-@pytest.mark.parametrize("how", ["iterate", "receive_or_none", "wait"])
-def test_closing_from_another_thread_ends_a_wait(silent, how) -> None:
+@pytest.mark.parametrize("method", ["iterate", "receive_or_none", "wait"])
+def test_close_from_another_thread_ends_a_wait(unannounced, method) -> None:
     ended: list[object] = []
 
     def wait() -> None:
-        if how == "iterate":
-            ended.append(list(silent))
-        elif how == "wait":
-            ended.append(silent.wait(LONG_S))
+        if method == "iterate":
+            ended.append(list(unannounced))
+        elif method == "wait":
+            ended.append(unannounced.wait(LONG_S))
         else:
-            ended.append(silent.receive_or_none(LONG_S))
+            ended.append(unannounced.receive_or_none(LONG_S))
 
     waiter = threading.Thread(target=wait)
     waiter.start()
-    silent.close()
+    unannounced.close()
     waiter.join(DEADLINE_S)
-    assert ended == [{"iterate": [], "receive_or_none": None, "wait": False}[how]]
+    assert ended == [{"iterate": [], "receive_or_none": None, "wait": False}[method]]
 
 
-def test_closing_the_context_ends_a_wait(open_context, free_stream_id) -> None:
+def test_close_of_the_context_ends_a_wait(open_context, free_stream_id) -> None:
     context = open_context()
     consumer = context.consumer(free_stream_id)
     ended: list[object] = []
@@ -161,7 +159,7 @@ def test_closing_the_context_ends_a_wait(open_context, free_stream_id) -> None:
     assert ended == [[]]
 
 
-def test_a_closed_consumer_gives_nothing_and_says_so(stream) -> None:
+def test_closed_consumer_returns_no_frames(stream) -> None:
     stream.producer.offer(np.zeros(1))
     stream.consumer.close()
     assert (stream.consumer.closed, stream.consumer.epoch) == (True, None)
@@ -174,7 +172,7 @@ def test_a_closed_consumer_gives_nothing_and_says_so(stream) -> None:
     stream.consumer.close()
 
 
-def test_a_consumer_closes_with_its_block(context, free_stream_id) -> None:
+def test_consumer_is_closed_at_the_end_of_its_block(context, free_stream_id) -> None:
     with context.consumer(free_stream_id) as consumer:
         assert not consumer.closed
     assert consumer.closed
@@ -192,13 +190,13 @@ WAITS = {
 }
 
 
-@pytest.mark.parametrize("how", WAITS)
-def test_ctrl_c_ends_a_wait(media_driver, shm_base, free_stream_id, how) -> None:
+@pytest.mark.parametrize("method", WAITS)
+def test_ctrl_c_ends_a_wait(media_driver, shm_base, free_stream_id, method) -> None:
     script = (
         "import sys, tensorpool as tp\n"
         "context = tp.open(aeron_dir=sys.argv[1], media_driver='external', shm_base_dir=sys.argv[2])\n"
         "consumer = context.consumer(int(sys.argv[3]))\n"
-        "print('waiting', flush=True)\n" + WAITS[how]
+        "print('waiting', flush=True)\n" + WAITS[method]
     )
     command = [sys.executable, "-c", script, media_driver.aeron_dir, str(shm_base), str(free_stream_id)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -211,13 +209,13 @@ def test_ctrl_c_ends_a_wait(media_driver, shm_base, free_stream_id, how) -> None
     assert process.returncode in {-signal.SIGINT, 130}
 
 
-def test_a_signal_handler_runs_while_waiting(silent) -> None:
+def test_signal_handler_runs_during_a_wait(unannounced) -> None:
     seen: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, _: seen.append(number))
     timer = threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGUSR1))
     timer.start()
     try:
-        assert leaks.wait_for(lambda: silent.receive_or_none(0.2) is None and seen, timeout=DEADLINE_S)
+        assert leaks.wait_for(lambda: unannounced.receive_or_none(0.2) is None and seen, timeout=DEADLINE_S)
     finally:
         timer.join()
         signal.signal(signal.SIGUSR1, before)
@@ -227,7 +225,7 @@ def test_a_signal_handler_runs_while_waiting(silent) -> None:
 # --- asyncio
 
 
-def test_async_for_gives_every_frame_in_order(stream) -> None:
+def test_async_for_returns_every_frame_in_order(stream) -> None:
     async def read() -> list[int]:
         seen = []
         async for frame in stream.consumer:
@@ -242,10 +240,10 @@ def test_async_for_gives_every_frame_in_order(stream) -> None:
     assert asyncio.run(asyncio.wait_for(read(), DEADLINE_S)) == [0.0, 1, 2, 3]
 
 
-def test_the_loop_goes_on_while_an_async_reader_waits(silent) -> None:
+def test_event_loop_runs_during_an_async_wait(unannounced) -> None:
     async def read() -> int:
         ticks = 0
-        reader = asyncio.create_task(anext(aiter(silent)))
+        reader = asyncio.create_task(anext(aiter(unannounced)))
         while ticks < 20:
             await asyncio.sleep(0.01)
             ticks += 1
@@ -258,7 +256,7 @@ def test_the_loop_goes_on_while_an_async_reader_waits(silent) -> None:
     assert asyncio.run(read()) == 20
 
 
-def test_a_cancelled_async_reader_loses_no_frame(stream) -> None:
+def test_cancelled_async_wait_loses_no_frame(stream) -> None:
     async def read() -> int:
         reader = asyncio.create_task(anext(aiter(stream.consumer)))
         await asyncio.sleep(0.01)
@@ -271,19 +269,19 @@ def test_a_cancelled_async_reader_loses_no_frame(stream) -> None:
     assert asyncio.run(asyncio.wait_for(read(), DEADLINE_S)) == 0
 
 
-def test_closing_ends_an_async_for(silent) -> None:
+def test_close_ends_an_async_for(unannounced) -> None:
     async def read() -> list[tp.Frame]:
-        asyncio.get_running_loop().call_later(0.05, silent.close)
-        return [frame async for frame in silent]
+        asyncio.get_running_loop().call_later(0.05, unannounced.close)
+        return [frame async for frame in unannounced]
 
     assert asyncio.run(asyncio.wait_for(read(), DEADLINE_S)) == []
 
 
-def test_closing_from_another_thread_ends_an_async_for_whenever_it_comes(context, free_stream_ids) -> None:
+def test_close_from_another_thread_ends_an_async_for(context, free_stream_ids) -> None:
     async def read(consumer: tp.Consumer) -> list[tp.Frame]:
         return [frame async for frame in consumer]
 
-    # Over and over, with the close at another moment each time: before, in and after the thread switch.
+    # With other delays each time: the close comes before, during and after the thread switch.
     for delay in range(12):
         consumer = context.consumer(free_stream_ids())
         closer = threading.Timer(delay * 0.01, consumer.close)
@@ -292,7 +290,7 @@ def test_closing_from_another_thread_ends_an_async_for_whenever_it_comes(context
         closer.join()
 
 
-def test_a_timeout_bounds_an_async_step(context, free_stream_id) -> None:
+def test_timeout_limits_an_async_step(context, free_stream_id) -> None:
     consumer = context.consumer(free_stream_id, timeout=0.05)
 
     async def read() -> None:
@@ -303,14 +301,12 @@ def test_a_timeout_bounds_an_async_step(context, free_stream_id) -> None:
         asyncio.run(asyncio.wait_for(read(), DEADLINE_S))
 
 
-def test_another_consumer_may_be_closed_while_an_async_wait_begins(
-    context, free_stream_ids, monkeypatch
-) -> None:
-    """By the garbage collector, on the very thread that is being started: whoever waits for that must not
-    hold what the close needs."""
+def test_another_consumer_may_close_during_the_start_of_a_wait(context, free_stream_ids, monkeypatch) -> None:
+    """The garbage collector may close it on the thread that is being started: the thread that waits for the
+    start must not hold a lock that the close needs."""
     consumer, other = (context.consumer(free_stream_ids(), timeout=0.05) for _ in range(2))
 
-    class Starting(ThreadPoolExecutor):
+    class ClosingOther(ThreadPoolExecutor):
         def submit(self, *args, **more):
             closer = threading.Thread(target=other.close)
             closer.start()
@@ -318,22 +314,20 @@ def test_another_consumer_may_be_closed_while_an_async_wait_begins(
             assert not closer.is_alive()
             return super().submit(*args, **more)
 
-    monkeypatch.setattr("tensorpool.client.consumer.ThreadPoolExecutor", Starting)
+    monkeypatch.setattr("tensorpool.client.consumer.ThreadPoolExecutor", ClosingOther)
     with pytest.raises(tp.ReceiveTimeout):
         asyncio.run(asyncio.wait_for(anext(aiter(consumer)), 2 * DEADLINE_S))
 
 
-def test_an_async_reader_that_is_closed_right_before_it_waits_ends(
-    context, free_stream_id, monkeypatch
-) -> None:
+def test_close_right_before_an_async_wait_ends_it(context, free_stream_id, monkeypatch) -> None:
     consumer = context.consumer(free_stream_id)
 
-    class Late(ThreadPoolExecutor):
+    class ClosingConsumer(ThreadPoolExecutor):
         def submit(self, *args, **more):
             consumer.close()
             return super().submit(*args, **more)
 
-    monkeypatch.setattr("tensorpool.client.consumer.ThreadPoolExecutor", Late)
+    monkeypatch.setattr("tensorpool.client.consumer.ThreadPoolExecutor", ClosingConsumer)
 
     async def read() -> int:
         return len([frame async for frame in consumer])
@@ -341,7 +335,7 @@ def test_an_async_reader_that_is_closed_right_before_it_waits_ends(
     assert asyncio.run(asyncio.wait_for(read(), DEADLINE_S)) == 0
 
 
-def test_an_async_reader_is_told_of_a_refused_region(hostile, context, free_stream_id) -> None:
+def test_async_wait_raises_for_a_rejected_region(hostile, context, free_stream_id) -> None:
     consumer = context.consumer(free_stream_id)
     producer = hostile()
     uri = f"shm:file?path={producer.directory}/none"
@@ -350,32 +344,30 @@ def test_an_async_reader_is_told_of_a_refused_region(hostile, context, free_stre
         asyncio.run(asyncio.wait_for(anext(aiter(consumer)), DEADLINE_S))
 
 
-@pytest.mark.parametrize("looks", [1, 2])
-def test_a_close_between_the_look_and_the_wait_ends_an_async_for(silent, looks) -> None:
-    # The narrowest moment there is: nothing was there, and before the wait begins another thread closes.
-    look, seen = silent.receive_or_none, []
+@pytest.mark.parametrize("polls", [1, 2])
+def test_close_between_poll_and_wait_ends_an_async_for(unannounced, polls) -> None:
+    # Another thread closes the consumer after an empty poll and before the wait.
+    receive_or_none, results = unannounced.receive_or_none, []
 
     def close_meanwhile(timeout: float | None = None) -> tp.Frame | None:
-        seen.append(look(timeout))
-        if len(seen) == looks:
-            closer = threading.Thread(target=silent.close)
+        results.append(receive_or_none(timeout))
+        if len(results) == polls:
+            closer = threading.Thread(target=unannounced.close)
             closer.start()
             closer.join()
         return None
 
     async def read() -> list[tp.Frame]:
-        return [frame async for frame in silent]
+        return [frame async for frame in unannounced]
 
-    silent.receive_or_none = close_meanwhile
+    unannounced.receive_or_none = close_meanwhile
     assert asyncio.run(asyncio.wait_for(read(), DEADLINE_S)) == []
-    assert seen == [None] * looks
-    assert silent._waiter is None
+    assert results == [None] * polls
+    assert unannounced._waiter is None
 
 
-def test_a_consumer_forgotten_while_another_begins_to_wait_holds_nothing_up(
-    context, silent, free_stream_ids
-) -> None:
-    # The garbage collector may run anywhere, and closes what it finds: also between the two halves of a wait.
+def test_collected_consumer_does_not_block_the_start_of_a_wait(context, unannounced, free_stream_ids) -> None:
+    # The garbage collector may close another consumer at any point of a wait.
     others = [context.consumer(free_stream_ids())]
 
     async def read() -> None:
@@ -388,9 +380,9 @@ def test_a_consumer_forgotten_while_another_begins_to_wait_holds_nothing_up(
             return run(*args)
 
         loop.run_in_executor = forget_first  # type: ignore[method-assign, assignment]
-        loop.call_later(0.01, silent.close)
-        async for _ in silent:
+        loop.call_later(0.01, unannounced.close)
+        async for _ in unannounced:
             pass
 
     asyncio.run(asyncio.wait_for(read(), DEADLINE_S))
-    assert (others, silent.closed) == ([], True)
+    assert (others, unannounced.closed) == ([], True)

@@ -71,7 +71,7 @@ def publication(wait_until: Callable[..., Any]) -> Iterator[Callable[..., _nativ
     with ExitStack() as stack:
 
         def make(context: tp.Context, stream_id: int, channel: str = "aeron:ipc") -> _native.Publication:
-            opened = _native.Publication(context._conductor, channel, stream_id)
+            opened = _native.Publication(context.connection.conductor, channel, stream_id)
             stack.callback(opened.close)
             wait_until(lambda: opened.is_connected)
             return opened
@@ -87,7 +87,7 @@ def subscription(wait_until: Callable[..., Any]) -> Iterator[Callable[..., _nati
         def make(
             context: tp.Context, stream_id: int, channel: str = "aeron:ipc?tether=false"
         ) -> _native.Subscription:
-            opened = _native.Subscription(context._conductor, channel, stream_id)
+            opened = _native.Subscription(context.connection.conductor, channel, stream_id)
             stack.callback(opened.close)
             wait_until(lambda: opened.is_ready)
             return opened

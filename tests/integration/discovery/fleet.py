@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 import tensorpool as tp
-from tests.remote import PATIENCE, ROOT, Background
+from tests.remote_process import ROOT, TIMEOUT_S, Background
 
 PERIOD_S = 0.2
 
@@ -51,12 +51,12 @@ class RoleProcess:
         """Sends SIGKILL to the command and its children."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(PATIENCE)
+        self._process.wait(TIMEOUT_S)
 
     def end(self) -> int:
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGTERM)
-        return self._process.wait(PATIENCE)
+        return self._process.wait(TIMEOUT_S)
 
     def __enter__(self) -> Self:
         return self
@@ -86,7 +86,7 @@ class ClientProcess:
         return self.producer.set_metadata(attributes, name=name)
 
     def offer(self, value: int) -> str:
-        self.producer.wait_for_consumer(PATIENCE)
+        self.producer.wait_for_consumer(TIMEOUT_S)
         return self.producer.offer(np.array([value])).outcome
 
     def keep_offering(self, value: int) -> None:
@@ -109,7 +109,7 @@ class ClientProcess:
         return self.consumer.stream_id, str(self.consumer.epoch)
 
     def receive(self) -> int:
-        return int(self.consumer.receive(PATIENCE).copy()[0])
+        return int(self.consumer.receive(TIMEOUT_S).copy()[0])
 
     def close(self) -> None:
         self.context.close()

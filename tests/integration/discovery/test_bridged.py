@@ -82,7 +82,7 @@ def test_stream_without_a_bridge_is_an_error_with_a_hint(
     (found,) = pair.there.context.discover(name="far")
     assert (found.needs_bridge, found.fallback_uri) == (True, None)
     with pytest.raises(
-        tp.StreamNotLocal, match=rf"no bridge has brought it.*source_stream_id {free_stream_id}"
+        tp.StreamNotLocal, match=rf"no bridge has a copy of it.*source_stream_id {free_stream_id}"
     ) as error:
         pair.there.context.consumer(name="far", find_timeout=UNMET_S)
     assert (error.value.stream_id, error.value.driver_instance_id) == (free_stream_id, "here")
@@ -101,7 +101,9 @@ def test_forwarded_stream_is_found_by_its_source_s_name(
         name, source = "planned", PLANNED
         camera = pair.here.context.producer(source)
     there = pair.there.context
-    metadata = _native.Subscription(there._conductor, "aeron:ipc?tether=false", there.stream_ids.metadata)
+    metadata = _native.Subscription(
+        there.connection.conductor, "aeron:ipc?tether=false", there.stream_ids.metadata
+    )
     wait_until(lambda: metadata.is_ready, timeout=DEADLINE_S)
     ends = pair.connect(source, dest)
     wait_until(lambda: is_known(pair, name, camera), timeout=DEADLINE_S)
@@ -135,7 +137,7 @@ def test_stream_with_a_bridge_tag_is_read_as_fallback(
         free_stream_id, pools=["64KiB"], nslots=8, name="far", tags=["lab", tag]
     )
     wait_until(lambda: is_known(pair, "far", camera), timeout=DEADLINE_S)
-    with pytest.raises(tp.StreamNotLocal, match="the bridge that it names says nothing"):
+    with pytest.raises(tp.StreamNotLocal, match="the bridge of its tag announces nothing"):
         pair.there.context.consumer(name="far", find_timeout=UNMET_S)
     table = pair.common(mappings=[{"source_stream_id": free_stream_id, "dest_stream_id": 50_000}])
     pair.here.bridge(settings_of(instance_id="b", direction="send", **table))

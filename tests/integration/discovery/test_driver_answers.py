@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import tensorpool as tp
-from tensorpool.discovery import DiscoverySettings
 from tensorpool.sbe import DiscoveryResponse, ShmAttachRequest
 from tensorpool.sbe.driver import Role
 from tests.integration.discovery.conftest import discovery_of
@@ -152,7 +151,6 @@ def test_settings_reach_the_driver(
     )
     local_context = open_context("embedded", config=config)
     other = open_context("driver")
-    assert isinstance(local_context._discovery, DiscoverySettings)
     with local_context.producer(free_stream_id, name="seen", **POOL):
         assert [stream.stream_id for stream in local_context.discover()] == [free_stream_id]
         assert other.discover() == []

@@ -120,7 +120,7 @@ def test_discover_works_with_asyncio_and_without_a_context(
     assert asyncio.run(tp.discover_async(name="camera-1", aeron_dir=local_context.aeron_dir)) == found
     from tensorpool.context import startup
 
-    startup._shared.pop(local_context.aeron_dir).close()
+    startup._shared_contexts.pop(local_context.aeron_dir).close()
     assert camera.attached
 
 
@@ -337,10 +337,10 @@ def test_per_consumer_streams_come_from_the_producer(
         name for name in DiscoveredStream.__dataclass_fields__ if "stream_id" in name or "channel" in name
     }
     assert names == {"stream_id", "control_channel", "control_stream_id"}
-    with local_context.consumer(name="camera-1", own_stream=True) as frames:
+    with local_context.consumer(name="camera-1", per_consumer_stream=True) as frames:
         own = wait_until(lambda: frames.standing()["descriptors"])
         assert 31_000 <= own[1] <= 31_999
     # Another driver's control stream changes that one stream and nothing else.
-    other = local_context._home_of(replace(found, control_stream_id=found.control_stream_id + 1))
+    other = local_context._context_for(found.control_stream_id + 1)
     assert replace(other.stream_ids, control=local_context.stream_ids.control) == local_context.stream_ids
     assert camera.attached

@@ -12,7 +12,7 @@ import pytest
 import tensorpool as tp
 from tests.integration.discovery.fleet import PERIOD_S, ClientProcess, RoleProcess
 from tests.ports import free_port
-from tests.remote import Remote, RemoteError
+from tests.remote_process import RemoteError, RemoteProcess
 
 
 class Fleet:
@@ -80,9 +80,9 @@ class Fleet:
             RoleProcess(["registry", "run"], self.write(name, text, service=service))
         )
 
-    def client(self, name: str, *, control: int, service: int, discovery: str = "") -> Remote:
+    def client(self, name: str, *, control: int, service: int, discovery: str = "") -> RemoteProcess:
         config = self.write(name, discovery, control=control, service=service)
-        remote = self.stack.enter_context(Remote(ClientProcess))
+        remote = self.stack.enter_context(RemoteProcess(ClientProcess))
         remote.call("open", config=str(config))
         self.stack.callback(remote.call, "close")
         return remote
@@ -122,9 +122,9 @@ def test_registries_index_two_drivers_and_survive_kills(fleet: Fleet, wait_until
     assert found["control_stream_id"] == 2000
     # It attaches at the stream's driver, which is not the driver of the context.
     assert here.call("consume", name="roof-camera") == [10_001, str(epoch)]
-    camera.tell("offer", value=7)
+    camera.send("offer", value=7)
     assert here.call("receive") == 7
-    assert camera.answer() == "published"
+    assert camera.receive() == "published"
 
     # The producer's name precedes the configured one.
     camera.call("describe", name="sky")

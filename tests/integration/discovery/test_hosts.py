@@ -15,7 +15,7 @@ import pytest
 
 from tests.integration.discovery.conftest import UNMET_S
 from tests.integration.discovery.fleet import PERIOD_S, ClientProcess, RoleProcess
-from tests.remote import Remote, RemoteError
+from tests.remote_process import RemoteError, RemoteProcess
 
 # Addresses of the test's own two hosts; nothing leaves their namespaces.
 FIRST, SECOND = "10.231.7.1", "10.231.7.2"
@@ -149,8 +149,8 @@ def test_registry_finds_streams_of_another_host_which_are_not_mapped(
         registry = stack.enter_context(RoleProcess(["registry", "run"], config, first.prefix))
         wait_until(lambda: registry.ready, timeout=60)
 
-        def client(host: Host, name: str) -> Remote:
-            remote = stack.enter_context(Remote(ClientProcess, prefix=host.prefix))
+        def client(host: Host, name: str) -> RemoteProcess:
+            remote = stack.enter_context(RemoteProcess(ClientProcess, prefix=host.prefix))
             remote.call("open", config=str(host.write(tmp_path, name, discovery_table)))
             stack.callback(remote.call, "close")
             return remote
@@ -163,7 +163,7 @@ def test_registry_finds_streams_of_another_host_which_are_not_mapped(
             "lab": lab_camera.call("produce", stream_id=10_000),
         }
 
-        def both(remote: Remote) -> dict[str, str]:
+        def both(remote: RemoteProcess) -> dict[str, str]:
             streams = remote.call("discover")
             return {found["driver"]: found["epoch"] for found in streams if found["producer_id"]}
 
@@ -176,12 +176,12 @@ def test_registry_finds_streams_of_another_host_which_are_not_mapped(
         wait_until(lambda: both(here) == expected, timeout=60)
 
         assert there.call("consume", name="roof-camera") == [10_000, expected["roof"]]
-        camera.tell("offer", value=5)
+        camera.send("offer", value=5)
         assert there.call("receive") == 5
-        camera.answer()
+        camera.receive()
         # The local stream with the same id is not mistaken for that of the other host.
         for remote, name in ((here, "roof-camera"), (there, "lab-camera")):
-            with pytest.raises(RemoteError, match="no bridge has brought it here") as error:
+            with pytest.raises(RemoteError, match="no bridge has a copy of it here") as error:
                 remote.call("consume", name=name, find_timeout=UNMET_S)
             assert error.value.kind == "StreamNotLocal"
 

@@ -1,4 +1,4 @@
-"""One media driver for all tests of the SHM driver; a stage of a test's own on it."""
+"""Fixtures: one media driver for all tests of the SHM driver, and a harness per test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import tensorpool as tp
-from tests.integration.driver.stage import Regions, Stage
+from tests.integration.driver.announcer_harness import AnnouncerHarness, Regions
 
 
 @pytest.fixture(scope="session")
@@ -25,17 +25,17 @@ def media_driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tp.MediaD
 
 
 @pytest.fixture
-def stage(
+def harness(
     media_driver: tp.MediaDriver, shm_base: Path, free_stream_ids: Callable[[], int]
-) -> Iterator[Stage]:
+) -> Iterator[AnnouncerHarness]:
     with ExitStack() as stack:
-        yield Stage(stack, media_driver.aeron_dir, shm_base, free_stream_ids())
+        yield AnnouncerHarness(stack, media_driver.aeron_dir, shm_base, free_stream_ids())
 
 
 @pytest.fixture
-def looked_at(wait_until: Callable[..., Any]) -> Callable[[Regions], None]:
-    """Waits until the lock of regions has been looked at: that is done before a sign of life is given, and
-    more often."""
+def wait_for_lock_poll(wait_until: Callable[..., Any]) -> Callable[[Regions], None]:
+    """Waits until the announcer has polled the lock of the regions: it does that before it refreshes their
+    activity timestamps, and more often."""
 
     def wait(regions: Regions) -> None:
         for _ in range(2):

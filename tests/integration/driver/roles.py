@@ -1,4 +1,4 @@
-"""Processes of their own for tests of the SHM driver."""
+"""Processes for tests of the SHM driver."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 from tensorpool import _native, errors
 
-NOBODY = 65534
+UNPRIVILEGED_UID = 65534
 
 
 class LockHolder:
     """Holds the lock of a header ring, as a producer does, and can be killed.
 
-    With plain system calls: what counts is what the kernel says, not our own code.
+    Uses plain system calls, so that the test does not depend on the code under test.
     """
 
     def lock(self, path: str) -> None:
@@ -26,22 +26,22 @@ class LockHolder:
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, whole)
 
 
-class PoorDriver:
-    """A driver that may keep nothing in memory. It needs no media driver to find that out."""
+class UnprivilegedDriver:
+    """A driver that may not lock memory. It needs no media driver."""
 
     def __init__(self, base: str) -> None:
-        # The root user is refused nothing.
+        # The limits do not apply to root.
         if os.geteuid() == 0:
-            os.chown(base, NOBODY, NOBODY)
+            os.chown(base, UNPRIVILEGED_UID, UNPRIVILEGED_UID)
             os.setgroups([])
-            os.setresgid(NOBODY, NOBODY, NOBODY)
-            os.setresuid(NOBODY, NOBODY, NOBODY)
+            os.setresgid(UNPRIVILEGED_UID, UNPRIVILEGED_UID, UNPRIVILEGED_UID)
+            os.setresuid(UNPRIVILEGED_UID, UNPRIVILEGED_UID, UNPRIVILEGED_UID)
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (0, 0))
         self._base = base
 
     def put(self, conductor: dict[str, Any]) -> tuple[int | None, str, int]:
-        """Number and words of the refusal, and how many streams the beacons have after it."""
-        made = _native.create_epoch(
+        """Errno and text of the error, and the number of streams in the announcer after it."""
+        created = _native.create_epoch(
             base=self._base,
             user="me",
             namespace="n",
@@ -50,25 +50,25 @@ class PoorDriver:
             nslots=8,
             pools=[(1, 4096)],
         )
-        conducting = _native.Conductor(**conductor)
-        beacons = _native.Beacons(conducting, period_ns=10**9, stall_ns=10**9)
-        words: dict[str, Any] = {
+        opened = _native.Conductor(**conductor)
+        announcer = _native.Beacons(opened, period_ns=10**9, stall_ns=10**9)
+        options: dict[str, Any] = {
             "stream_id": 1,
             "epoch": 1,
             "producer_id": 0,
             "nslots": 8,
-            "header_uri": made[1],
-            "pools": made[2],
+            "header_uri": created[1],
+            "pools": created[2],
             "base_dirs": [self._base],
         }
         try:
-            beacons.put(**words)
-            beacons.put(**words, lock_memory=True)
+            announcer.put(**options)
+            announcer.put(**options, lock_memory=True)
         except errors.TensorPoolError:
             raise
         except OSError as error:
-            return error.errno, str(error), len(beacons)
+            return error.errno, str(error), len(announcer)
         finally:
-            conducting.close()
-            _native.remove_epoch(made[0])
+            opened.close()
+            _native.remove_epoch(created[0])
         raise AssertionError("memory was locked")

@@ -1,4 +1,4 @@
-"""Regions that no writer ever held get a further epoch."""
+"""Assignment of a new epoch to clean regions."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from tensorpool import _native
 from tensorpool.errors import RegionCreateError
 from tests.integration.driver.roles import LockHolder
-from tests.remote import Remote
+from tests.remote_process import RemoteProcess
 
 
-def test_an_assigned_epoch_has_the_same_files_under_its_name_and_fresh_superblocks(stage, stream_id) -> None:
-    regions = stage.regions(stream_id)
+def test_assigned_epoch_keeps_its_files_and_gets_new_superblocks(harness, stream_id) -> None:
+    regions = harness.regions(stream_id)
     before = {path.name: path.stat().st_ino for path in regions.directory.iterdir()}
     old, began_ns = regions.directory, time.monotonic_ns()
     regions.assign(1_005)
@@ -25,24 +25,24 @@ def test_an_assigned_epoch_has_the_same_files_under_its_name_and_fresh_superbloc
         block = regions.superblock(name)
         assert (block["epoch"], block["pid"], block["stream_id"]) == (1_005, os.getpid(), stream_id)
         assert block["activity_timestamp_ns"] >= began_ns
-    for uri, words in [
+    for uri, options in [
         (regions.header_uri, {}),
         *((uri, {"pool_id": pool_id, "stride_bytes": stride}) for pool_id, stride, uri in regions.pools),
     ]:
         _native.open_region(
-            uri, base_dirs=[str(regions.base)], epoch=1_005, stream_id=stream_id, nslots=8, **words
+            uri, base_dirs=[str(regions.base)], epoch=1_005, stream_id=stream_id, nslots=8, **options
         )
 
 
-def test_an_epoch_is_not_assigned_over_another_nor_to_regions_that_someone_holds(stage, stream_id) -> None:
-    regions, other = stage.regions(stream_id), stage.regions(stream_id, epoch=2_000)
+def test_epoch_is_not_assigned_over_another_or_to_locked_regions(harness, stream_id) -> None:
+    regions, other = harness.regions(stream_id), harness.regions(stream_id, epoch=2_000)
     with pytest.raises(RegionCreateError) as refused:
         regions.assign(2_000)
     assert refused.value.reason == "exists"
     with pytest.raises(RegionCreateError) as refused:
         other.assign(1_500)
     assert refused.value.reason == "invalid"
-    with Remote(LockHolder) as holder:
+    with RemoteProcess(LockHolder) as holder:
         holder.call("lock", path=str(regions.directory / "header.ring"))
         with pytest.raises(RegionCreateError) as refused:
             regions.assign(3_000)

@@ -1,4 +1,4 @@
-"""Workers in processes of their own, all in one private place."""
+"""Fixtures of the fault tests: worker processes in a private environment."""
 
 from __future__ import annotations
 
@@ -9,32 +9,33 @@ from typing import Any
 
 import pytest
 
-from tests.integration.place import Place, newest_epoch
-from tests.remote import Remote
+from tests.integration.environment import Environment, newest_epoch
+from tests.remote_process import RemoteProcess
 
-# Announces come ten times as often as by default, so that a dead producer is noticed in a third of a second.
+# A tenth of the default, so that a killed producer is detected in a third of a second.
 ANNOUNCE_PERIOD = 0.1
 
-__all__ = ["ANNOUNCE_PERIOD", "Place"]
+__all__ = ["ANNOUNCE_PERIOD", "Environment"]
 
 
 @pytest.fixture
-def place(aeron_dir: Path, shm_base: Path, free_stream_id: int) -> Iterator[Place]:
+def environment(aeron_dir: Path, shm_base: Path, free_stream_id: int) -> Iterator[Environment]:
+    """A private environment without processes."""
     with ExitStack() as stack:
-        yield Place(aeron_dir, shm_base, free_stream_id, ANNOUNCE_PERIOD, stack)
+        yield Environment(aeron_dir, shm_base, free_stream_id, ANNOUNCE_PERIOD, stack)
 
 
 @pytest.fixture
 def frames_flow(wait_until: Callable[..., Any]) -> Callable[..., int]:
-    """Waits until the consumer receives frames of an epoch (any new one, if not named); gives the epoch."""
+    """A function that waits until a consumer receives frames of an epoch later than `after`; returns it."""
 
-    def flow(consumer: Remote, *, after: int = 0, timeout: float = 60) -> int:
+    def wait(consumer: RemoteProcess, *, after: int = 0, timeout: float = 60) -> int:
         wait_until(lambda: newest_epoch(consumer) > after, timeout=timeout)
         return newest_epoch(consumer)
 
-    return flow
+    return wait
 
 
 @pytest.fixture(autouse=True)
-def _without_a_driver(stand_alone: None) -> None:
-    """Faults of the data plane alone: producers own their memory."""
+def _standalone(standalone_mode: None) -> None:
+    """The tests run without a driver: producers own their regions."""

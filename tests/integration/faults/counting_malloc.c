@@ -1,4 +1,4 @@
-/* Counts what each thread asks of the C library's allocator; loaded with LD_PRELOAD. */
+/* Counts the calls of each thread to the C library's allocator; loaded with LD_PRELOAD. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-"""Closing in every order, from every thread, or never: nothing hangs, crashes or stays behind."""
+"""Closing in every order, from every thread, or never: no hang, no crash, no leak."""
 
 from __future__ import annotations
 
@@ -20,34 +20,39 @@ import pytest
 
 import tensorpool as tp
 from tests import leaks
-from tests.remote import PATIENCE, ROOT, Background
+from tests.remote_process import ROOT, TIMEOUT_S, Background
 
-from .conftest import Place
+from .conftest import Environment
 
 WaitUntil = Callable[..., Any]
 PAYLOAD = np.arange(64, dtype=np.uint64)
 
 
-def mapped_pair(context: tp.Context, place: Place, wait_until: WaitUntil) -> tuple[tp.Producer, tp.Consumer]:
-    producer = context.producer(place.stream_id, pools=["4KiB"])
-    consumer = context.consumer(place.stream_id)
+def mapped_pair(
+    context: tp.Context, environment: Environment, wait_until: WaitUntil
+) -> tuple[tp.Producer, tp.Consumer]:
+    """A producer and a connected consumer of its stream."""
+    producer = context.producer(environment.stream_id, pools=["4KiB"])
+    consumer = context.consumer(environment.stream_id)
     wait_until(lambda: consumer.epoch == producer.epoch and producer.is_connected)
     return producer, consumer
 
 
 def one_frame(producer: tp.Producer, consumer: tp.Consumer, wait_until: WaitUntil) -> tp.Frame:
+    """Offers frames until one is received."""
     frame = wait_until(lambda: producer.offer(PAYLOAD) and consumer.receive_or_none(0.01))
     assert isinstance(frame, tp.Frame)
     return frame
 
 
-# --- while another thread is at work
+# --- while another thread works
 
 
 USES: dict[str, Callable[[tp.Producer, tp.Consumer, threading.Event], None]] = {}
 
 
 def use(function: Callable[..., None]) -> Callable[..., None]:
+    """Adds a function to USES."""
     USES[function.__name__] = function
     return function
 
@@ -66,7 +71,7 @@ def polling(producer: tp.Producer, consumer: tp.Consumer, stop: threading.Event)
 
 
 @use
-def taking_the_latest(producer: tp.Producer, consumer: tp.Consumer, stop: threading.Event) -> None:
+def reading_the_latest(producer: tp.Producer, consumer: tp.Consumer, stop: threading.Event) -> None:
     while not stop.is_set():
         consumer.latest()
 
@@ -88,20 +93,20 @@ def claiming(producer: tp.Producer, consumer: tp.Consumer, stop: threading.Event
                 raise
 
 
-@pytest.mark.parametrize("what", ["endpoints", "context"])
+@pytest.mark.parametrize("closed", ["endpoints", "context"])
 @pytest.mark.parametrize("name", USES)
 def test_closing_while_another_thread_works(
-    place: Place, wait_until: WaitUntil, name: str, what: str
+    environment: Environment, wait_until: WaitUntil, name: str, closed: str
 ) -> None:
     for _ in range(5):
-        with tp.open(**place.options) as context:
-            producer, consumer = mapped_pair(context, place, wait_until)
+        with tp.open(**environment.options) as context:
+            producer, consumer = mapped_pair(context, environment, wait_until)
             one_frame(producer, consumer, wait_until)
             worker = Background(lambda stop: USES[name](producer, consumer, stop))  # noqa: B023
             feeder = Background(lambda stop: offering(producer, consumer, stop))  # noqa: B023
             received = consumer.ledger().span
             wait_until(lambda: consumer.ledger().span != received or name in ("offering", "claiming"))  # noqa: B023
-            if what == "context":
+            if closed == "context":
                 context.close()
             else:
                 consumer.close()
@@ -114,33 +119,33 @@ def test_closing_while_another_thread_works(
             assert producer.ledger().balanced
 
 
-def test_two_threads_that_close_the_same_context_both_return(place: Place) -> None:
+def test_concurrent_closes_of_a_context_all_return(environment: Environment) -> None:
     with ThreadPoolExecutor(4) as threads:
         for _ in range(10):
-            context = tp.open(**place.options)
-            context.producer(place.stream_id, pools=["4KiB"])
+            context = tp.open(**environment.options)
+            context.producer(environment.stream_id, pools=["4KiB"])
             list(threads.map(lambda _: context.close(), range(4)))  # noqa: B023
             context.close()
 
 
-class Growing(weakref.WeakSet[Any]):
-    """Gets one more when it is looked through, as from another thread."""
+class GrowingSet(weakref.WeakSet[Any]):
+    """A set that gets another element during an iteration, as if from another thread."""
 
-    more: Any = None
+    added: Any = None
 
     def __iter__(self) -> Iterator[Any]:
-        for one in super().__iter__():
-            if self.more is not None:
-                more, self.more = self.more, None
-                self.add(more)
-            yield one
+        for element in super().__iter__():
+            if self.added is not None:
+                added, self.added = self.added, None
+                self.add(added)
+            yield element
 
 
-def test_what_is_made_right_when_the_context_closes_is_closed_too(place: Place) -> None:
-    context = tp.open(**place.options)
-    first, second = context.consumer(place.stream_id), context.consumer(place.stream_id)
-    context._endpoints = growing = Growing([first])
-    growing.more = second
+def test_endpoint_created_during_close_is_closed_too(environment: Environment) -> None:
+    context = tp.open(**environment.options)
+    first, second = context.consumer(environment.stream_id), context.consumer(environment.stream_id)
+    context._endpoints = growing = GrowingSet([first])
+    growing.added = second
     context.close()
     assert first.closed
     assert second.closed
@@ -150,10 +155,12 @@ def test_what_is_made_right_when_the_context_closes_is_closed_too(place: Place) 
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(["producer", "consumer", "context", "driver"])))
-def test_any_order_of_closing_will_do(place: Place, wait_until: WaitUntil, order: tuple[str, ...]) -> None:
-    driver = tp.MediaDriver(str(place.aeron_dir))
-    context = tp.open(**place.options, media_driver="external")
-    producer, consumer = mapped_pair(context, place, wait_until)
+def test_handles_can_be_closed_in_any_order(
+    environment: Environment, wait_until: WaitUntil, order: tuple[str, ...]
+) -> None:
+    driver = tp.MediaDriver(str(environment.aeron_dir))
+    context = tp.open(**environment.options, media_driver="external")
+    producer, consumer = mapped_pair(context, environment, wait_until)
     frame = one_frame(producer, consumer, wait_until)
     view = frame.array
     slot = producer.claim((64,), np.uint64)
@@ -167,18 +174,18 @@ def test_any_order_of_closing_will_do(place: Place, wait_until: WaitUntil, order
         handles[name].close()
     for name in order:
         handles[name].close()
-    # The memory outlives everything that led to it.
+    # A view keeps the memory mapped after all handles are closed.
     assert view.tolist() == PAYLOAD.tolist()
     assert frame.valid()
     assert slot.commit().outcome == tp.Outcome.CLOSED
-    assert place.epochs() == set()
+    assert environment.epochs() == set()
 
 
-def test_views_outlive_the_context_and_die_with_the_last_reference(
-    place: Place, wait_until: WaitUntil
+def test_views_keep_the_memory_until_the_last_reference(
+    environment: Environment, wait_until: WaitUntil
 ) -> None:
-    with tp.open(**place.options) as context:
-        producer, consumer = mapped_pair(context, place, wait_until)
+    with tp.open(**environment.options) as context:
+        producer, consumer = mapped_pair(context, environment, wait_until)
         frame = one_frame(producer, consumer, wait_until)
         array, view = frame.array, memoryview(frame)
         torch_like = np.from_dlpack(frame)
@@ -194,26 +201,27 @@ def test_views_outlive_the_context_and_die_with_the_last_reference(
     with pytest.raises(ValueError, match="read-only"):
         array[0] = 1
     slot.abandon()
-    assert region_mappings(place) > 0
+    assert region_mappings(environment) > 0
     del array, view, torch_like, slot, claimed
     gc.collect()
-    assert region_mappings(place) == 0
+    assert region_mappings(environment) == 0
 
 
-def region_mappings(place: Place) -> int:
-    return Path("/proc/self/maps").read_text().count(str(place.base))
+def region_mappings(environment: Environment) -> int:
+    """Number of mapped regions of this test."""
+    return Path("/proc/self/maps").read_text().count(str(environment.base))
 
 
-# --- never
+# --- never closed
 
 
-FORGETFUL = {
-    "everything held": """
+SCRIPTS = {
+    "all handles held": """
 context = tp.open(**options)
 producer, consumer = context.producer(stream), context.consumer(stream)
 producer.offer(np.zeros(4))
 """,
-    "nothing held": """
+    "no handle held": """
 def work():
     context = tp.open(**options)
     context.producer(stream).offer(np.zeros(4))
@@ -231,13 +239,13 @@ slot = producer.claim((4,), "uint8")
 view = slot.array
 raise SystemExit(0)
 """,
-    "a thread that waits": """
+    "a waiting thread": """
 import threading
 context = tp.open(**options)
 producer, consumer = context.producer(stream), context.consumer(stream)
 threading.Thread(target=lambda: list(consumer), daemon=True).start()
 """,
-    "a cycle": """
+    "a reference cycle": """
 class Holder: pass
 holder = Holder()
 holder.me = holder
@@ -245,7 +253,7 @@ holder.context = tp.open(**options)
 holder.producer = holder.context.producer(stream)
 del holder
 """,
-    "a driver of its own": """
+    "its own media driver": """
 driver = tp.MediaDriver(options["aeron_dir"])
 context = tp.open(**options)
 producer = context.producer(stream)
@@ -253,62 +261,66 @@ producer = context.producer(stream)
 }
 
 
-@pytest.mark.parametrize("script", FORGETFUL)
-def test_a_script_that_never_closes_leaves_nothing_behind(place: Place, script: str) -> None:
-    prelude = (
-        f"import numpy as np, tensorpool as tp\noptions, stream = {place.options!r}, {place.stream_id}\n"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-c", prelude + FORGETFUL[script]],
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_script_that_never_closes_leaves_no_files(environment: Environment, script: str) -> None:
+    options, stream = environment.options, environment.stream_id
+    prelude = f"import numpy as np, tensorpool as tp\noptions, stream = {options!r}, {stream}\n"
+    result = subprocess.run(
+        [sys.executable, "-c", prelude + SCRIPTS[script]],
         cwd=ROOT,
-        timeout=PATIENCE,
+        timeout=TIMEOUT_S,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert list(place.base.rglob("*")) == []
-    assert not place.aeron_dir.exists()
+    assert (result.returncode, result.stderr) == (0, "")
+    assert list(environment.base.rglob("*")) == []
+    assert not environment.aeron_dir.exists()
 
 
-def test_a_producer_that_is_forgotten_makes_room_for_the_next(place: Place, wait_until: WaitUntil) -> None:
-    with tp.open(**place.options) as context:
-        consumer = context.consumer(place.stream_id)
+def test_collected_producer_releases_its_stream(environment: Environment, wait_until: WaitUntil) -> None:
+    with tp.open(**environment.options) as context:
+        consumer = context.consumer(environment.stream_id)
         epochs = set()
         for _ in range(5):
-            producer = context.producer(place.stream_id, pools=["4KiB"])
+            producer = context.producer(environment.stream_id, pools=["4KiB"])
             epoch = producer.epoch
             wait_until(lambda: consumer.epoch == epoch)  # noqa: B023
             epochs.add(epoch)
             del producer
             gc.collect()
-            assert place.epochs() == set()
+            assert environment.epochs() == set()
         assert len(epochs) == 5
 
 
-# --- again and again
+# --- many times
 
 
 def counts() -> dict[str, int]:
+    """Resources of this process."""
     return {
         "descriptors": len(os.listdir("/proc/self/fd")),
         "threads": len(os.listdir("/proc/self/task")),
         "mappings": Path("/proc/self/maps").read_text().count("\n"),
-        "rss_kib": own_kib(),
+        "rss_kib": anonymous_kib(),
     }
 
 
-def own_kib() -> int:
-    """Memory of this process alone: of Aeron's own files every page that was ever used stays resident."""
-    found = re.search(r"^RssAnon:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
-    assert found is not None
-    return int(found[1])
+def anonymous_kib() -> int:
+    """Anonymous memory of this process; used pages of Aeron's files stay resident and do not count."""
+    match = re.search(r"^RssAnon:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    assert match is not None
+    return int(match[1])
 
 
-def cycle_endpoints(context: tp.Context, place: Place, rounds: int) -> None:
-    for turn in range(rounds):
-        with context.consumer(place.stream_id), context.producer(place.stream_id, pools=["4KiB"]) as producer:
-            if turn % 10 == 0:
+def cycle_endpoints(context: tp.Context, environment: Environment, rounds: int) -> None:
+    """Opens and closes a consumer and a producer this many times."""
+    for number in range(rounds):
+        with (
+            context.consumer(environment.stream_id),
+            context.producer(environment.stream_id, pools=["4KiB"]) as producer,
+        ):
+            if number % 10 == 0:
                 producer.offer(PAYLOAD)
 
 
@@ -319,17 +331,17 @@ def cycle_endpoints(context: tp.Context, place: Place, rounds: int) -> None:
         pytest.param(10_000, id="10000", marks=[pytest.mark.long, pytest.mark.timeout(1800)]),
     ],
 )
-def test_opening_and_closing_endpoints_leaks_nothing(
-    place: Place, wait_until: WaitUntil, rounds: int
+def test_reopened_endpoints_leak_no_resources(
+    environment: Environment, wait_until: WaitUntil, rounds: int
 ) -> None:
-    place.driver()
-    with tp.open(**place.options) as context:
-        cycle_endpoints(context, place, 200)
+    environment.driver()
+    with tp.open(**environment.options) as context:
+        cycle_endpoints(context, environment, 200)
         gc.collect()
         before = counts()
-        cycle_endpoints(context, place, rounds)
+        cycle_endpoints(context, environment, rounds)
         gc.collect()
-        # Aeron lets go of the logs of closed publications some seconds later.
+        # Aeron unmaps the logs of closed publications some seconds later.
         leaks.wait_for(lambda: counts()["mappings"] <= before["mappings"], timeout=30)
         grown = {name: count - before[name] for name, count in counts().items()}
     print(f"\n{rounds} producers and consumers: grown by {grown}")
@@ -339,11 +351,11 @@ def test_opening_and_closing_endpoints_leaks_nothing(
     assert grown["rss_kib"] < 2 * 1024
 
 
-def test_opening_and_closing_contexts_leaks_nothing(place: Place) -> None:
+def test_reopened_contexts_leak_no_resources(environment: Environment) -> None:
     def cycle(rounds: int) -> None:
         for _ in range(rounds):
-            with tp.open(**place.options) as context:
-                context.producer(place.stream_id, pools=["4KiB"])
+            with tp.open(**environment.options) as context:
+                context.producer(environment.stream_id, pools=["4KiB"])
 
     cycle(10)
     gc.collect()
@@ -358,16 +370,16 @@ def test_opening_and_closing_contexts_leaks_nothing(place: Place) -> None:
     assert grown["rss_kib"] < 4 * 1024
 
 
-def test_many_producers_come_and_go_beside_each_other(
-    place: Place, free_stream_ids: Callable[[], int]
+def test_concurrent_producers_open_and_close(
+    environment: Environment, free_stream_ids: Callable[[], int]
 ) -> None:
-    """Each removes the empty directories above its own while others are making theirs."""
+    """Each producer removes empty parent directories while others create theirs."""
 
     def cycle(context: tp.Context) -> None:
         stream_id = free_stream_ids()
         for _ in range(100):
             context.producer(stream_id, pools=["64B"], nslots=2).close()
 
-    with tp.open(**place.options) as context, ThreadPoolExecutor(4) as threads:
+    with tp.open(**environment.options) as context, ThreadPoolExecutor(4) as threads:
         list(threads.map(cycle, [context] * 4))
-    assert list(place.base.rglob("*")) == []
+    assert list(environment.base.rglob("*")) == []

@@ -1,4 +1,4 @@
-"""The media driver missing, killed, restarted, shared or taken over, with nobody restarting a process."""
+"""A media driver that is missing, killed, restarted, shared or taken over, without a restart of clients."""
 
 from __future__ import annotations
 
@@ -12,25 +12,27 @@ from typing import Any
 import pytest
 
 import tensorpool as tp
-from tests.remote import Remote, RemoteError
+from tests.remote_process import RemoteError, RemoteProcess
 
-from .conftest import Place
+from .conftest import Environment
 
 WaitUntil = Callable[..., Any]
-# The media drivers that we start forget a client that gave no sign of life for this long.
+# Our media drivers drop a client without activity for this long.
 CLIENT_LIVENESS_S = 5.0
 
 
-def kinds(remote: Remote) -> list[str]:
+def kinds(remote: RemoteProcess) -> list[str]:
+    """Kinds of the media driver events of a process."""
     return [event["kind"] for event in remote.call("events") if event["kind"].startswith("media_driver")]
 
 
-def assert_lost_and_found_again(remote: Remote) -> None:
-    """Once at least: on a busy machine a new media driver may be silent for as long as a dead one."""
-    told = kinds(remote)
-    assert len(told) > 2
-    assert told == ["media_driver_connected"] + ["media_driver_lost", "media_driver_connected"] * (
-        len(told) // 2
+def assert_reconnected(remote: RemoteProcess) -> None:
+    """Checks for at least one reconnection; a busy machine may delay a new media driver beyond its
+    timeout."""
+    events = kinds(remote)
+    assert len(events) > 2
+    assert events == ["media_driver_connected"] + ["media_driver_lost", "media_driver_connected"] * (
+        len(events) // 2
     )
 
 
@@ -38,13 +40,13 @@ def assert_lost_and_found_again(remote: Remote) -> None:
 
 
 @pytest.mark.parametrize("end", ["killed", "closed"])
-def test_a_restarted_driver_is_found_again_by_running_processes(
-    place: Place, frames_flow: Any, wait_until: WaitUntil, end: str
+def test_processes_reconnect_to_a_restarted_media_driver(
+    environment: Environment, frames_flow: Any, wait_until: WaitUntil, end: str
 ) -> None:
-    driver = place.driver()
-    consumer = place.consumer(media_driver="external")
-    producer = place.worker(media_driver="external")
-    producer.call("produce", stream_id=place.stream_id)
+    driver = environment.driver()
+    consumer = environment.consumer(media_driver="external")
+    producer = environment.worker(media_driver="external")
+    producer.call("produce", stream_id=environment.stream_id)
     producer.call("offer_always", per_second=1000)
     epoch = frames_flow(consumer)
 
@@ -57,14 +59,14 @@ def test_a_restarted_driver_is_found_again_by_running_processes(
     wait_until(lambda: producer.call("offering")["last"] in ("closed", "not_connected"))
     lost = producer.call("producer_ledger")
     began = time.monotonic()
-    place.driver()
+    environment.driver()
     wait_until(lambda: producer.call("offering")["last"] == "published")
     before = consumer.call("receiving")["received"][str(epoch)][2]
     wait_until(lambda: consumer.call("receiving")["received"][str(epoch)][2] > before + 100)
     print(f"\n{end}: back {time.monotonic() - began:.1f} s after the new media driver was started")
 
     for remote in (producer, consumer):
-        assert_lost_and_found_again(remote)
+        assert_reconnected(remote)
     producer.call("stop_offering")
     written = producer.call("producer_ledger")
     assert written["balanced"]
@@ -73,7 +75,7 @@ def test_a_restarted_driver_is_found_again_by_running_processes(
     wait_until(lambda: consumer.call("consumer_ledger")["last_seq"] == written["next_seq"] - 1)
     received = consumer.call("stop_receiving")
     ledger = consumer.call("consumer_ledger")
-    # The same epoch throughout: one span, with the outage in it.
+    # The epoch stays the same: one span that includes the outage.
     assert list(received["received"]) == [str(epoch)]
     first, last, _ = received["received"][str(epoch)]
     assert ledger["balanced"], ledger
@@ -82,24 +84,26 @@ def test_a_restarted_driver_is_found_again_by_running_processes(
     assert received["wrong"] == 0
 
 
-def test_without_a_driver_an_external_open_says_so_in_time(place: Place) -> None:
+def test_external_open_without_a_media_driver_fails_in_time(environment: Environment) -> None:
     began = time.monotonic()
     with pytest.raises(tp.MediaDriverUnavailable, match="no media driver is running in") as caught:
-        tp.open(**place.options, media_driver="external", connect_timeout=0.5)
+        tp.open(**environment.options, media_driver="external", connect_timeout=0.5)
     assert time.monotonic() - began < 30
-    assert str(place.aeron_dir) in str(caught.value)
+    assert str(environment.aeron_dir) in str(caught.value)
     assert "start one" in str(caught.value)
-    assert caught.value.aeron_dir == str(place.aeron_dir)
+    assert caught.value.aeron_dir == str(environment.aeron_dir)
 
 
 @pytest.mark.leaves_files("the killed driver cannot remove its directory")
-def test_a_dead_drivers_directory_is_no_driver(place: Place, wait_until: WaitUntil) -> None:
-    place.driver().kill()
+def test_directory_of_a_killed_media_driver_is_not_used(
+    environment: Environment, wait_until: WaitUntil
+) -> None:
+    environment.driver().kill()
 
     def is_refused() -> bool:
-        # Right after the death its last heartbeat still looks alive.
+        # Right after the kill its heartbeat is still fresh.
         try:
-            tp.open(**place.options, media_driver="external", connect_timeout=0.5).close()
+            tp.open(**environment.options, media_driver="external", connect_timeout=0.5).close()
         except tp.MediaDriverUnavailable:
             return True
         return False
@@ -107,44 +111,46 @@ def test_a_dead_drivers_directory_is_no_driver(place: Place, wait_until: WaitUnt
     wait_until(is_refused, timeout=30)
 
 
-def test_a_producer_asked_for_while_the_driver_is_away_comes_when_it_is_back(
-    place: Place, wait_until: WaitUntil
+def test_producer_is_created_when_the_media_driver_returns(
+    environment: Environment, wait_until: WaitUntil
 ) -> None:
-    driver = place.driver()
-    worker = place.worker(media_driver="external")
+    driver = environment.driver()
+    worker = environment.worker(media_driver="external")
     driver.kill()
     wait_until(lambda: not worker.call("is_connected"))
-    worker.tell("produce", stream_id=place.stream_id)
-    place.driver()
-    assert worker.answer() > 0
+    worker.send("produce", stream_id=environment.stream_id)
+    environment.driver()
+    assert worker.receive() > 0
     worker.call("close")
 
 
 # --- an embedded driver
 
 
-def test_the_second_process_attaches_to_the_first_ones_driver(place: Place, frames_flow: Any) -> None:
-    first, second = place.process(), place.process()
-    assert first.call("open", **place.options)
-    assert not second.call("open", **place.options)
-    first.call("produce", stream_id=place.stream_id)
+def test_second_process_uses_the_embedded_media_driver_of_the_first(
+    environment: Environment, frames_flow: Any
+) -> None:
+    first, second = environment.process(), environment.process()
+    assert first.call("open", **environment.options)
+    assert not second.call("open", **environment.options)
+    first.call("produce", stream_id=environment.stream_id)
     first.call("offer_always", per_second=1000)
-    second.call("consume", stream_id=place.stream_id)
+    second.call("consume", stream_id=environment.stream_id)
     second.call("receive_always")
     frames_flow(second)
 
 
 @pytest.mark.parametrize("end", ["killed", "closed"])
 @pytest.mark.leaves_files("a killed process removes nothing")
-def test_when_the_embedding_process_ends_another_embeds_and_all_go_on(
-    place: Place, frames_flow: Any, wait_until: WaitUntil, end: str
+def test_another_process_embeds_after_the_embedder_ends(
+    environment: Environment, frames_flow: Any, wait_until: WaitUntil, end: str
 ) -> None:
-    embedder = place.process()
-    assert embedder.call("open", **place.options)
-    producer = place.worker()
-    producer.call("produce", stream_id=place.stream_id)
+    embedder = environment.process()
+    assert embedder.call("open", **environment.options)
+    producer = environment.worker()
+    producer.call("produce", stream_id=environment.stream_id)
     producer.call("offer_always", per_second=1000)
-    consumer = place.consumer()
+    consumer = environment.consumer()
     epoch = frames_flow(consumer)
     began = time.monotonic()
     if end == "killed":
@@ -163,86 +169,86 @@ def test_when_the_embedding_process_ends_another_embeds_and_all_go_on(
     assert consumer.call("consumer_ledger")["balanced"]
 
 
-def test_processes_that_open_at_the_same_time_share_one_driver(place: Place) -> None:
-    remotes = [place.process() for _ in range(4)]
+def test_concurrent_processes_share_one_media_driver(environment: Environment) -> None:
+    remotes = [environment.process() for _ in range(4)]
     for remote in remotes:
-        remote.tell("open", **place.options)
-    assert sum(remote.answer() for remote in remotes) == 1
+        remote.send("open", **environment.options)
+    assert sum(remote.receive() for remote in remotes) == 1
 
 
-def test_threads_that_open_at_the_same_time_share_one_driver(place: Place) -> None:
+def test_concurrent_threads_share_one_media_driver(environment: Environment) -> None:
     with ThreadPoolExecutor(4) as threads, ExitStack() as stack:
-        contexts = list(threads.map(lambda _: tp.open(**place.options), range(4)))
+        contexts = list(threads.map(lambda _: tp.open(**environment.options), range(4)))
         for context in contexts:
             stack.callback(context.close)
         assert sum(context.embeds_media_driver for context in contexts) == 1
 
 
-def test_a_second_driver_in_the_same_place_names_the_holder(place: Place) -> None:
-    holder = place.driver()
+def test_second_media_driver_in_a_directory_names_the_holder(environment: Environment) -> None:
+    holder = environment.driver()
     with pytest.raises(tp.MediaDriverBusy, match=f"process {holder.pid}") as caught:
-        tp.MediaDriver(str(place.aeron_dir))
-    assert caught.value.aeron_dir == str(place.aeron_dir)
-    with tp.MediaDriver(str(place.aeron_dir) + "-other"), pytest.raises(tp.MediaDriverBusy):
-        tp.MediaDriver(str(place.aeron_dir) + "-other")
+        tp.MediaDriver(str(environment.aeron_dir))
+    assert caught.value.aeron_dir == str(environment.aeron_dir)
+    with tp.MediaDriver(str(environment.aeron_dir) + "-other"), pytest.raises(tp.MediaDriverBusy):
+        tp.MediaDriver(str(environment.aeron_dir) + "-other")
 
 
 @pytest.mark.parametrize("how", ["MediaDriver", "open"])
-def test_what_a_killed_driver_left_is_taken_over_at_once(
-    place: Place, how: str, wait_until: WaitUntil
+def test_directory_of_a_killed_media_driver_is_taken_over_at_once(
+    environment: Environment, how: str, wait_until: WaitUntil
 ) -> None:
-    killed = place.driver()
+    killed = environment.driver()
     killed.kill()
-    assert place.aeron_dir.exists()
+    assert environment.aeron_dir.exists()
     began = time.monotonic()
     if how == "open":
-        # Long enough not to be believed by the age of the heartbeat alone.
-        with tp.open(**place.options, driver_timeout=60, connect_timeout=30) as context:
+        # So long that the age of the heartbeat alone would not allow it.
+        with tp.open(**environment.options, driver_timeout=60, connect_timeout=30) as context:
             assert context.embeds_media_driver
-            context.producer(place.stream_id, pools=["4KiB"]).close()
+            context.producer(environment.stream_id, pools=["4KiB"]).close()
     else:
-        with tp.MediaDriver(str(place.aeron_dir), driver_timeout=60):
+        with tp.MediaDriver(str(environment.aeron_dir), driver_timeout=60):
             pass
     print(f"\ntaken over by {how} in {time.monotonic() - began:.2f} s")
-    assert not place.aeron_dir.exists()
+    assert not environment.aeron_dir.exists()
 
 
-def test_a_directory_removed_under_everybody_is_made_anew(
-    place: Place, frames_flow: Any, wait_until: WaitUntil
+def test_removed_media_driver_directory_is_created_again(
+    environment: Environment, frames_flow: Any, wait_until: WaitUntil
 ) -> None:
-    """Someone tidies up /dev/shm: the running driver goes on in memory, newcomers find nothing."""
-    first = place.worker()
-    first.call("produce", stream_id=place.stream_id)
+    """The running media driver goes on without its directory; new clients cannot find it."""
+    first = environment.worker()
+    first.call("produce", stream_id=environment.stream_id)
     first.call("offer_always", per_second=1000)
-    shutil.rmtree(place.aeron_dir)
-    second = place.process()
+    shutil.rmtree(environment.aeron_dir)
+    second = environment.process()
     with pytest.raises(RemoteError, match="MediaDriverUnavailable") as caught:
-        second.call("open", **place.options, connect_timeout=1.0)
+        second.call("open", **environment.options, connect_timeout=1.0)
     assert f"process {first.pid}" in str(caught.value)
     first.call("close")
-    assert second.call("open", **place.options)
+    assert second.call("open", **environment.options)
     second.call("close")
 
 
 # --- a client that stops for a while
 
 
-@pytest.mark.parametrize("who", ["producer", "consumer"])
-def test_a_client_stopped_longer_than_its_liveness_recovers(
-    place: Place, frames_flow: Any, wait_until: WaitUntil, who: str
+@pytest.mark.parametrize("role", ["producer", "consumer"])
+def test_client_stopped_beyond_its_liveness_timeout_reconnects(
+    environment: Environment, frames_flow: Any, wait_until: WaitUntil, role: str
 ) -> None:
-    place.driver()
-    consumer = place.consumer()
-    producer = place.producer()
+    environment.driver()
+    consumer = environment.consumer()
+    producer = environment.producer()
     producer.call("offer_always", per_second=1000)
     epoch = frames_flow(consumer)
-    stopped = {"producer": producer, "consumer": consumer}[who]
+    stopped = {"producer": producer, "consumer": consumer}[role]
     stopped.stop()
-    # No state to look at tells that the liveness has run out: the clock does.
+    # No observable state shows that the liveness timeout has passed: only the clock does.
     time.sleep(CLIENT_LIVENESS_S + 2)
-    stopped.go_on()
+    stopped.resume()
     wait_until(lambda: len(kinds(stopped)) > 2 and stopped.call("is_connected"), timeout=60)
-    assert_lost_and_found_again(stopped)
+    assert_reconnected(stopped)
     wait_until(lambda: producer.call("offering")["last"] == "published")
     before = consumer.call("receiving")["received"][str(epoch)][2]
     wait_until(lambda: consumer.call("receiving")["received"][str(epoch)][2] > before + 100)
@@ -252,17 +258,17 @@ def test_a_client_stopped_longer_than_its_liveness_recovers(
     assert consumer.call("consumer_ledger")["balanced"]
 
 
-def test_the_embedding_process_stopped_for_long_comes_back_too(
-    place: Place, frames_flow: Any, wait_until: WaitUntil
+def test_embedder_stopped_for_long_recovers(
+    environment: Environment, frames_flow: Any, wait_until: WaitUntil
 ) -> None:
-    embedder = place.producer()
+    embedder = environment.producer()
     assert embedder.call("is_embedding")
     embedder.call("offer_always", per_second=1000)
-    consumer = place.consumer()
+    consumer = environment.consumer()
     epoch = frames_flow(consumer)
     embedder.stop()
     wait_until(lambda: not consumer.call("is_connected"), timeout=60)
-    embedder.go_on()
+    embedder.resume()
     wait_until(lambda: embedder.call("offering")["last"] == "published")
     before = consumer.call("receiving")["received"][str(epoch)][2]
     wait_until(lambda: consumer.call("receiving")["received"][str(epoch)][2] > before + 100, timeout=60)

@@ -1,4 +1,4 @@
-"""What a slip of the user must not destroy, and the sentences that tell of it."""
+"""Protection against user errors, and their error messages."""
 
 from __future__ import annotations
 
@@ -19,63 +19,62 @@ def ctx(aeron_dir: Path, shm_base: Path) -> Iterator[tp.Context]:
         yield context
 
 
-def embedded(directory: Path) -> None:
+def open_embedded(directory: Path) -> None:
+    """Opens a context with an embedded media driver."""
     tp.open(aeron_dir=directory, connect_timeout=0.5)
 
 
-@pytest.mark.parametrize("start", [embedded, tp.MediaDriver])
-def test_a_directory_with_other_files_is_never_handed_to_a_media_driver(
+@pytest.mark.parametrize("start", [open_embedded, tp.MediaDriver])
+def test_media_driver_refuses_a_directory_with_other_files(
     tmp_path: Path, start: Callable[[Path], object]
 ) -> None:
-    """Aeron clears its directory at start and end, whatever is in it."""
-    precious = tmp_path / "precious"
-    precious.mkdir()
-    (precious / "thesis.txt").write_text("years")
+    """Aeron removes all files of its directory at start and end."""
+    documents = tmp_path / "documents"
+    documents.mkdir()
+    (documents / "thesis.txt").write_text("years")
     with pytest.raises(tp.MediaDriverError, match=r"thesis\.txt is no file of a media driver"):
-        start(precious)
-    assert (precious / "thesis.txt").read_text() == "years"
+        start(documents)
+    assert (documents / "thesis.txt").read_text() == "years"
 
 
-def test_an_empty_directory_and_what_a_dead_driver_left_are_taken(aeron_dir: Path) -> None:
+def test_media_driver_accepts_leftovers_of_another(aeron_dir: Path) -> None:
     aeron_dir.mkdir()
     (aeron_dir / "publications").mkdir()
     with tp.MediaDriver(aeron_dir):
         assert (aeron_dir / "cnc.dat").exists()
 
 
-def test_the_same_stream_below_two_base_directories_is_two_streams(
+def test_stream_id_below_two_base_directories_is_two_streams(
     ctx: tp.Context, aeron_dir: Path, tmp_path: Path, free_stream_ids: Callable[[], int]
 ) -> None:
     stream_id = free_stream_ids()
     with (
         ctx.producer(stream_id, pools=[64]),
-        tp.open(aeron_dir=aeron_dir, shm_base_dir=tmp_path) as elsewhere,
-        elsewhere.producer(stream_id, pools=[64]),
+        tp.open(aeron_dir=aeron_dir, shm_base_dir=tmp_path) as other,
+        other.producer(stream_id, pools=[64]),
         pytest.raises(tp.StreamBusy),
     ):
-        elsewhere.producer(stream_id, pools=[64])
+        other.producer(stream_id, pools=[64])
 
 
-def test_nothing_is_made_for_a_namespace_that_climbs(
-    tmp_path: Path, state_home: Path, aeron_dir: Path
-) -> None:
+def test_invalid_namespace_creates_no_files(tmp_path: Path, user_state_dir: Path, aeron_dir: Path) -> None:
     for name in (str(tmp_path / "climb"), "../x", ".hidden", "", "a/b", "x" * 65):
         if name:
             with pytest.raises(tp.ConfigError, match="namespace"):
                 tp.open(aeron_dir=aeron_dir, namespace=name)
     assert not (tmp_path / "climb").exists()
-    assert list(state_home.rglob("*")) == []
+    assert list(user_state_dir.rglob("*")) == []
 
 
 @pytest.mark.parametrize("name", ["connect_timeout", "driver_timeout", "announce_period"])
 @pytest.mark.parametrize("value", [0, -1, float("inf"), float("nan")])
-def test_times_that_are_none_are_refused_by_name(aeron_dir: Path, name: str, value: float) -> None:
+def test_invalid_durations_are_rejected_by_name(aeron_dir: Path, name: str, value: float) -> None:
     with pytest.raises(tp.ConfigError, match=name):
         tp.open(aeron_dir=aeron_dir, **{name: value})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "expected"),
     [
         ({"nslots": 6}, "power of two"),
         ({"nslots": -1}, "power of two"),
@@ -86,16 +85,16 @@ def test_times_that_are_none_are_refused_by_name(aeron_dir: Path, name: str, val
         ({"descriptor_stream_id": 0}, "descriptor stream id"),
     ],
 )
-def test_wrong_settings_of_a_producer_say_what_would_do(
-    ctx: tp.Context, options: dict[str, Any], words: str
+def test_invalid_producer_settings_name_a_valid_value(
+    ctx: tp.Context, options: dict[str, Any], expected: str
 ) -> None:
-    with pytest.raises(tp.ConfigError, match=words):
+    with pytest.raises(tp.ConfigError, match=expected):
         ctx.producer(10_000, **options)
     with pytest.raises(tp.ConfigError, match="stream id"):
         ctx.producer("5")  # type: ignore[call-overload]
 
 
-def test_shapes_are_numbers_or_rows_of_them(ctx: tp.Context, free_stream_ids: Callable[[], int]) -> None:
+def test_claim_shapes_are_integers_or_tuples(ctx: tp.Context, free_stream_ids: Callable[[], int]) -> None:
     with ctx.producer(free_stream_ids(), pools="4KiB") as producer:
         with producer.claim(100, "u1") as slot:
             assert slot.array.shape == (100,)
@@ -106,7 +105,7 @@ def test_shapes_are_numbers_or_rows_of_them(ctx: tp.Context, free_stream_ids: Ca
             producer.offer(np.ma.masked_equal([1, 2, 3], 2))
 
 
-def test_offers_after_the_close_are_counted(ctx: tp.Context, free_stream_ids: Callable[[], int]) -> None:
+def test_offers_after_close_are_counted(ctx: tp.Context, free_stream_ids: Callable[[], int]) -> None:
     producer = ctx.producer(free_stream_ids(), pools=[64])
     producer.close()
     assert producer.offer(b"x").outcome == tp.Outcome.CLOSED
@@ -115,12 +114,12 @@ def test_offers_after_the_close_are_counted(ctx: tp.Context, free_stream_ids: Ca
     assert ledger.balanced
 
 
-def test_a_wait_ends_in_time_beside_a_stream_full_of_others(
+def test_receive_times_out_while_other_streams_are_busy(
     ctx: tp.Context, free_stream_ids: Callable[[], int]
 ) -> None:
-    """All producers share one descriptor stream: what is not ours must not hold us."""
-    noisy, silent = free_stream_ids(), free_stream_ids()
-    with ctx.producer(noisy, pools=[64]) as producer, ctx.consumer(silent) as consumer:
+    """All producers share one descriptor stream: descriptors of other streams must not delay a timeout."""
+    busy, idle = free_stream_ids(), free_stream_ids()
+    with ctx.producer(busy, pools=[64]) as producer, ctx.consumer(idle) as consumer:
         assert producer.wait_for_consumer(30)
         for _ in range(20_000):
             producer.offer(b"x")
@@ -131,7 +130,7 @@ def test_a_wait_ends_in_time_beside_a_stream_full_of_others(
         assert time.monotonic() - began < 30
 
 
-def test_a_copy_is_private_writable_and_keeps_the_order_of_axes(
+def test_copy_is_writable_and_keeps_the_axis_order(
     ctx: tp.Context, free_stream_ids: Callable[[], int]
 ) -> None:
     stream_id = free_stream_ids()
@@ -147,7 +146,7 @@ def test_a_copy_is_private_writable_and_keeps_the_order_of_axes(
         assert next(frames).copy().shape == (0, 3)
 
 
-def test_no_lock_file_outlives_an_orderly_end(aeron_dir: Path, shm_base: Path, state_home: Path) -> None:
+def test_orderly_end_removes_lock_files(aeron_dir: Path, shm_base: Path, user_state_dir: Path) -> None:
     with tp.open(aeron_dir=aeron_dir, shm_base_dir=shm_base) as ctx, ctx.producer(7, pools=[64]):
-        assert len(list(state_home.rglob("*.lock"))) == 2
-    assert list(state_home.rglob("*.lock")) == []
+        assert len(list(user_state_dir.rglob("*.lock"))) == 2
+    assert list(user_state_dir.rglob("*.lock")) == []

@@ -1,4 +1,4 @@
-"""A reader that holds a subscription and does not poll stalls nobody, and comes back by itself."""
+"""A reader that does not poll its subscription: it blocks no other client, and recovers."""
 
 from __future__ import annotations
 
@@ -10,76 +10,78 @@ import pytest
 import tensorpool as tp
 from tensorpool import _native
 
-from .conftest import Place
+from .conftest import Environment
 
 WaitUntil = Callable[..., Any]
 PER_SECOND = 50_000
-# At three quarters of the window of the descriptor stream a reader is asked to keep up, or put to rest.
+# Aeron rests an untethered reader that is behind by three quarters of the window of the descriptor stream.
 DESCRIPTORS_UNTIL_REST = 66_000
 
 
 @pytest.fixture
-def driver(place: Place) -> Any:
-    return place.driver()
+def driver(environment: Environment) -> Any:
+    return environment.driver()
 
 
-def test_a_sleeping_reader_stalls_nobody_and_rejoins_with_its_loss_counted(
-    place: Place, driver: Any, frames_flow: Any, wait_until: WaitUntil
+def test_reader_that_does_not_poll_is_rested_and_counts_its_loss(
+    environment: Environment, driver: Any, frames_flow: Any, wait_until: WaitUntil
 ) -> None:
-    producer = place.producer()
-    awake = place.consumer()
-    sleeper = place.worker()
-    sleeper.call("consume", stream_id=place.stream_id)
-    wait_until(lambda: sleeper.call("mapped") and awake.call("mapped"))
-    # The first frame gives the sleeper a sequence to count from.
-    wait_until(lambda: producer.call("offer") == "published" and sleeper.call("take_all"))
+    producer = environment.producer()
+    fast = environment.consumer()
+    slow = environment.worker()
+    slow.call("consume", stream_id=environment.stream_id)
+    wait_until(lambda: slow.call("mapped") and fast.call("mapped"))
+    # The slow reader counts lost frames from the first one it receives.
+    wait_until(lambda: producer.call("offer") == "published" and slow.call("poll_all"))
 
     producer.call("offer_always", per_second=PER_SECOND)
-    # Put to rest and brought back more than once, without ever a poll.
+    # Aeron rests the reader and reconnects it several times without a poll.
     wait_until(
         lambda: producer.call("offering")["outcomes"].get("published", 0) > 4 * DESCRIPTORS_UNTIL_REST,
         timeout=90,
     )
-    frames_flow(awake)
+    frames_flow(fast)
 
-    def has_slept_through() -> Any:
-        sleeper.call("take_all")
-        return sleeper.call("consumer_ledger")["dropped"]["rested"]
+    def rested_frames() -> Any:
+        slow.call("poll_all")
+        return slow.call("consumer_ledger")["dropped"]["rested"]
 
-    rested = wait_until(has_slept_through, timeout=30)
-    # Awake again: from here on it hears everything.
-    sleeper.call("receive_always")
-    frames_flow(sleeper)
+    rested = wait_until(rested_frames, timeout=30)
+    # From here on the slow reader receives all frames.
+    slow.call("receive_always")
+    frames_flow(slow)
     ended = producer.call("stop_offering")
     written = producer.call("producer_ledger")
-    wait_until(lambda: sleeper.call("consumer_ledger")["last_seq"] == written["next_seq"] - 1)
-    wait_until(lambda: awake.call("consumer_ledger")["last_seq"] == written["next_seq"] - 1)
-    sleeper.call("stop_receiving")
-    awake.call("stop_receiving")
-    late, prompt = sleeper.call("consumer_ledger"), awake.call("consumer_ledger")
+    wait_until(lambda: slow.call("consumer_ledger")["last_seq"] == written["next_seq"] - 1)
+    wait_until(lambda: fast.call("consumer_ledger")["last_seq"] == written["next_seq"] - 1)
+    slow.call("stop_receiving")
+    fast.call("stop_receiving")
+    slow_ledger, fast_ledger = slow.call("consumer_ledger"), fast.call("consumer_ledger")
     print(
-        f"\n{PER_SECOND}/s beside a sleeping reader: {ended['outcomes']}, longest gap "
-        f"{1000 * ended['longest_gap_s']:.1f} ms; sleeper counted {rested:,} as rested"
+        f"\n{PER_SECOND}/s with a slow reader: {ended['outcomes']}, longest gap "
+        f"{1000 * ended['longest_gap_s']:.1f} ms; it counted {rested:,} as rested"
     )
 
     assert written["balanced"]
     assert written["unpublished"]["back_pressured"] == 0
-    assert late["balanced"], late
-    assert prompt["balanced"], prompt
-    assert prompt["dropped"]["rested"] == 0
-    assert prompt["dropped"]["gap"] <= sum(written["unpublished"].values())
-    assert late["dropped"]["gap"] == 0
+    assert slow_ledger["balanced"], slow_ledger
+    assert fast_ledger["balanced"], fast_ledger
+    assert fast_ledger["dropped"]["rested"] == 0
+    assert fast_ledger["dropped"]["gap"] <= sum(written["unpublished"].values())
+    assert slow_ledger["dropped"]["gap"] == 0
 
 
-def test_the_same_reader_tethered_as_is_aerons_default_stops_the_stream(
-    place: Place, driver: Any, wait_until: WaitUntil
+def test_tethered_reader_that_does_not_poll_blocks_the_stream(
+    environment: Environment, driver: Any, wait_until: WaitUntil
 ) -> None:
-    """What the test above guards against: this is how it would look."""
-    with tp.open(**place.options) as context:
+    """Shows the failure that the test above guards against."""
+    with tp.open(**environment.options) as context:
         # A subscription to the descriptors without our `tether=false`, never polled.
-        subscription = _native.Subscription(context._conductor, "aeron:ipc", context.stream_ids.descriptor)
+        subscription = _native.Subscription(
+            context.connection.conductor, "aeron:ipc", context.stream_ids.descriptor
+        )
         wait_until(lambda: subscription.is_ready)
-        producer = place.producer()
+        producer = environment.producer()
         wait_until(lambda: producer.call("offer") == "published")
         producer.call("offer_always", per_second=PER_SECOND)
         wait_until(
@@ -88,44 +90,45 @@ def test_the_same_reader_tethered_as_is_aerons_default_stops_the_stream(
         stalled = producer.call("offering")
         published = stalled["outcomes"]["published"]
         assert stalled["last"] == "back_pressured"
-        # Gone at last: the stream goes on.
+        # The stream goes on without the reader.
         subscription.close()
-        other = place.consumer()
+        other = environment.consumer()
         wait_until(lambda: other.call("mapped"))
         wait_until(lambda: producer.call("offering")["outcomes"]["published"] > published + 1000)
         ended = producer.call("stop_offering")
     print(
-        f"\n{PER_SECOND}/s beside a tethered reader: {ended['outcomes']}, longest gap "
+        f"\n{PER_SECOND}/s with a tethered reader: {ended['outcomes']}, longest gap "
         f"{1000 * ended['longest_gap_s']:.0f} ms"
     )
     assert ended["longest_gap_s"] > 0.5
 
 
 @pytest.mark.parametrize("policy", ["stream", "latest"])
-def test_a_stopped_process_is_a_sleeping_reader(
-    place: Place, driver: Any, frames_flow: Any, wait_until: WaitUntil, policy: str
+def test_stopped_reader_blocks_no_other_and_recovers(
+    environment: Environment, driver: Any, frames_flow: Any, wait_until: WaitUntil, policy: str
 ) -> None:
-    """SIGSTOP stops its Aeron client too, so the loss may be the client's; it comes back all the same."""
-    producer = place.producer()
+    """SIGSTOP also stops the Aeron client, so the media driver may drop the client; it recovers in both
+    cases."""
+    producer = environment.producer()
     producer.call("offer_always", per_second=PER_SECOND)
-    sleeper = place.worker()
-    sleeper.call("consume", stream_id=place.stream_id, policy=policy)
-    sleeper.call("receive_always")
-    awake = place.consumer()
-    frames_flow(awake)
-    frames_flow(sleeper)
-    sleeper.stop()
+    slow = environment.worker()
+    slow.call("consume", stream_id=environment.stream_id, policy=policy)
+    slow.call("receive_always")
+    fast = environment.consumer()
+    frames_flow(fast)
+    frames_flow(slow)
+    slow.stop()
     before = producer.call("offering")["outcomes"]["published"]
     wait_until(
         lambda: producer.call("offering")["outcomes"]["published"] > before + 2 * DESCRIPTORS_UNTIL_REST,
         timeout=60,
     )
-    sleeper.go_on()
-    last = sleeper.call("consumer_ledger")["last_seq"] or 0
-    wait_until(lambda: (sleeper.call("consumer_ledger")["last_seq"] or 0) > last + 50_000, timeout=60)
+    slow.resume()
+    last = slow.call("consumer_ledger")["last_seq"] or 0
+    wait_until(lambda: (slow.call("consumer_ledger")["last_seq"] or 0) > last + 50_000, timeout=60)
     producer.call("stop_offering")
     assert producer.call("producer_ledger")["balanced"]
-    for consumer in (sleeper, awake):
+    for consumer in (slow, fast):
         receiving = consumer.call("stop_receiving")
         assert receiving["wrong"] == 0
         assert consumer.call("consumer_ledger")["balanced"]

@@ -1,4 +1,4 @@
-"""A producer and a consumer whose intervals are short."""
+"""Contexts with a short report period."""
 
 from __future__ import annotations
 

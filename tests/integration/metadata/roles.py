@@ -1,4 +1,4 @@
-"""Processes that tell of themselves, and that listen."""
+"""Processes of the metadata tests that publish and receive metadata."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 import tensorpool as tp
-from tests.remote import Background
+from tests.remote_process import Background
 
 
-class Member:
-    """A context with at most one producer and one consumer on it."""
+class EndpointProcess:
+    """A process with a context, and at most one producer and one consumer."""
 
     producer: tp.Producer
     consumer: tp.Consumer
@@ -31,8 +31,8 @@ class Member:
     def set_blob(self, blob_type: int, length: int) -> int:
         return self.producer.set_blob(blob_type, np.arange(length, dtype=np.uint8))
 
-    def offer_always(self, dtype: str = "uint32") -> None:
-        """Frames whose first element is the number of their metadata version."""
+    def offer_continuously(self, dtype: str = "uint32") -> None:
+        """Offers frames whose first element is their metadata version."""
 
         def offer(stop: Any) -> None:
             while not stop.wait(0.002):
@@ -40,15 +40,15 @@ class Member:
 
         self.offering = Background(offer)
 
-    def hold_the_interpreter(self, seconds: float) -> None:
-        """No other Python code runs meanwhile."""
+    def hold_gil(self, seconds: float) -> None:
+        """Holds the GIL, so that no other Python code of the process runs."""
         ctypes.PyDLL(None).usleep(int(seconds * 1e6))
 
     def consume(self, stream_id: int) -> None:
         self.consumer = self.context.consumer(stream_id)
 
-    def look(self) -> dict[str, Any] | None:
-        """The newest frame, and what is known of it."""
+    def newest_frame(self) -> dict[str, Any] | None:
+        """The newest_metadata frame with its metadata."""
         frame = self.consumer.latest()
         if frame is None:
             return None
@@ -60,13 +60,13 @@ class Member:
             "name": self.consumer.source_name,
         }
 
-    def newest(self) -> dict[str, Any] | None:
-        found = self.consumer.metadata
-        return None if found is None else dict(found)
+    def newest_metadata(self) -> dict[str, Any] | None:
+        metadata = self.consumer.metadata
+        return None if metadata is None else dict(metadata)
 
     def blob_length(self, blob_type: int) -> int | None:
-        found = self.consumer.blob(blob_type)
-        return None if found is None else len(found)
+        blob = self.consumer.blob(blob_type)
+        return None if blob is None else len(blob)
 
     def close(self) -> None:
         if self.offering is not None:

@@ -1,4 +1,4 @@
-"""Attributes from a producer to its consumers: each frame those of its own version (wire §10.3)."""
+"""Attributes of a producer at its consumers, by the metadata version of each frame (wire §10.3)."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ import numpy as np
 import pytest
 
 import tensorpool as tp
-from tensorpool import _native
 from tensorpool.sbe import Attribute, DataSourceAnnounce, DataSourceMeta, FrameDescriptor, decode
 
-from .conftest import DEADLINE_S, Stage
+from .conftest import DEADLINE_S, MetadataHarness
 
 ARRAY = np.zeros(4, np.uint8)
 
 
-def test_each_frame_has_the_attributes_of_its_own_version(stage: Stage) -> None:
-    producer, consumer = stage.pair(name="Kamera Süd", tags=["lab"], metadata={"number": 0})
+def test_each_frame_has_the_attributes_of_its_version(harness: MetadataHarness) -> None:
+    producer, consumer = harness.pair(name="Kamera Süd", tags=["lab"], metadata={"number": 0})
     for number in range(1, 200):
-        # The words are said before the frame: not once is it ahead of them.
+        # Metadata is published before the frame: a consumer never receives the frame first.
         producer.set_metadata({"number": number, "serial": "A1"})
         producer.offer(np.array([number], np.uint32))
         frame = consumer.receive(DEADLINE_S)
@@ -36,11 +35,11 @@ def test_each_frame_has_the_attributes_of_its_own_version(stage: Stage) -> None:
     assert producer.metadata == {"number": 199, "serial": "A1"}
 
 
-def test_frames_of_two_versions_that_are_read_late_keep_theirs(stage: Stage) -> None:
-    producer, consumer = stage.pair(metadata={"gain": 1}, nslots=8)
+def test_frames_read_late_keep_the_attributes_of_their_version(harness: MetadataHarness) -> None:
+    producer, consumer = harness.pair(metadata={"gain": 1}, nslots=8)
     producer.offer(ARRAY)
     with producer.claim((4,), "u1") as slot:
-        # A slot that was claimed before the change was begun under the old version.
+        # A slot keeps the version at the time of its claim.
         producer.set_metadata({"gain": 2})
         slot.array[:] = 0
     producer.offer(ARRAY)
@@ -49,8 +48,8 @@ def test_frames_of_two_versions_that_are_read_late_keep_theirs(stage: Stage) -> 
     assert [frame.meta["gain"] for frame in frames if frame.meta] == [1, 1, 2, 1]
 
 
-def test_the_same_attributes_need_no_version_of_their_own(stage: Stage) -> None:
-    producer, _ = stage.pair()
+def test_unchanged_attributes_keep_the_metadata_version(harness: MetadataHarness) -> None:
+    producer, _ = harness.pair()
     assert producer.meta_version == 0
     assert producer.set_metadata({"a": [1, 2]}) == 1
     assert producer.set_metadata({"a": [1, 2]}) == 1
@@ -58,8 +57,8 @@ def test_the_same_attributes_need_no_version_of_their_own(stage: Stage) -> None:
     assert producer.set_metadata({}) == 3
 
 
-def test_without_metadata_there_is_none(stage: Stage) -> None:
-    producer, consumer = stage.pair()
+def test_frame_without_metadata_has_no_attributes(harness: MetadataHarness) -> None:
+    producer, consumer = harness.pair()
     producer.offer(ARRAY)
     producer.offer(ARRAY, meta_version=77)
     plain, unknown = (consumer.receive(DEADLINE_S) for _ in range(2))
@@ -67,60 +66,59 @@ def test_without_metadata_there_is_none(stage: Stage) -> None:
     assert (consumer.metadata, consumer.source_name, consumer.wait_for_metadata(0)) == (None, None, None)
 
 
-def test_slot_and_descriptor_carry_the_version(stage: Stage, until) -> None:
-    producer, consumer = stage.pair(metadata={"a": 1})
-    ctx = stage.context()
-    ear = _native.Subscription(ctx._conductor, "aeron:ipc", ctx.stream_ids.descriptor)
-    until(lambda: ear.is_connected)
+def test_slot_and_descriptor_carry_the_metadata_version(harness: MetadataHarness, until) -> None:
+    producer, consumer = harness.pair(metadata={"a": 1})
+    ctx = harness.context()
+    subscription = ctx.connection.subscription(ctx.stream_ids.descriptor, tethered=True)
+    until(lambda: subscription.is_connected)
     producer.offer(ARRAY)
-    (descriptor,) = until(lambda: [decode(message) for message in ear.poll()])
+    (descriptor,) = until(lambda: [decode(message) for message in subscription.poll()])
     assert isinstance(descriptor, FrameDescriptor)
     assert descriptor.meta_version == consumer.receive(DEADLINE_S).meta_version == 1
 
 
-def test_who_comes_later_hears_it_too(stage: Stage, until) -> None:
-    producer, _ = stage.pair(name="camera", metadata={"serial": "A1"})
-    late = stage.context().consumer(stage.stream_id, timeout=DEADLINE_S)
+def test_late_consumer_receives_the_metadata(harness: MetadataHarness, until) -> None:
+    producer, _ = harness.pair(name="camera", metadata={"serial": "A1"})
+    late = harness.context().consumer(harness.stream_id, timeout=DEADLINE_S)
     assert late.wait_for_producer(DEADLINE_S)
-    found = late.wait_for_metadata(DEADLINE_S)
-    assert found == {"serial": "A1"}
+    assert late.wait_for_metadata(DEADLINE_S) == {"serial": "A1"}
     assert late.source_name == "camera"
     until(lambda: producer.offer(ARRAY))
     assert late.receive(DEADLINE_S).meta == {"serial": "A1"}
 
 
-def test_words_are_repeated_by_themselves_and_say_when_they_were_set(stage: Stage, until) -> None:
+def test_metadata_messages_are_repeated_with_their_timestamp(harness: MetadataHarness, until) -> None:
     before_ns = time.monotonic_ns()
-    producer, _ = stage.pair(name="camera", metadata={"serial": "A1"})
-    ctx = stage.context()
-    ear = _native.Subscription(ctx._conductor, "aeron:ipc", ctx.stream_ids.metadata)
-    heard: list[object] = []
+    producer, _ = harness.pair(name="camera", metadata={"serial": "A1"})
+    ctx = harness.context()
+    subscription = ctx.connection.subscription(ctx.stream_ids.metadata, tethered=True)
+    messages: list[object] = []
 
-    def rounds() -> bool:
-        heard.extend(map(decode, ear.poll()))
-        return len(heard) >= 8
+    def has_repeats() -> bool:
+        messages.extend(map(decode, subscription.poll()))
+        return len(messages) >= 8
 
-    until(rounds)
-    announces = [one for one in heard if isinstance(one, DataSourceAnnounce)]
-    metas = [one for one in heard if isinstance(one, DataSourceMeta)]
+    until(has_repeats)
+    announces = [message for message in messages if isinstance(message, DataSourceAnnounce)]
+    metas = [message for message in messages if isinstance(message, DataSourceMeta)]
     assert len(announces) >= 3
     assert {(a.stream_id, a.epoch, a.meta_version, a.name) for a in announces} == {
-        (stage.stream_id, producer.epoch, 1, "camera")
+        (harness.stream_id, producer.epoch, 1, "camera")
     }
     assert 0 not in {a.producer_id for a in announces}
     assert all(meta == metas[0] for meta in metas)
     assert before_ns <= metas[0].timestamp_ns <= time.monotonic_ns()
 
 
-def test_streams_have_metadata_streams_of_their_own_if_they_want(stage: Stage, until) -> None:
-    _, there = stage.pair(metadata={"a": 1}, metadata_stream_id=1399)
-    here = stage.context().consumer(stage.stream_id, timeout=DEADLINE_S, metadata_stream_id=1399)
-    assert here.wait_for_metadata(DEADLINE_S) == {"a": 1}
-    assert there.metadata is None
+def test_producer_may_use_another_metadata_stream(harness: MetadataHarness, until) -> None:
+    _, default_consumer = harness.pair(metadata={"a": 1}, metadata_stream_id=1399)
+    consumer = harness.context().consumer(harness.stream_id, timeout=DEADLINE_S, metadata_stream_id=1399)
+    assert consumer.wait_for_metadata(DEADLINE_S) == {"a": 1}
+    assert default_consumer.metadata is None
 
 
-def test_what_is_too_long_is_refused_and_changes_nothing(stage: Stage) -> None:
-    producer, consumer = stage.pair(metadata={"a": 1})
+def test_metadata_that_is_too_long_is_refused(harness: MetadataHarness) -> None:
+    producer, consumer = harness.pair(metadata={"a": 1})
     with pytest.raises(ValueError, match="set_blob"):
         producer.set_metadata({"table": bytes(600_000)})
     assert (producer.metadata, producer.meta_version) == ({"a": 1}, 1)
@@ -130,11 +128,11 @@ def test_what_is_too_long_is_refused_and_changes_nothing(stage: Stage) -> None:
     assert frame.meta is not None
     assert len(frame.meta["table"]) == 400_000
     with pytest.raises(ValueError, match="ASCII"):
-        stage.context().producer(stage.stream_id + 500, pools=[64], metadata={"größe": 1})
+        harness.context().producer(harness.stream_id + 500, pools=[64], metadata={"größe": 1})
 
 
-def test_a_closed_producer_says_nothing_more(stage: Stage) -> None:
-    producer, _ = stage.pair(metadata={"a": 1})
+def test_closed_producer_refuses_metadata(harness: MetadataHarness) -> None:
+    producer, _ = harness.pair(metadata={"a": 1})
     producer.close()
     with pytest.raises(tp.ClosedError):
         producer.set_metadata({"a": 2})
@@ -142,29 +140,29 @@ def test_a_closed_producer_says_nothing_more(stage: Stage) -> None:
         producer.set_blob(1, b"")
 
 
-def test_garbage_on_the_metadata_stream_costs_nobody_anything(stage: Stage, until) -> None:
-    producer, consumer = stage.pair(metadata={"a": 1})
-    ctx = stage.context()
-    voice = _native.Publication(ctx._conductor, "aeron:ipc", ctx.stream_ids.metadata)
-    until(lambda: voice.is_connected)
+def test_malformed_metadata_messages_are_counted_and_ignored(harness: MetadataHarness, until) -> None:
+    producer, consumer = harness.pair(metadata={"a": 1})
+    ctx = harness.context()
+    publication = ctx.connection.publication(ctx.stream_ids.metadata)
+    until(lambda: publication.is_connected)
     rng = random.Random(7)
-    good = DataSourceMeta(
-        stream_id=stage.stream_id,
+    valid = DataSourceMeta(
+        stream_id=harness.stream_id,
         meta_version=9,
         timestamp_ns=0,
         attributes=(Attribute(key="k", format="text/plain", value=b"v"),),
     ).encode()
 
-    def say(message: bytes) -> None:
-        until(lambda: voice.offer(message) == "sent")
+    def publish(message: bytes) -> None:
+        until(lambda: publication.offer(message) == "sent")
 
     for _ in range(500):
-        say(rng.randbytes(rng.choice((0, 1, 7, 8, 12, 40, 3000))))
-        say(good[: rng.randrange(12, len(good))])
-        spoiled = bytearray(good)
-        # Which stream it is about stays, so that it is not simply somebody else's.
-        spoiled[rng.choice((0, 1, *range(24, len(good))))] ^= 1 << rng.randrange(8)
-        say(bytes(spoiled))
+        publish(rng.randbytes(rng.choice((0, 1, 7, 8, 12, 40, 3000))))
+        publish(valid[: rng.randrange(12, len(valid))])
+        corrupted = bytearray(valid)
+        # The stream id stays: a message of another stream would be ignored and not counted.
+        corrupted[rng.choice((0, 1, *range(24, len(valid))))] ^= 1 << rng.randrange(8)
+        publish(bytes(corrupted))
     until(lambda: consumer.metadata_counters()["malformed"] >= 500)
     until(lambda: consumer.metadata_counters()["foreign"] >= 400)
     producer.set_metadata({"a": 2})

@@ -1,4 +1,4 @@
-"""Blobs in chunks: whole, or not at all (wire §10.3.3, §15.9)."""
+"""Blobs in chunks: delivered complete, or not at all (wire §10.3.3, §15.9)."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ import tensorpool as tp
 from tensorpool import _native
 from tensorpool.sbe import MetaBlobAnnounce, MetaBlobChunk, MetaBlobComplete, decode
 
-from .conftest import DEADLINE_S, Stage
+from .conftest import DEADLINE_S, MetadataHarness
 
 ARRAY = np.zeros(4, np.uint8)
 FLAT = 1
 
 
-def pattern(count: int, seed: int = 0) -> np.ndarray:
+def random_floats(count: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).random(count, np.float32)
 
 
-def frame_of(producer: tp.Producer, consumer: tp.Consumer) -> tp.Frame:
+def send_frame(producer: tp.Producer, consumer: tp.Consumer) -> tp.Frame:
     assert producer.offer(ARRAY)
     return consumer.receive(DEADLINE_S)
 
 
-def test_a_blob_of_many_chunks_comes_whole(stage: Stage) -> None:
-    producer, consumer = stage.pair()
-    flat = pattern(1_500_001)
+def test_blob_of_many_chunks_is_delivered_complete(harness: MetadataHarness) -> None:
+    producer, consumer = harness.pair()
+    flat = random_floats(1_500_001)
     assert producer.set_blob(FLAT, flat.reshape(1, -1)) == 1
     assert producer.set_blob(2, b"") == 2
-    frame = frame_of(producer, consumer)
+    frame = send_frame(producer, consumer)
     assert consumer.blob(FLAT, frame, timeout=DEADLINE_S) == flat.tobytes()
     assert consumer.blob(2, frame, timeout=DEADLINE_S) == b""
     assert consumer.blob(FLAT) == flat.tobytes()
@@ -42,55 +42,57 @@ def test_a_blob_of_many_chunks_comes_whole(stage: Stage) -> None:
     assert set(counters["blobs_discarded"].values()) == {0}
 
 
-def test_each_frame_has_the_blob_that_goes_with_it(stage: Stage) -> None:
-    producer, consumer = stage.pair(metadata={"gain": 1})
-    before = frame_of(producer, consumer)
+def test_each_frame_has_the_blob_of_its_version(harness: MetadataHarness) -> None:
+    producer, consumer = harness.pair(metadata={"gain": 1})
+    before = send_frame(producer, consumer)
     producer.set_blob(FLAT, b"first")
-    first = frame_of(producer, consumer)
+    first = send_frame(producer, consumer)
     producer.set_metadata({"gain": 2})
-    still = frame_of(producer, consumer)
+    third = send_frame(producer, consumer)
     producer.set_blob(FLAT, b"second")
-    second = frame_of(producer, consumer)
+    second = send_frame(producer, consumer)
     assert consumer.blob(FLAT, second, timeout=DEADLINE_S) == b"second"
-    assert consumer.blob(FLAT, first) == consumer.blob(FLAT, still) == b"first"
+    assert consumer.blob(FLAT, first) == consumer.blob(FLAT, third) == b"first"
     assert consumer.blob(FLAT, before) is None
     producer.set_blob(FLAT, None)
-    gone = frame_of(producer, consumer)
-    assert gone.meta is not None
-    assert gone.meta["gain"] == 2
-    assert consumer.blob(FLAT, gone) is None
+    last = send_frame(producer, consumer)
+    assert last.meta is not None
+    assert last.meta["gain"] == 2
+    assert consumer.blob(FLAT, last) is None
     assert consumer.blob(FLAT, second) == b"second"
 
 
-def test_who_comes_later_gets_it_soon(stage: Stage) -> None:
-    producer, first = stage.pair()
-    flat = pattern(300_000)
+def test_late_consumer_receives_the_blob(harness: MetadataHarness) -> None:
+    producer, first = harness.pair()
+    flat = random_floats(300_000)
     producer.set_blob(FLAT, flat)
     assert first.blob(FLAT, timeout=DEADLINE_S) == flat.tobytes()
-    late = stage.context().consumer(stage.stream_id, timeout=DEADLINE_S)
+    late = harness.context().consumer(harness.stream_id, timeout=DEADLINE_S)
     assert late.blob(FLAT, timeout=DEADLINE_S) == flat.tobytes()
 
 
 @pytest.mark.requirement("wire-10.3.3-1", "wire-15.9-1")
-def test_chunks_rise_without_gap_or_overlap_and_are_no_longer_than_64_kib(stage: Stage, until) -> None:
-    producer, _ = stage.pair()
-    ctx = stage.context()
-    ear = _native.Subscription(ctx._conductor, "aeron:ipc", ctx.stream_ids.metadata)
-    until(lambda: ear.is_ready)
-    flat = pattern(100_000)
+def test_blob_chunks_are_contiguous_and_at_most_64_kib(harness: MetadataHarness, until) -> None:
+    producer, _ = harness.pair()
+    ctx = harness.context()
+    subscription = ctx.connection.subscription(ctx.stream_ids.metadata, tethered=True)
+    until(lambda: subscription.is_ready)
+    flat = random_floats(100_000)
     producer.set_blob(FLAT, flat)
-    heard: list[Any] = []
+    messages: list[Any] = []
 
-    def is_whole() -> bool:
-        heard.extend(map(decode, ear.poll(1024)))
-        return any(isinstance(one, MetaBlobComplete) for one in heard)
+    def is_complete() -> bool:
+        decoded = map(decode, subscription.poll(1024))
+        messages.extend(
+            message
+            for message in decoded
+            if isinstance(message, MetaBlobAnnounce | MetaBlobChunk | MetaBlobComplete)
+        )
+        return any(isinstance(message, MetaBlobComplete) for message in messages)
 
-    until(is_whole)
-    messages: list[Any] = [
-        one for one in heard if isinstance(one, MetaBlobAnnounce | MetaBlobChunk | MetaBlobComplete)
-    ]
-    begin = next(at for at, one in enumerate(messages) if isinstance(one, MetaBlobAnnounce))
-    announce, *chunks, complete = messages[begin : begin + 2 + -(-flat.nbytes // 65536)]
+    until(is_complete)
+    first = next(index for index, message in enumerate(messages) if isinstance(message, MetaBlobAnnounce))
+    announce, *chunks, complete = messages[first : first + 2 + -(-flat.nbytes // 65536)]
     assert announce.total_len == flat.nbytes
     assert announce.checksum == complete.checksum == _native.crc32c(flat.tobytes())
     assert [chunk.chunk_offset for chunk in chunks] == list(range(0, flat.nbytes, 65536))
@@ -98,22 +100,22 @@ def test_chunks_rise_without_gap_or_overlap_and_are_no_longer_than_64_kib(stage:
     assert b"".join(chunk.bytes for chunk in chunks) == flat.tobytes()
 
 
-# --- a source that breaks the rules
+# --- invalid blobs
 
 
 @pytest.fixture
-def liar(stage: Stage, until) -> Iterator[tuple[tp.Consumer, Callable[..., None]]]:
-    """A consumer, and a voice on its metadata stream."""
-    consumer, ctx = stage.context().consumer(stage.stream_id), stage.context()
-    voice = _native.Publication(ctx._conductor, "aeron:ipc", ctx.stream_ids.metadata)
-    until(lambda: voice.is_connected)
+def raw_metadata(harness: MetadataHarness, until) -> Iterator[tuple[tp.Consumer, Callable[..., None]]]:
+    """A consumer, and a function that publishes messages on its metadata stream."""
+    consumer, ctx = harness.context().consumer(harness.stream_id), harness.context()
+    publication = ctx.connection.publication(ctx.stream_ids.metadata)
+    until(lambda: publication.is_connected)
 
-    def say(*messages: Any) -> None:
-        for message in messages:
-            until(lambda one=message: voice.offer(one.encode()) == "sent")
+    def publish(*messages: Any) -> None:
+        for encoded in [message.encode() for message in messages]:
+            until(lambda data=encoded: publication.offer(data) == "sent")
 
-    yield consumer, say
-    voice.close()
+    yield consumer, publish
+    publication.close()
 
 
 BODY = bytes(range(256)) * 8
@@ -122,7 +124,7 @@ CRC = _native.crc32c(BODY)
 
 @pytest.mark.requirement("wire-10.3.3-1", "wire-15.9-1")
 @pytest.mark.parametrize(
-    ("why", "chunks", "checksum"),
+    ("reason", "chunks", "checksum"),
     [
         ("gap", [(0, 1000), (1500, 548)], 0),
         ("gap", [(0, 1000)], 0),
@@ -133,32 +135,32 @@ CRC = _native.crc32c(BODY)
         ("checksum", [(0, 1000), (1000, 1048)], CRC ^ 1),
     ],
 )
-def test_a_broken_blob_is_discarded_and_the_next_whole_one_kept(
-    liar, stage: Stage, until, why: str, chunks: list[tuple[int, int]], checksum: int
+def test_invalid_blob_is_discarded_and_the_next_one_delivered(
+    raw_metadata, harness: MetadataHarness, until, reason: str, chunks: list[tuple[int, int]], checksum: int
 ) -> None:
-    consumer, say = liar
-    common = {"stream_id": stage.stream_id, "meta_version": 5}
+    consumer, publish = raw_metadata
+    common = {"stream_id": harness.stream_id, "meta_version": 5}
     announce = MetaBlobAnnounce(**common, blob_type=FLAT, total_len=len(BODY), checksum=checksum)
     complete = MetaBlobComplete(**common, checksum=0)
-    say(announce)
+    publish(announce)
     for offset, length in chunks:
-        say(MetaBlobChunk(**common, chunk_offset=offset, bytes=(BODY * 2)[offset : offset + length]))
-    say(complete)
-    until(lambda: consumer.metadata_counters()["blobs_discarded"][why] == 1)
+        publish(MetaBlobChunk(**common, chunk_offset=offset, bytes=(BODY * 2)[offset : offset + length]))
+    publish(complete)
+    until(lambda: consumer.metadata_counters()["blobs_discarded"][reason] == 1)
     assert consumer.blob(FLAT) is None
-    say(MetaBlobAnnounce(**common, blob_type=FLAT, total_len=len(BODY), checksum=CRC))
+    publish(MetaBlobAnnounce(**common, blob_type=FLAT, total_len=len(BODY), checksum=CRC))
     for offset in range(0, len(BODY), 512):
-        say(MetaBlobChunk(**common, chunk_offset=offset, bytes=BODY[offset : offset + 512]))
-    say(complete)
+        publish(MetaBlobChunk(**common, chunk_offset=offset, bytes=BODY[offset : offset + 512]))
+    publish(complete)
     assert consumer.blob(FLAT, timeout=DEADLINE_S) == BODY
 
 
-def test_a_blob_that_claims_too_much_is_refused(liar, stage: Stage, until) -> None:
-    consumer, say = liar
-    common = {"stream_id": stage.stream_id, "meta_version": 5}
-    say(MetaBlobAnnounce(**common, blob_type=FLAT, total_len=1 << 60))
+def test_blob_that_is_too_large_is_refused(raw_metadata, harness: MetadataHarness, until) -> None:
+    consumer, publish = raw_metadata
+    common = {"stream_id": harness.stream_id, "meta_version": 5}
+    publish(MetaBlobAnnounce(**common, blob_type=FLAT, total_len=1 << 60))
     until(lambda: consumer.metadata_counters()["blobs_discarded"]["too_large"] == 1)
-    producer, _ = stage.pair()
+    producer, _ = harness.pair()
     with pytest.raises(ValueError, match="consumers keep up to"):
         producer.set_blob(FLAT, bytes((128 << 20) + 1))
     with pytest.raises(ValueError, match="blob type"):

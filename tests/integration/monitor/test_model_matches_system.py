@@ -14,12 +14,12 @@ from tensorpool.cli import cli
 from tensorpool.monitor.ledger import Verdict
 from tensorpool.monitor.listener import SystemMonitor
 from tensorpool.monitor.snapshot import StreamState
-from tests.remote import Remote
+from tests.remote_process import RemoteProcess
 
 
 def test_model_and_ledger_match_ten_streams_with_known_drops(
     hub: tp.Context,
-    endpoint_process: Callable[[], Remote],
+    endpoint_process: Callable[[], RemoteProcess],
     free_stream_ids: Callable[[], int],
     tmp_path: Path,
 ) -> None:

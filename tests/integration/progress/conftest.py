@@ -1,4 +1,4 @@
-"""A camera in a process of its own, and consumers that follow its frames while they fill."""
+"""A camera process, and consumers that read its frames while they are written."""
 
 from __future__ import annotations
 
@@ -11,32 +11,34 @@ from typing import Any
 import pytest
 
 import tensorpool as tp
-from tests.integration.wishes.conftest import Wire
-from tests.remote import Remote
+from tests.integration.hello.conftest import RawMessages
+from tests.remote_process import RemoteProcess
 
 from .roles import Camera
 
-# Every step is told: what is tested here is not when.
-EAGER: dict[str, Any] = {"progress": True, "progress_interval_us": 0, "progress_bytes": 0}
+# Requests a message for every step: the schedule is tested elsewhere.
+EVERY_STEP: dict[str, Any] = {"progress": True, "progress_interval_us": 0, "progress_bytes": 0}
 
 
 @dataclass(frozen=True)
-class Studio:
-    """What the processes of one test have in common."""
+class ProgressHarness:
+    """Camera processes of one test, and waits for their consumers."""
 
     options: dict[str, Any]
     stream_id: int
     wait_until: Callable[..., Any]
     _stack: ExitStack
 
-    def camera(self, env: dict[str, str] | None = None, **options: Any) -> Remote:
-        """A process that claims, fills and commits as it is told."""
-        made = self._stack.enter_context(Remote(Camera, self.options, self.stream_id, options, env=env))
-        assert made.call("ready")
-        return made
+    def camera(self, env: dict[str, str] | None = None, **options: Any) -> RemoteProcess:
+        """A process that claims, fills and commits slots by calls."""
+        camera = self._stack.enter_context(
+            RemoteProcess(Camera, self.options, self.stream_id, options, env=env)
+        )
+        assert camera.call("ready")
+        return camera
 
-    def listens(self, camera: Remote, consumer: tp.Consumer, *, on_own: bool = True) -> None:
-        """Waits until nothing that the camera tells of can be missed."""
+    def wait_granted(self, camera: RemoteProcess, consumer: tp.Consumer, *, on_own: bool = True) -> None:
+        """Waits until the consumer receives all progress of the camera."""
         self.wait_until(
             lambda: camera.call("has_listeners") and consumer.standing()["progress_on_own"] == on_own
         )
@@ -44,7 +46,7 @@ class Studio:
 
 @pytest.fixture
 def options(
-    aeron_dir: Path, shm_base: Path, stand_alone: None, monkeypatch: pytest.MonkeyPatch
+    aeron_dir: Path, shm_base: Path, standalone_mode: None, monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, Any]:
     monkeypatch.setenv("TENSORPOOL_CONTEXT__PROGRESS_INTERVAL", "0")
     monkeypatch.setenv("TENSORPOOL_CONTEXT__PROGRESS_STEP", "1")
@@ -59,29 +61,30 @@ def context(options: dict[str, Any]) -> Iterator[tp.Context]:
 
 
 @pytest.fixture
-def studio(
+def harness(
     context: tp.Context, options: dict[str, Any], free_stream_id: int, wait_until: Callable[..., Any]
-) -> Iterator[Studio]:
+) -> Iterator[ProgressHarness]:
     with ExitStack() as stack:
-        yield Studio(options, free_stream_id, wait_until, stack)
+        yield ProgressHarness(options, free_stream_id, wait_until, stack)
 
 
 @pytest.fixture
-def wire(context: tp.Context, wait_until: Callable[..., Any]) -> Iterator[Callable[..., Wire]]:
-    """`wire(stream_id)`: the control stream unless another is named."""
+def raw_messages(context: tp.Context, wait_until: Callable[..., Any]) -> Iterator[Callable[..., RawMessages]]:
+    """`raw_messages(stream_id)`: messages on a stream; without an id, on the control stream."""
     with ExitStack() as stack:
 
-        def make(stream_id: int | None = None) -> Wire:
-            made = Wire(context, context.stream_ids.control if stream_id is None else stream_id, wait_until)
-            stack.callback(made.close)
-            return made
+        def open_stream(stream_id: int | None = None) -> RawMessages:
+            stream = context.stream_ids.control if stream_id is None else stream_id
+            messages = RawMessages(context, stream, wait_until)
+            stack.callback(messages.close)
+            return messages
 
-        yield make
+        yield open_stream
 
 
 @pytest.fixture
-def parts_of(wait_until: Callable[..., Any]) -> Callable[..., list[tp.Progress]]:
-    """`parts_of(consumer, is_last)`: what comes until one of them is the last."""
+def collect_parts(wait_until: Callable[..., Any]) -> Callable[..., list[tp.Progress]]:
+    """`collect_parts(consumer, is_last)`: partial frames up to the first for which `is_last` is true."""
 
     def collect(consumer: tp.Consumer, is_last: Callable[[tp.Progress], bool]) -> list[tp.Progress]:
         parts: list[tp.Progress] = []

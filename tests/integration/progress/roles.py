@@ -1,4 +1,4 @@
-"""The processes of these tests."""
+"""Processes of the progress tests."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import tensorpool as tp
 
 
 class Camera:
-    """A producer that fills its slots as slowly as it is told. Row and column n hold n + its shift."""
+    """A producer that fills its slots step by step. Row and column n contain n plus a shift."""
 
     def __init__(self, options: dict[str, Any], stream_id: int, producer: dict[str, Any]) -> None:
         self.context = tp.open(**options)
-        usual: dict[str, Any] = {"pools": ["64KiB"], "nslots": 8}
-        self.producer = self.context.producer(stream_id, **{**usual, **producer})
+        defaults: dict[str, Any] = {"pools": ["64KiB"], "nslots": 8}
+        self.producer = self.context.producer(stream_id, **{**defaults, **producer})
         self.slots: dict[int, tp.Slot] = {}
 
     def ready(self) -> bool:
@@ -33,7 +33,7 @@ class Camera:
         return slot.seq
 
     def fill(self, seq: int, first: int, last: int, shift: int = 0) -> None:
-        """Rows from `first` up to `last`."""
+        """Fills the rows from `first` up to `last`."""
         slot = self.slots[seq]
         for row in range(first, last):
             slot.array[row] = row + shift
@@ -60,7 +60,7 @@ class Camera:
         return self.producer.offer(np.zeros(4, "u1")).outcome
 
     def fill_until_lost(self) -> dict[str, int]:
-        """Frame after frame, each told of row by row, until someone does not hear it any more."""
+        """Writes frames row by row until a progress message is lost."""
         outcomes: dict[str, int] = {}
         while self.producer.counters()["progress_lost"] == 0:
             with self.producer.claim((256, 16), "uint16", progress="rows") as slot:
@@ -72,12 +72,12 @@ class Camera:
         return outcomes
 
 
-class Reader:
-    """A consumer that follows, and then does nothing."""
+class ReaderProcess:
+    """A consumer that requests progress and never polls."""
 
-    def __init__(self, options: dict[str, Any], stream_id: int, wishes: dict[str, Any]) -> None:
+    def __init__(self, options: dict[str, Any], stream_id: int, request: dict[str, Any]) -> None:
         self.context = tp.open(**options)
-        self.consumer = self.context.consumer(stream_id, **wishes)
+        self.consumer = self.context.consumer(stream_id, **request)
 
     def standing(self) -> dict[str, Any]:
         return self.consumer.standing()

@@ -1,4 +1,4 @@
-"""Parts of frames whose element type has no number on the wire arrive as what they are."""
+"""Partial frames of element types that metadata declares."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import pytest
 
 import tensorpool as tp
 
-from .conftest import EAGER, Studio
-from .test_parts import Parts
+from .conftest import EVERY_STEP, ProgressHarness
+from .test_partial_frames import CollectParts
 
 
 @pytest.mark.parametrize("name", ["float16", "complex64", "complex128"])
-def test_rows_so_far_are_of_the_frames_own_type(
-    studio: Studio, context: tp.Context, parts_of: Parts, name: str
+def test_partial_frame_has_the_declared_element_type(
+    harness: ProgressHarness, context: tp.Context, collect_parts: CollectParts, name: str
 ) -> None:
-    consumer = context.consumer(studio.stream_id, timeout=60, **EAGER)
-    camera = studio.camera(dtype=name)
-    studio.listens(camera, consumer)
+    consumer = context.consumer(harness.stream_id, timeout=60, **EVERY_STEP)
+    camera = harness.camera(dtype=name)
+    harness.wait_granted(camera, consumer)
     assert consumer.wait_for_metadata(60) is not None
     seq = camera.call("claim", shape=[6, 5], dtype=name, progress="rows")
     camera.call("fill", seq=seq, first=0, last=4, shift=10)
-    parts = parts_of(consumer, lambda part: part.rows == 4)
+    parts = collect_parts(consumer, lambda part: part.rows == 4)
     first, last = parts[0], parts[-1]
     assert (first.array.shape, first.array.dtype) == ((0, 5), np.dtype(name))
     assert (last.element_type, last.shape, last.rows) == (name, (6, 5), 4)

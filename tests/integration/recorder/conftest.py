@@ -1,4 +1,4 @@
-"""A driver, cameras and recorders, each a process; and what has to be in the recording at the end."""
+"""Deployments of a driver, cameras and recorders, each a process, and the checks of their recording."""
 
 from __future__ import annotations
 
@@ -13,94 +13,97 @@ import pyarrow as pa
 import pytest
 
 from tensorpool import recording
-from tests.integration.recovery.fleet import Fleet, Service, Times
-from tests.nursery import Nursery
-from tests.remote import Remote
+from tests.fork_server import ForkServer
+from tests.integration.recovery.deployment import Deployment, DriverService, Periods
+from tests.remote_process import RemoteProcess
 
-from .roles import Camera, Taper, pattern
+from .roles import Camera, RecorderProcess, pattern
 
-# Its threads, if it has any, start now: before the first snapshot of a leak check.
+# Arrow starts its threads now, before the first snapshot of a leak check.
 pa.table({"a": [1]}).column(0).to_pylist()
 
 
 @dataclass(kw_only=True)
-class Studio(Fleet):
-    """All processes of one test, and the recording that they make."""
+class RecorderDeployment(Deployment):
+    """All processes of one test, and their recording."""
 
     root: Path
 
-    def open(self) -> Service:
+    def open(self) -> DriverService:
         """A media driver and an SHM driver."""
         self.driver()
         return self.service()
 
-    def camera(self, stream_id: int | None = None, **options: Any) -> Remote:
-        """A producer that has offered nothing yet."""
+    def camera(self, stream_id: int | None = None, **options: Any) -> RemoteProcess:
+        """A producer without frames yet."""
         remote = self.start(Camera, self.options)
         remote.call("produce", stream_id=stream_id or self.stream_id, **options)
         return remote
 
-    def taper(self, *streams: int, slow: float | None = None, **options: Any) -> Remote:
-        """A recorder that records, of the one stream unless others are named."""
-        remote = self.start(Taper, self.options)
-        if slow is not None:
-            remote.call("slow_disk", bytes_per_s=slow)
+    def recorder(self, *streams: int, disk_bytes_per_s: float | None = None, **options: Any) -> RemoteProcess:
+        """A running recorder of the given streams, or of the deployment's stream."""
+        remote = self.start(RecorderProcess, self.options)
+        if disk_bytes_per_s is not None:
+            remote.call("slow_disk", bytes_per_s=disk_bytes_per_s)
         remote.call("record", root=str(self.root), streams=list(streams or (self.stream_id,)), **options)
         return remote
 
-    def has_rows(self, taper: Remote, rows: int) -> None:
-        self.until(lambda: taper.call("stats")["rows"] >= rows)
+    def wait_for_rows(self, recorder: RemoteProcess, rows: int) -> None:
+        """Waits until the recorder has written that many rows."""
+        self.until(lambda: recorder.call("stats")["rows"] >= rows)
 
-    def has_all(self, taper: Remote, camera: Remote) -> dict[str, Any]:
-        """Waits until the recorder's account reaches the last frame that was offered; gives the account."""
+    def wait_for_all(self, recorder: RemoteProcess, camera: RemoteProcess) -> dict[str, Any]:
+        """Waits until the recorder's ledger includes the last offered frame; returns the ledger."""
         written = camera.call("written")
 
-        def account() -> Any:
-            for one in taper.call("ledger"):
-                if int(one["epoch"]) == written["epoch"] and int(one["last_seq"]) == written["next_seq"] - 1:
-                    return one
+        def find_ledger() -> Any:
+            for ledger in recorder.call("ledger"):
+                is_complete = int(ledger["last_seq"]) == written["next_seq"] - 1
+                if int(ledger["epoch"]) == written["epoch"] and is_complete:
+                    return ledger
             return None
 
-        found: dict[str, Any] = self.until(account)
-        return found
+        ledger: dict[str, Any] = self.until(find_ledger)
+        return ledger
 
     def check(self, stream_id: int | None = None) -> list[recording.RecordingLedger]:
-        """What is there is what was filmed, and everything else is accounted for."""
-        found = recording.verify(self.root)
-        assert found.problems == []
+        """Every recorded frame has its pattern, and every ledger balances."""
+        assert recording.verify(self.root).problems == []
         with recording.open(self.root) as opened:
             for frame in opened.frames(stream_id or self.stream_id):
-                # A producer that gets a new epoch in the middle of an offer begins with the number it had.
-                said = int(frame.payload[:8].view(np.uint64)[0])
-                assert frame.seq in (said, 0), frame
-                assert np.array_equal(frame.payload, pattern(said, frame.nbytes)), frame
+                # A producer that gets a new epoch during an offer writes the pattern of the old sequence.
+                pattern_seq = int(frame.payload[:8].view(np.uint64)[0])
+                assert frame.seq in (pattern_seq, 0), frame
+                assert np.array_equal(frame.payload, pattern(pattern_seq, frame.nbytes)), frame
                 assert frame.valid()
             ledgers = opened.ledger(stream_id or self.stream_id)
-        assert all(one.balanced for one in ledgers), ledgers
-        assert all("unexplained" not in one.gaps for one in ledgers), ledgers
+        assert all(ledger.balanced for ledger in ledgers), ledgers
+        assert all("unexplained" not in ledger.gaps for ledger in ledgers), ledgers
         return ledgers
 
 
 @pytest.fixture(scope="session")
-def recorders() -> Iterator[Nursery]:
-    with Nursery(
-        "tests.integration.faults.forker", f"{__package__}.roles", "tests.integration.recovery.member"
-    ) as nursery:
-        yield nursery
+def recorder_fork_server() -> Iterator[ForkServer]:
+    with ForkServer(
+        "tests.integration.faults.forking_process",
+        f"{__package__}.roles",
+        "tests.integration.recovery.client_process",
+    ) as fork_server:
+        yield fork_server
 
 
 @pytest.fixture
-def studio(
+def deployment(
     aeron_dir: Path,
     shm_base: Path,
     free_stream_id: int,
     tmp_path: Path,
     wait_until: Callable[..., Any],
-    recorders: Nursery,
-) -> Iterator[Studio]:
-    times = Times()
+    recorder_fork_server: ForkServer,
+) -> Iterator[RecorderDeployment]:
+    times = Periods()
     with ExitStack() as stack:
-        studio = Studio(
+        deployment = RecorderDeployment(
             aeron_dir,
             shm_base,
             free_stream_id,
@@ -108,8 +111,8 @@ def studio(
             stack,
             config=tmp_path / "tensorpool.toml",
             wait_until=wait_until,
-            nursery=recorders,
+            fork_server=recorder_fork_server,
             root=tmp_path / "recording",
         )
-        studio.configure(times)
-        yield studio
+        deployment.configure(times)
+        yield deployment

@@ -1,4 +1,4 @@
-"""Processes that film, and processes that record them."""
+"""Roles of child processes: a camera that offers patterns, and a recorder."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ import numpy.typing as npt
 import tensorpool as tp
 from tensorpool.recorder.service import ledger_json
 from tensorpool.recording import segment_writer
-from tests.remote import Background
+from tests.remote_process import Background
 
 _ODD = np.uint64(0x9E37_79B9_7F4A_7C15)
 
 
 def pattern(seq: int, nbytes: int) -> npt.NDArray[np.uint8]:
-    """Bytes that differ in every word and for each sequence: a torn copy is no pattern. The first word is the
-    sequence itself."""
-    words = np.arange(-(-nbytes // 8), dtype=np.uint64) * _ODD + np.uint64(seq)
-    return words.view(np.uint8)[:nbytes]
+    """Bytes in which every word depends on the sequence, so that a torn copy is detected.
+
+    The first word is the sequence itself.
+    """
+    blocks = np.arange(-(-nbytes // 8), dtype=np.uint64) * _ODD + np.uint64(seq)
+    return blocks.view(np.uint8)[:nbytes]
 
 
 class Camera:
-    """Films patterns: the n-th frame of an epoch is the pattern of n."""
+    """A producer of patterns: frame n of an epoch is the pattern of n."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.context = tp.open(**options)
@@ -34,16 +36,16 @@ class Camera:
         self.nbytes = 0
 
     def produce(self, stream_id: int, nbytes: int = 4000, **options: Any) -> int | None:
-        usual: dict[str, Any] = {"pools": ["64KiB"], "nslots": 64}
+        defaults: dict[str, Any] = {"pools": ["64KiB"], "nslots": 64}
         self.nbytes = nbytes
-        self.producer = self.context.producer(stream_id, **{**usual, **options})
+        self.producer = self.context.producer(stream_id, **{**defaults, **options})
         return self.producer.epoch
 
     def _offer(self) -> None:
         self.producer.offer(pattern(self.producer.next_seq, self.nbytes))
 
     def offer(self, count: int, per_second: float = 0) -> dict[str, Any]:
-        """So many frames. What came of it in all: the sequences of the epoch up to now."""
+        """Offers `count` frames; returns `written()`."""
         for _ in range(count):
             self._offer()
             if per_second:
@@ -74,62 +76,62 @@ class Camera:
         self.context.close()
 
 
-class Taper:
-    """Records."""
+class RecorderProcess:
+    """A recorder."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.context = tp.open(**options)
 
     def record(self, root: str, streams: list[int] | None, **options: Any) -> list[str]:
-        """Starts; gives what was recovered of an earlier one."""
-        usual: dict[str, Any] = {"buffer": "8MiB", "keep_free": 0}
-        self.recorder: Any = self.context.record(root, streams=streams, **{**usual, **options})
-        return [str(one) for one in self.recorder.recovered]
+        """Starts the recorder; returns the segments that it recovered."""
+        defaults: dict[str, Any] = {"buffer": "8MiB", "keep_free": 0}
+        self.recorder: Any = self.context.record(root, streams=streams, **{**defaults, **options})
+        return [str(segment) for segment in self.recorder.recovered]
 
     def slow_disk(self, bytes_per_s: float) -> None:
-        """Writing to a segment takes its time from here on."""
+        """Limits the speed of writes to segments from now on."""
         write_parts = segment_writer.write_all  # type: ignore[attr-defined]
 
-        def slowly(fd: int, parts: Any) -> int:
+        def write_slowly(fd: int, parts: Any) -> int:
             written = write_parts(fd, parts)
             time.sleep(written / bytes_per_s)
             return written
 
-        segment_writer.write_all = slowly  # type: ignore[attr-defined]
+        segment_writer.write_all = write_slowly  # type: ignore[attr-defined]
 
     def stats(self) -> dict[str, Any]:
-        stats: dict[str, Any] = self.recorder.stats().as_json()
+        stats: dict[str, Any] = self.recorder.stats().to_json()
         return stats
 
     def ledger(self) -> list[dict[str, Any]]:
-        return [ledger_json(one) for one in self.recorder.ledger()]
+        return [ledger_json(ledger) for ledger in self.recorder.ledger()]
 
     def mark(self, label: str) -> None:
         self.recorder.mark(label)
 
     def consumer_ledger(self, stream_id: int) -> dict[str, Any]:
-        consumer = self.recorder._agent._lanes._consumers[stream_id]
+        consumer = self.recorder._agent._streams._consumers[stream_id]
         return dataclasses.asdict(consumer.ledger())
 
     def fork(self) -> int:
-        """Forks while recording; the child's status is 0 if everything there raised ForkedError at once."""
+        """Forks while recording; the child's status is 0 if every use of the recorder raised ForkedError."""
         pid = os.fork()
         if pid == 0:
-            wrong = 0
+            failures = 0
             for use in (
                 self.recorder.stats, self.recorder.ledger, self.recorder.rotate, self.recorder.close,
                 lambda: self.recorder.mark("x"),
             ):  # fmt: skip
                 try:
                     use()
-                    wrong += 1
+                    failures += 1
                 except tp.ForkedError:
                     pass
-            os._exit(wrong)
+            os._exit(failures)
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
     def close(self) -> list[dict[str, Any]]:
-        """Seals; gives the final account."""
+        """Closes the recorder; returns the final ledgers."""
         self.recorder.close()
         return self.ledger()
 

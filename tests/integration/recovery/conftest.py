@@ -1,4 +1,4 @@
-"""Real processes on a driver, and faults of every kind; see fleet.py."""
+"""Fixtures of the recovery tests: a fork server, a mounted filesystem, and a deployment (`deployment.py`)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.nursery import Nursery
+from tests.fork_server import ForkServer
 
-from .fleet import LONG, Fleet, Times
+from .deployment import LONG, Deployment, Periods
 
 HERE = Path(__file__).parent
-# Ten times the rounds.
+# For ten times the rounds.
 LONG_TIMEOUT_S = 1800
 
 
@@ -27,20 +27,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def mount(shm_base: Path) -> Iterator[Callable[..., None]]:
-    """`mount("tmpfs", "size=64k")`: puts a filesystem on the base directory, or skips where that is
-    forbidden. Again with "remount,…" to change it. Nothing may be in it at the end."""
+    """`mount("tmpfs", "size=64k")` mounts a filesystem on the base directory, or skips the test without
+    permission. A second call with "remount,…" changes it. It has to be empty at the end."""
     is_mounted = False
 
-    def put(kind: str, options: str) -> None:
+    def mount_base(kind: str, options: str) -> None:
         nonlocal is_mounted
         command = ["mount", "-t", kind, "-o", options, kind, str(shm_base)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode and not is_mounted:
-            pytest.skip(f"a {kind} cannot be mounted here (it takes root): {done.stderr.strip()}")
-        assert done.returncode == 0, done.stderr
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode and not is_mounted:
+            pytest.skip(f"cannot mount a {kind} (needs root): {result.stderr.strip()}")
+        assert result.returncode == 0, result.stderr
         is_mounted = True
 
-    yield put
+    yield mount_base
     if is_mounted:
         left = [path.name for path in shm_base.rglob("*")]
         subprocess.run(["umount", str(shm_base)], check=True)
@@ -48,35 +48,37 @@ def mount(shm_base: Path) -> Iterator[Callable[..., None]]:
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
-    """Here hundreds of processes are started, to be killed."""
-    roles = ("member", "crowd", "vandal", "visitor")
-    with Nursery("tests.integration.faults.forker", *(f"{__package__}.{role}" for role in roles)) as nursery:
-        yield nursery
+def fork_server() -> Iterator[ForkServer]:
+    """A fork server, because these tests start and kill hundreds of processes."""
+    roles = ("client_process", "consumer_group", "malformed_sender", "other_user")
+    with ForkServer(
+        "tests.integration.faults.forking_process", *(f"{__package__}.{role}" for role in roles)
+    ) as fork_server:
+        yield fork_server
 
 
 @pytest.fixture
-def fleet(
+def deployment(
     aeron_dir: Path,
     shm_base: Path,
     free_stream_id: int,
     tmp_path: Path,
     wait_until: Callable[..., Any],
     mount: Callable[..., None],
-    nursery: Nursery,
-) -> Iterator[Fleet]:
-    """No process yet. What a test starts ends after it, the last first."""
-    times = Times()
+    fork_server: ForkServer,
+) -> Iterator[Deployment]:
+    """A deployment without processes. Processes of the test end after it, the last first."""
+    periods = Periods()
     with ExitStack() as stack:
-        fleet = Fleet(
+        deployment = Deployment(
             aeron_dir,
             shm_base,
             free_stream_id,
-            times.announce,
+            periods.announce,
             stack,
             config=tmp_path / "tensorpool.toml",
             wait_until=wait_until,
-            nursery=nursery,
+            fork_server=fork_server,
         )
-        fleet.configure(times)
-        yield fleet
+        deployment.configure(periods)
+        yield deployment

@@ -1,5 +1,5 @@
-/* A time of day that can be set: put before the C library, it adds the nanoseconds in the file that
- * STEPPED_CLOCK names to CLOCK_REALTIME. Every other clock is as it was. */
+/* A settable time of day: a preloaded library that adds the nanoseconds in the file STEPPED_CLOCK to
+ * CLOCK_REALTIME. Other clocks are unchanged. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>

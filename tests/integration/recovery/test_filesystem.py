@@ -1,4 +1,4 @@
-"""A filesystem that is full, read-only or gone: a reason for whoever asks, nothing half made, and an end."""
+"""A filesystem that is full, read-only or removed: rejections with a reason, no partial files, recovery."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.remote import Remote, RemoteError
+from tests.remote_process import RemoteError, RemoteProcess
 
-from .fleet import ROUNDS, Fleet
+from .deployment import ROUNDS, Deployment
 
 Mount = Callable[..., None]
 
 
 class Filler:
-    """Takes all room there is."""
+    """A file that takes all free space."""
 
     def __init__(self, base: Path) -> None:
         self._path = base / "filler"
 
     def fill(self) -> None:
+        """Takes all free space."""
         with self._path.open("ab", buffering=0) as file:
             try:
                 while True:
@@ -31,6 +32,7 @@ class Filler:
                 pass
 
     def free(self) -> None:
+        """Releases the space."""
         self._path.unlink(missing_ok=True)
 
 
@@ -41,121 +43,123 @@ def filler(shm_base: Path) -> Iterator[Filler]:
     filler.free()
 
 
-def refused(remote: Remote, stream_id: int) -> str:
+def rejection(remote: RemoteProcess, stream_id: int) -> str:
+    """Text of the error of a rejected producer."""
     with pytest.raises(RemoteError) as caught:
         remote.call("produce", stream_id=stream_id)
     assert caught.value.kind == "AttachError"
     return caught.value.text
 
 
-def is_about_room(text: str) -> bool:
-    # The second where not even a directory fits.
+def is_about_space(text: str) -> bool:
+    """Whether an error says that there is no space."""
+    # The second text appears if not even a directory fits.
     return "no room for" in text or "No space left on device" in text
 
 
-def files_of(fleet: Fleet, stream_id: int) -> list[Path]:
-    return list(fleet.base.glob(f"tensorpool-*/{fleet.namespace}/{stream_id}/**"))
+def files_of(deployment: Deployment, stream_id: int) -> list[Path]:
+    """Files of a stream."""
+    return list(deployment.base.glob(f"tensorpool-*/{deployment.namespace}/{stream_id}/**"))
 
 
 @pytest.mark.requirement("driver-4.6-1", "driver-4.2-4")
-def test_a_full_filesystem_is_a_reason_and_leaves_nothing_half_made(
-    fleet: Fleet, mount: Mount, filler: Filler, free_stream_ids: Callable[[], int]
+def test_full_filesystem_rejects_attach_and_leaves_no_files(
+    deployment: Deployment, mount: Mount, filler: Filler, free_stream_ids: Callable[[], int]
 ) -> None:
     mount("tmpfs", "size=8m")
-    fleet.driver()
-    fleet.service()
-    consumer, producer, worker = fleet.consumer(), fleet.streaming(), fleet.worker()
-    epoch = fleet.flow(consumer)
+    deployment.driver()
+    deployment.service()
+    consumer, producer, worker = deployment.consumer(), deployment.streaming_producer(), deployment.worker()
+    epoch = deployment.wait_epoch(consumer)
     for _ in range(ROUNDS):
         other = free_stream_ids()
         filler.fill()
-        text = refused(worker, other)
+        text = rejection(worker, other)
         assert text.startswith(f"stream {other}: INTERNAL_ERROR: ")
-        assert is_about_room(text)
+        assert is_about_space(text)
         assert "`tensorpool doctor`" in text
-        assert files_of(fleet, other) == []
-        assert fleet.ask("leases", stream_id=other) == []
+        assert files_of(deployment, other) == []
+        assert deployment.call_driver("leases", stream_id=other) == []
         filler.free()
         worker.call("consume", stream_id=other)
-        fleet.until(worker.call, "mapped")
+        deployment.until(worker.call, "mapped")
         worker.call("close_consumer")
-        # The others were not even touched.
-        assert fleet.flow(consumer) == epoch
-    fleet.accounts(producer, [consumer])
+        # Other streams are not affected.
+        assert deployment.wait_epoch(consumer) == epoch
+    deployment.assert_balanced(producer, [consumer])
 
 
 @pytest.mark.requirement("driver-4.7-2", "driver-6-1")
-def test_a_producer_that_finds_no_room_comes_back_by_itself_when_there_is_some(
-    fleet: Fleet, mount: Mount, filler: Filler
+def test_producer_reattaches_when_the_filesystem_has_space_again(
+    deployment: Deployment, mount: Mount, filler: Filler
 ) -> None:
     mount("tmpfs", "size=512k")
-    fleet.driver()
-    fleet.service()
-    consumer, producer = fleet.consumer(), fleet.streaming()
+    deployment.driver()
+    deployment.service()
+    consumer, producer = deployment.consumer(), deployment.streaming_producer()
     for _ in range(ROUNDS):
-        epoch = fleet.flow(consumer)
+        epoch = deployment.wait_epoch(consumer)
         filler.fill()
-        fleet.ask("revoke", stream_id=fleet.stream_id)
-        fleet.until(lambda: producer.call("lease")["code"] == "INTERNAL_ERROR")
+        deployment.call_driver("revoke", stream_id=deployment.stream_id)
+        deployment.until(lambda: producer.call("lease")["code"] == "INTERNAL_ERROR")
         assert producer.call("offer") == "detached"
         filler.free()
-        assert fleet.flow(consumer, after=epoch) > epoch
-        # Until the old memory is gone too: it would make room in the next round.
-        fleet.settled(producer, [consumer])
-    fleet.accounts(producer, [consumer])
-    story = producer.call("events")
-    refusals = [event["detail"] for event in story if event["kind"] == "attach_refused"]
+        assert deployment.wait_epoch(consumer, after=epoch) > epoch
+        # Wait until the old epoch is removed: its space would be free in the next round.
+        deployment.wait_settled(producer, [consumer])
+    deployment.assert_balanced(producer, [consumer])
+    refusals = [event["detail"] for event in producer.call("events") if event["kind"] == "attach_refused"]
     assert len(refusals) >= ROUNDS
-    assert all(is_about_room(detail) for detail in refusals)
+    assert all(is_about_space(detail) for detail in refusals)
 
 
 @pytest.mark.requirement("driver-4.6-1", "driver-4.2-4")
-def test_a_base_directory_that_is_not_writable_is_a_reason(fleet: Fleet, mount: Mount) -> None:
+def test_read_only_base_directory_rejects_attach(deployment: Deployment, mount: Mount) -> None:
     is_root = os.geteuid() == 0
     if is_root:
         # Permission bits do not stop root.
         mount("tmpfs", "size=1m")
 
-    def allow(writing: bool) -> None:
+    def set_writable(writable: bool) -> None:
         if is_root:
-            mount("tmpfs", f"remount,{'rw' if writing else 'ro'}")
+            mount("tmpfs", f"remount,{'rw' if writable else 'ro'}")
         else:
-            fleet.base.chmod(0o700 if writing else 0o500)
+            deployment.base.chmod(0o700 if writable else 0o500)
 
-    fleet.driver()
-    worker = fleet.worker()
+    deployment.driver()
+    worker = deployment.worker()
     for _ in range(ROUNDS):
-        allow(False)
-        service = fleet.service()
-        text = refused(worker, fleet.stream_id)
-        assert text.startswith(f"stream {fleet.stream_id}: INTERNAL_ERROR: ")
+        set_writable(False)
+        service = deployment.service()
+        text = rejection(worker, deployment.stream_id)
+        assert text.startswith(f"stream {deployment.stream_id}: INTERNAL_ERROR: ")
         assert "Read-only file system" in text or "Permission denied" in text
-        assert list(fleet.base.iterdir()) == []
-        allow(True)
-        assert worker.call("produce", stream_id=fleet.stream_id) > 0
+        assert list(deployment.base.iterdir()) == []
+        set_writable(True)
+        assert worker.call("produce", stream_id=deployment.stream_id) > 0
         worker.call("close_producer")
-        fleet.until(lambda: fleet.ask("status")["leases"] == 0)
-        # It would not be made read-only while there are files in it.
+        deployment.until(lambda: deployment.call_driver("status")["leases"] == 0)
+        # The kernel does not remount it read-only while files are open.
         assert service.end() == 0
-        assert list(fleet.base.iterdir()) == []
+        assert list(deployment.base.iterdir()) == []
 
 
 @pytest.mark.requirement("driver-4.6-1", "driver-4.12-4")
-def test_a_base_directory_that_was_removed_is_a_reason_until_it_is_back(fleet: Fleet) -> None:
-    """Someone tidies up under a running driver. Mappings live on; new files need the directory."""
-    fleet.driver()
-    fleet.service()
-    consumer, producer = fleet.consumer(), fleet.streaming()
-    fleet.settled(producer, [consumer])
+def test_removed_base_directory_rejects_attach_until_it_exists_again(deployment: Deployment) -> None:
+    """Mappings of a running driver stay valid without the directory; new files need it."""
+    deployment.driver()
+    deployment.service()
+    consumer, producer = deployment.consumer(), deployment.streaming_producer()
+    deployment.wait_settled(producer, [consumer])
     for _ in range(ROUNDS):
-        epoch = fleet.flow(consumer)
-        shutil.rmtree(fleet.base)
-        fleet.receives(consumer)
-        fleet.ask("revoke", stream_id=fleet.stream_id)
-        fleet.until(lambda: producer.call("lease")["code"] == "INTERNAL_ERROR")
+        epoch = deployment.wait_epoch(consumer)
+        shutil.rmtree(deployment.base)
+        deployment.wait_received(consumer)
+        deployment.call_driver("revoke", stream_id=deployment.stream_id)
+        deployment.until(lambda: producer.call("lease")["code"] == "INTERNAL_ERROR")
         assert "there is no base directory" in producer.call("lease")["message"]
         assert producer.call("offer") == "detached"
-        fleet.base.mkdir(mode=0o700)
-        assert fleet.flow(consumer, after=epoch) > epoch
-        fleet.agreed(producer, [consumer])
-    fleet.accounts(producer, [consumer])
+        deployment.base.mkdir(mode=0o700)
+        assert deployment.wait_epoch(consumer, after=epoch) > epoch
+        deployment.wait_agreed(producer, [consumer])
+    deployment.assert_balanced(producer, [consumer])

@@ -1,4 +1,4 @@
-"""fork in a program on a driver: the child holds no lease, no lock and no memory of its parent's."""
+"""fork in a client of a driver: the child has no lease, no lock and no mapping of its parent."""
 
 from __future__ import annotations
 
@@ -8,122 +8,125 @@ from typing import Any
 
 import pytest
 
-from tests.integration.faults.forker import Forker
-from tests.remote import Remote
+from tests.integration.faults.forking_process import ForkingProcess
+from tests.remote_process import RemoteProcess
 
-from .fleet import ROUNDS, Fleet, Times
+from .deployment import ROUNDS, Deployment, Periods
 
-# A lease that outlasts every deadline: what ends sooner ended for another reason.
-FOREVER = Times(keepalive=0.1, grace=1000)
+# A lease that lasts longer than every timeout of the test.
+FOREVER = Periods(keepalive=0.1, grace=1000)
 
 
-def forker(fleet: Fleet, **options: Any) -> Remote:
-    """Holds one of every handle, and an open claim."""
-    words = {**fleet.options, **options}
-    # The deprecation of forking with threads is exactly what is tried here.
-    remote = fleet.start(Forker, words, fleet.stream_id, env={"PYTHONWARNINGS": "ignore"})
+def forking_process(deployment: Deployment, **options: Any) -> RemoteProcess:
+    """A process with every kind of handle and an open claim."""
+    open_options = {**deployment.options, **options}
+    # Forking with threads, which Python warns about, is the subject of this test.
+    remote = deployment.start(
+        ForkingProcess, open_options, deployment.stream_id, env={"PYTHONWARNINGS": "ignore"}
+    )
     remote.call("pid")
     return remote
 
 
-def assert_goes_on(parent: Remote) -> None:
-    assert parent.call("goes_on") == {"wrong": 0, "balanced": [True, True]}
+def assert_works(parent: RemoteProcess) -> None:
+    """Checks that the parent still sends and receives."""
+    assert parent.call("send_frames") == {"wrong": 0, "balanced": [True, True]}
 
 
 @pytest.fixture(params=["driver", "embedded"])
-def parent(fleet: Fleet, request: pytest.FixtureRequest) -> Remote:
-    """On a driver in another process, or with the driver inside."""
-    fleet.driver()
+def parent(deployment: Deployment, request: pytest.FixtureRequest) -> RemoteProcess:
+    """A forking process on a driver in another process, or with an embedded driver."""
+    deployment.driver()
     if request.param == "driver":
-        fleet.service()
-    return forker(fleet, mode=request.param)
+        deployment.service()
+    return forking_process(deployment, mode=request.param)
 
 
-def test_every_handle_raises_in_the_child_and_the_parent_keeps_its_leases(
-    fleet: Fleet, parent: Remote
+def test_handles_raise_in_the_child_and_the_parent_keeps_its_leases(
+    deployment: Deployment, parent: RemoteProcess
 ) -> None:
-    leases = fleet.leases()
+    leases = deployment.leases()
     for _ in range(ROUNDS):
-        answer = parent.call("in_child", check="use_everything")
-        assert answer["status"] == 0
-        outcomes = answer["value"]
-        assert len(outcomes) > 40, "the handles have more to use than that"
-        assert {name: found for name, found in outcomes.items() if found != "ForkedError"} == {}
-        assert_goes_on(parent)
-    assert [row["lease_id"] for row in fleet.leases()] == [row["lease_id"] for row in leases]
+        reply = parent.call("in_child", check="use_handles")
+        assert reply["status"] == 0
+        outcomes = reply["value"]
+        assert len(outcomes) > 40, "the handles have more public names"
+        assert {name: outcome for name, outcome in outcomes.items() if outcome != "ForkedError"} == {}
+        assert_works(parent)
+    assert [row["lease_id"] for row in deployment.leases()] == [row["lease_id"] for row in leases]
 
 
 @pytest.mark.parametrize("way", ["sys.exit", "inside the blocks", "after deleting all"])
-def test_a_child_that_ends_normally_detaches_nobody_and_stops_no_driver(
-    fleet: Fleet, parent: Remote, way: str
+def test_child_that_exits_detaches_no_lease_and_stops_no_driver(
+    deployment: Deployment, parent: RemoteProcess, way: str
 ) -> None:
-    leases, epochs = fleet.leases(), fleet.epochs()
+    leases, epochs = deployment.leases(), deployment.epochs()
     assert len(leases) == 2
-    assert parent.call("exit_child", way=way) == {"status": 3, "said": ""}
-    assert_goes_on(parent)
-    assert fleet.epochs() == epochs
-    assert [row["lease_id"] for row in fleet.leases()] == [row["lease_id"] for row in leases]
+    assert parent.call("exit_child", way=way) == {"status": 3, "stderr": ""}
+    assert_works(parent)
+    assert deployment.epochs() == epochs
+    assert [row["lease_id"] for row in deployment.leases()] == [row["lease_id"] for row in leases]
 
 
 @pytest.mark.requirement("driver-4.8-1", "driver-4.8-3")
-def test_children_of_one_parent_have_names_and_leases_of_their_own(fleet: Fleet) -> None:
-    """All begin with the same memory, and so with the same random numbers if those came from there."""
-    fleet.configure(FOREVER)
-    fleet.driver()
-    fleet.service()
-    parent = forker(fleet)
-    known = fleet.lease_ids()
+def test_children_have_their_own_client_ids_and_leases(deployment: Deployment) -> None:
+    """All children start with the same memory, and with the same state of a random generator in it."""
+    deployment.configure(FOREVER)
+    deployment.driver()
+    deployment.service()
+    parent = forking_process(deployment)
+    known = deployment.lease_ids()
     assert len(known) == 2
     for _ in range(ROUNDS):
-        answer = parent.call("in_child", check="lease_anew")
-        assert answer["status"] == 0
-        lease = answer["value"]
-        assert lease not in known, "a lease that somebody has already"
+        reply = parent.call("in_child", check="attach")
+        assert reply["status"] == 0
+        lease = reply["value"]
+        assert lease not in known, "the lease belongs to another client"
         known.add(lease)
-    # The children ended without a word: nobody has taken their leases for another's.
-    assert fleet.lease_ids() == known
-    assert len({row["client_id"] for row in fleet.leases()}) == len(known)
-    assert_goes_on(parent)
+    # The children ended without a detach, so their leases still exist.
+    assert deployment.lease_ids() == known
+    assert len({row["client_id"] for row in deployment.leases()}) == len(known)
+    assert_works(parent)
 
 
 @pytest.mark.requirement("driver-7-1", "driver-7-2")
-def test_a_killed_producer_is_noticed_at_once_though_its_child_lives_on(fleet: Fleet) -> None:
-    fleet.configure(FOREVER)
-    fleet.driver()
-    fleet.service()
-    consumer = fleet.consumer()
+def test_killed_producer_is_detected_although_its_child_lives(deployment: Deployment) -> None:
+    deployment.configure(FOREVER)
+    deployment.driver()
+    deployment.service()
+    consumer = deployment.consumer()
     epoch = 0
     for _ in range(ROUNDS):
-        parent = forker(fleet)
+        parent = forking_process(deployment)
         child = parent.call("keep_child")
-        (row,) = [row for row in fleet.leases() if row["role"] == "producer"]
+        (row,) = [row for row in deployment.leases() if row["role"] == "producer"]
         parent.kill()
         try:
-            fleet.until(lambda: fleet.stream()["producer"] is None)
-            assert row["lease_id"] not in [one["lease_id"] for one in fleet.leases()]
-            producer = fleet.streaming()
-            epoch = fleet.flow(consumer, after=epoch)
+            deployment.until(lambda: deployment.stream()["producer"] is None)
+            assert row["lease_id"] not in [lease["lease_id"] for lease in deployment.leases()]
+            producer = deployment.streaming_producer()
+            epoch = deployment.wait_epoch(consumer, after=epoch)
         finally:
-            # Ours since its parent died: orphans are adopted by the test run.
+            # The test run adopts orphans, so the child is now its own.
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
         producer.call("close")
-    assert fleet.ask("status")["counters"]["deaths"] == ROUNDS
+    assert deployment.call_driver("status")["counters"]["deaths"] == ROUNDS
 
 
 @pytest.mark.requirement("driver-2.1-1")
-def test_a_killed_embedders_namespace_is_free_though_its_child_lives_on(fleet: Fleet) -> None:
-    fleet.driver()
+def test_namespace_of_a_killed_embedder_is_free_although_its_child_lives(deployment: Deployment) -> None:
+    deployment.driver()
     for _ in range(ROUNDS):
-        parent = forker(fleet, mode="embedded")
+        parent = forking_process(deployment, mode="embedded")
         child = parent.call("keep_child")
         parent.kill()
         try:
-            next_one = fleet.worker(mode="embedded")
-            assert next_one.call("produce", stream_id=fleet.stream_id) > 0
-            # And what the dead one left is swept when it is old enough.
-            fleet.until(lambda: len(fleet.epochs()) == 1)
-            next_one.call("close")
+            successor = deployment.worker(mode="embedded")
+            assert successor.call("produce", stream_id=deployment.stream_id) > 0
+            # The files of the killed process are removed when they are stale.
+            deployment.until(lambda: len(deployment.epochs()) == 1)
+            successor.call("close")
         finally:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)

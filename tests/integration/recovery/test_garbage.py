@@ -1,85 +1,103 @@
-"""A client that sends garbage: everybody else goes on as if it were not there."""
+"""Malformed and unwanted messages on the control stream: other clients are not affected."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.remote import Remote
+from tests.remote_process import RemoteProcess
 
-from .fleet import ROUNDS, STEADY, Fleet, Times
-from .vandal import Vandal
+from .deployment import ROUNDS, STEADY, Deployment, Periods
+from .malformed_sender import MalformedSender
 
 COUNT = 2000
 
 
-def vandal(fleet: Fleet) -> Remote:
-    remote = fleet.start(Vandal, fleet.options)
-    fleet.until(lambda: remote.call("is_heard"))
+def malformed_sender(deployment: Deployment) -> RemoteProcess:
+    """A connected sender of malformed messages."""
+    remote = deployment.start(MalformedSender, deployment.options)
+    deployment.until(lambda: remote.call("is_connected"))
     return remote
 
 
 @pytest.mark.requirement("driver-4.6-1", "driver-4.9-2", "driver-4.12-1")
-def test_garbage_costs_nobody_anything(fleet: Fleet) -> None:
-    fleet.configure(STEADY)
-    fleet.driver()
-    service = fleet.service()
-    consumer, producer, other = fleet.consumer(), fleet.streaming(), vandal(fleet)
-    epoch = fleet.flow(consumer)
-    held = sorted(producer.call("leases") + consumer.call("leases"))
+def test_malformed_messages_affect_no_client(deployment: Deployment) -> None:
+    deployment.configure(STEADY)
+    deployment.driver()
+    service = deployment.service()
+    consumer, producer, other = (
+        deployment.consumer(),
+        deployment.streaming_producer(),
+        malformed_sender(deployment),
+    )
+    epoch = deployment.wait_epoch(consumer)
+    leases = sorted(producer.call("leases") + consumer.call("leases"))
     for turn in range(ROUNDS):
         for kind in ("noise", "damaged", "nonsense"):
-            other.call("send", kind=kind, seed=turn, count=COUNT, stream_id=fleet.stream_id)
-        fleet.receives(consumer)
-    assert fleet.settled(producer, [consumer]) == epoch
-    assert sorted(producer.call("leases") + consumer.call("leases")) == held
-    counters = fleet.ask("status")["counters"]
+            other.call("send", kind=kind, seed=turn, count=COUNT, stream_id=deployment.stream_id)
+        deployment.wait_received(consumer)
+    assert deployment.wait_settled(producer, [consumer]) == epoch
+    assert sorted(producer.call("leases") + consumer.call("leases")) == leases
+    counters = deployment.call_driver("status")["counters"]
     assert counters["strays"] > 0
     assert counters["rejects"]["rejected"] > 0
     assert counters["rejects"]["invalid_params"] > 0
     assert service.alive
-    fleet.accounts(producer, [consumer])
+    deployment.assert_balanced(producer, [consumer])
 
 
-def test_leases_that_nobody_keeps_alive_and_streams_that_nobody_uses_are_gone_soon(fleet: Fleet) -> None:
-    fleet.configure(
-        Times(), driver='pools = ["4KiB"]\nmax_streams = 50\nrelease_idle = "500ms"\nquota = "4MiB"'
+def test_leases_without_keepalives_and_unused_streams_are_removed(
+    deployment: Deployment,
+) -> None:
+    deployment.configure(
+        Periods(), driver='pools = ["4KiB"]\nmax_streams = 50\nrelease_idle = "500ms"\nquota = "4MiB"'
     )
-    fleet.driver()
-    fleet.service()
-    consumer, producer, other = fleet.consumer(), fleet.streaming(), vandal(fleet)
+    deployment.driver()
+    deployment.service()
+    consumer, producer, other = (
+        deployment.consumer(),
+        deployment.streaming_producer(),
+        malformed_sender(deployment),
+    )
     for turn in range(ROUNDS):
-        other.call("send", kind="greedy", seed=turn, count=200, stream_id=fleet.stream_id)
-        fleet.until(lambda: fleet.ask("status")["leases"] == 2)
-        status = fleet.ask("status")
+        other.call("send", kind="greedy", seed=turn, count=200, stream_id=deployment.stream_id)
+        deployment.until(lambda: deployment.call_driver("status")["leases"] == 2)
+        status = deployment.call_driver("status")
         assert status["counters"]["expired"] > 20 * (turn + 1)
         assert status["bytes"] <= status["quota"] == 4 << 20
-        fleet.flow(consumer)
-    fleet.until(lambda: {row["stream_id"] for row in fleet.ask("leases")} == {fleet.stream_id})
-    fleet.until(lambda: fleet.ask("status")["counters"]["streams"] == 1)
-    pattern, left = "tensorpool-*/default/*", [str(fleet.stream_id)]
-    fleet.until(lambda: [path.name for path in fleet.base.glob(pattern)] == left)
-    fleet.accounts(producer, [consumer])
+        deployment.wait_epoch(consumer)
+    deployment.until(
+        lambda: {row["stream_id"] for row in deployment.call_driver("leases")} == {deployment.stream_id}
+    )
+    deployment.until(lambda: deployment.call_driver("status")["counters"]["streams"] == 1)
+    pattern, expected = "tensorpool-*/default/*", [str(deployment.stream_id)]
+    deployment.until(lambda: [path.name for path in deployment.base.glob(pattern)] == expected)
+    deployment.assert_balanced(producer, [consumer])
 
 
-def test_a_flood_of_garbage_is_survived_and_over_when_it_is_over(fleet: Fleet) -> None:
-    """The stream is everybody's: while one shouts others may not be heard, and so lose leases. What they
-    have to get is the next one."""
-    fleet.configure(Times(keepalive=0.2, grace=5, announce=0.5))
-    fleet.driver()
-    fleet.service()
-    consumer, producer, other, late = fleet.consumer(), fleet.streaming(), vandal(fleet), fleet.worker()
+def test_clients_recover_after_a_flood_of_noise(deployment: Deployment) -> None:
+    """All clients share the control stream: during the flood their keepalives may be delayed and leases may
+    expire. Each client then has to get a new lease."""
+    deployment.configure(Periods(keepalive=0.2, grace=5, announce=0.5))
+    deployment.driver()
+    deployment.service()
+    consumer, producer, other, late = (
+        deployment.consumer(),
+        deployment.streaming_producer(),
+        malformed_sender(deployment),
+        deployment.worker(),
+    )
     for turn in range(ROUNDS):
-        fleet.flow(consumer)
-        other.call("flood", seed=turn, stream_id=fleet.stream_id)
-        # The driver answers in the middle of it, and a newcomer gets its lease.
-        late.call("consume", stream_id=fleet.stream_id)
+        deployment.wait_epoch(consumer)
+        other.call("flood", seed=turn, stream_id=deployment.stream_id)
+        # The driver responds during the flood, and a new client gets its lease.
+        late.call("consume", stream_id=deployment.stream_id)
         late.call("receive_always")
-        assert late.call("lease", of="consumer")["refused"] == 0, "the first answer was missed"
-        assert fleet.ask("status")["leases"] >= 1
+        assert late.call("lease", of="consumer")["refused"] == 0, "the first response was missed"
+        assert deployment.call_driver("status")["leases"] >= 1
         other.call("stop")
-        fleet.receives(consumer, late)
-        fleet.agreed(producer, [consumer, late])
-        fleet.untorn([consumer, late])
+        deployment.wait_received(consumer, late)
+        deployment.wait_agreed(producer, [consumer, late])
+        deployment.assert_untorn([consumer, late])
         late.call("stop_receiving")
         late.call("close_consumer")
-    fleet.accounts(producer, [consumer])
+    deployment.assert_balanced(producer, [consumer])

@@ -1,4 +1,4 @@
-"""kill -9 at any moment under load: whoever is left goes on, and whoever comes back finds its place."""
+"""kill -9 of any process under load: the others go on, and a restarted process joins them."""
 
 from __future__ import annotations
 
@@ -10,135 +10,138 @@ from typing import Any
 
 import pytest
 
-from .fleet import ROUNDS, Fleet, Times
-from .vandal import Vandal
+from .deployment import ROUNDS, Deployment, Periods
+from .malformed_sender import MalformedSender
 
 
-def any_moment() -> None:
-    """A fault has no right moment. The seed is the test run's, which it prints."""
+def wait_randomly() -> None:
+    """Waits for a random time. The test run prints the seed."""
     time.sleep(random.uniform(0, 0.1))
 
 
 @pytest.mark.requirement("driver-7-1", "driver-7-2", "driver-4.9-7", "driver-6-1", "driver-6-2")
-def test_a_killed_producer_is_replaced_by_the_next(fleet: Fleet) -> None:
-    fleet.driver()
-    fleet.service()
-    consumer, spare = fleet.consumer(), fleet.process()
+def test_killed_producer_is_replaced_by_the_next(deployment: Deployment) -> None:
+    deployment.driver()
+    deployment.service()
+    consumer, spare = deployment.consumer(), deployment.process()
     epoch = 0
     for _ in range(ROUNDS):
-        producer, spare = fleet.streaming(spare), fleet.process()
-        epoch = fleet.flow(consumer, after=epoch)
-        any_moment()
+        producer, spare = deployment.streaming_producer(spare), deployment.process()
+        epoch = deployment.wait_epoch(consumer, after=epoch)
+        wait_randomly()
         producer.kill()
-    producer = fleet.streaming(spare)
-    fleet.flow(consumer, after=epoch)
-    fleet.accounts(producer, [consumer])
+    producer = deployment.streaming_producer(spare)
+    deployment.wait_epoch(consumer, after=epoch)
+    deployment.assert_balanced(producer, [consumer])
 
 
 @pytest.mark.requirement("driver-4.1-1", "driver-4.4-4", "driver-4.9-4")
-def test_a_killed_consumer_loses_its_lease_and_disturbs_nobody(fleet: Fleet) -> None:
-    fleet.configure(Times(grace=10, announce=0.5))
-    fleet.driver()
-    fleet.service()
-    stays, spare, leaves = fleet.consumer(), fleet.process(), fleet.consumer()
-    producer = fleet.streaming()
-    epoch = fleet.flow(stays, leaves)
+def test_killed_consumer_loses_its_lease_and_affects_no_other(deployment: Deployment) -> None:
+    deployment.configure(Periods(grace=10, announce=0.5))
+    deployment.driver()
+    deployment.service()
+    surviving, spare, killed = deployment.consumer(), deployment.process(), deployment.consumer()
+    producer = deployment.streaming_producer()
+    epoch = deployment.wait_epoch(surviving, killed)
     for _ in range(ROUNDS):
-        any_moment()
-        leaves.kill()
-        leaves, spare = fleet.consumer(spare), fleet.process()
-        fleet.flow(stays, leaves)
-        fleet.agreed(producer, [stays, leaves])
-    assert fleet.flow(stays, leaves) == epoch, "a consumer's end is no reason for a new epoch"
-    fleet.accounts(producer, [stays, leaves])
+        wait_randomly()
+        killed.kill()
+        killed, spare = deployment.consumer(spare), deployment.process()
+        deployment.wait_epoch(surviving, killed)
+        deployment.wait_agreed(producer, [surviving, killed])
+    assert deployment.wait_epoch(surviving, killed) == epoch, (
+        "the end of a consumer must not change the epoch"
+    )
+    deployment.assert_balanced(producer, [surviving, killed])
 
 
 @pytest.mark.requirement("driver-4.8-2", "driver-4.12-4", "driver-10-1", "driver-10-2")
-def test_a_killed_driver_is_attached_to_again_when_it_is_back(fleet: Fleet) -> None:
-    fleet.driver()
-    service = fleet.service()
-    consumer, producer = fleet.consumer(), fleet.streaming()
+def test_clients_reattach_to_a_restarted_driver(deployment: Deployment) -> None:
+    deployment.driver()
+    service = deployment.service()
+    consumer, producer = deployment.consumer(), deployment.streaming_producer()
     for turn in range(ROUNDS):
-        epoch = fleet.flow(consumer)
+        epoch = deployment.wait_epoch(consumer)
         leases = {*producer.call("leases"), *consumer.call("leases")}
-        any_moment()
+        wait_randomly()
         service.kill()
         if turn % 2:
-            # Nobody comes: both let go of the memory by themselves.
-            fleet.until(lambda: producer.call("offering")["last"] == "detached")
-            fleet.until(lambda: consumer.call("mapped") is None)
-        service = fleet.service()
-        assert fleet.flow(consumer, after=epoch) > epoch
-        fleet.agreed(producer, [consumer])
+            # Without a new driver both unmap the regions by themselves.
+            deployment.until(lambda: producer.call("offering")["last"] == "detached")
+            deployment.until(lambda: consumer.call("mapped") is None)
+        service = deployment.service()
+        assert deployment.wait_epoch(consumer, after=epoch) > epoch
+        deployment.wait_agreed(producer, [consumer])
         assert leases.isdisjoint([*producer.call("leases"), *consumer.call("leases")])
-    fleet.accounts(producer, [consumer])
+    deployment.assert_balanced(producer, [consumer])
     assert producer.call("producer_ledger")["dropped"]["detached"] > 0
 
 
 @pytest.mark.requirement("driver-4.8-2", "driver-5-1")
-def test_what_was_asked_of_a_driver_that_is_dead_is_not_granted_by_the_next(fleet: Fleet) -> None:
-    """Aeron keeps what the dead one has not read, and hands it to the next. A lease for somebody who is gone
-    would keep the producer out that is there, here for ever."""
-    fleet.configure(Times(keepalive=0.1, grace=1000))
-    fleet.driver()
-    service = fleet.service()
-    consumer, ghost = fleet.consumer(), fleet.start(Vandal, fleet.options)
+def test_requests_to_a_killed_driver_are_not_granted_by_the_next(deployment: Deployment) -> None:
+    """Aeron delivers messages that the killed driver has not read to the next driver. A lease for a client
+    that no longer exists would block the real producer, here for the whole test."""
+    deployment.configure(Periods(keepalive=0.1, grace=1000))
+    deployment.driver()
+    service = deployment.service()
+    consumer, absent_client = deployment.consumer(), deployment.start(MalformedSender, deployment.options)
     for turn in range(ROUNDS):
-        fleet.until(lambda: ghost.call("is_heard"))
+        deployment.until(lambda: absent_client.call("is_connected"))
         service.kill()
-        ghost.call("send", kind="producer", seed=turn, count=3, stream_id=fleet.stream_id)
-        service = fleet.service()
-        producer = fleet.streaming()
-        fleet.flow(consumer)
-        fleet.agreed(producer, [consumer])
+        absent_client.call("send", kind="producer", seed=turn, count=3, stream_id=deployment.stream_id)
+        service = deployment.service()
+        producer = deployment.streaming_producer()
+        deployment.wait_epoch(consumer)
+        deployment.wait_agreed(producer, [consumer])
         producer.kill()
-    producer = fleet.streaming()
-    fleet.flow(consumer)
-    # The last killed one's memory stays for the grace, which is for ever here; a killed driver's does not.
-    fleet.until(lambda: len(fleet.epochs()) == 2)
-    fleet.accounts(producer, [consumer], files=False)
+    producer = deployment.streaming_producer()
+    deployment.wait_epoch(consumer)
+    # The epoch of the last killed producer stays for the grace, here longer than the test; that of a killed
+    # driver does not.
+    deployment.until(lambda: len(deployment.epochs()) == 2)
+    deployment.assert_balanced(producer, [consumer], files=False)
 
 
 @pytest.mark.requirement("driver-4.4-7", "driver-10-1")
-def test_a_killed_media_driver_is_found_again_by_the_driver_and_all_clients(fleet: Fleet) -> None:
-    media_driver, spare = fleet.driver(), fleet.process()
-    service = fleet.service()
-    consumer, producer = fleet.consumer(), fleet.streaming()
+def test_driver_and_clients_reconnect_to_a_restarted_media_driver(deployment: Deployment) -> None:
+    media_driver, spare = deployment.driver(), deployment.process()
+    service = deployment.service()
+    consumer, producer = deployment.consumer(), deployment.streaming_producer()
     for _ in range(ROUNDS):
-        epoch = fleet.flow(consumer)
-        any_moment()
+        epoch = deployment.wait_epoch(consumer)
+        wait_randomly()
         media_driver.kill()
-        media_driver, spare = spare, fleet.process()
-        media_driver.call("launch", aeron_dir=str(fleet.aeron_dir))
-        assert fleet.flow(consumer, after=epoch) > epoch
-        fleet.agreed(producer, [consumer])
-    fleet.accounts(producer, [consumer])
-    # Before its media driver, or it would try for a while to say goodbye.
+        media_driver, spare = spare, deployment.process()
+        media_driver.call("launch", aeron_dir=str(deployment.aeron_dir))
+        assert deployment.wait_epoch(consumer, after=epoch) > epoch
+        deployment.wait_agreed(producer, [consumer])
+    deployment.assert_balanced(producer, [consumer])
+    # End the driver before its media driver: it would wait to publish its shutdown.
     service.end()
 
 
 @pytest.mark.requirement("driver-2.1-1", "driver-10-1", "driver-10-2")
-def test_when_the_embedding_process_is_killed_another_embeds_and_all_go_on(fleet: Fleet) -> None:
-    """Nobody runs a service here: the first program has both drivers inside, and the others stand by."""
-    both: dict[str, Any] = {"mode": "auto", "media_driver": "auto"}
-    producer = fleet.producer(**both)
+def test_another_process_embeds_after_the_embedder_is_killed(deployment: Deployment) -> None:
+    """Without a driver service, the first program embeds both drivers, and the others are ready to."""
+    auto: dict[str, Any] = {"mode": "auto", "media_driver": "auto"}
+    producer = deployment.producer(**auto)
     producer.call("offer_always", per_second=500)
-    consumers, spare = [fleet.consumer(**both), fleet.consumer(**both)], fleet.process()
+    consumers, spare = [deployment.consumer(**auto), deployment.consumer(**auto)], deployment.process()
     for _ in range(ROUNDS):
-        epoch = fleet.flow(*consumers)
-        members = [producer, *consumers]
-        (embedder,) = [one for one in members if one.call("embeds_driver")]
-        any_moment()
-        # Nobody has noticed its end yet: there is still a process of that number, a dead one.
+        epoch = deployment.wait_epoch(*consumers)
+        clients = [producer, *consumers]
+        (embedder,) = [client for client in clients if client.call("embeds_driver")]
+        wait_randomly()
+        # The process is not reaped yet, so its id still exists, as that of a zombie.
         os.kill(embedder.pid, signal.SIGKILL)
         if embedder is producer:
-            producer = fleet.producer(spare, **both)
+            producer = deployment.producer(spare, **auto)
             producer.call("offer_always", per_second=500)
         else:
-            consumers = [one for one in consumers if one is not embedder]
-            consumers.append(fleet.consumer(spare, **both))
-        spare = fleet.process()
-        assert fleet.flow(*consumers, after=epoch) > epoch
-        fleet.agreed(producer, consumers)
+            consumers = [consumer for consumer in consumers if consumer is not embedder]
+            consumers.append(deployment.consumer(spare, **auto))
+        spare = deployment.process()
+        assert deployment.wait_epoch(*consumers, after=epoch) > epoch
+        deployment.wait_agreed(producer, consumers)
         embedder.kill()
-    fleet.accounts(producer, consumers)
+    deployment.assert_balanced(producer, consumers)

@@ -1,4 +1,4 @@
-"""SIGSTOP and SIGCONT: a pause shorter than the grace costs nothing, a longer one costs the lease."""
+"""SIGSTOP and SIGCONT: a pause shorter than the grace keeps the lease, a longer pause ends it."""
 
 from __future__ import annotations
 
@@ -6,122 +6,122 @@ import time
 
 import pytest
 
-from .fleet import ROUNDS, Fleet, Times
+from .deployment import ROUNDS, Deployment, Periods
 
 
 @pytest.mark.requirement("driver-4.4-1", "driver-4.4-3")
-def test_a_client_paused_for_less_than_the_grace_keeps_its_lease(fleet: Fleet) -> None:
-    times = Times(keepalive=0.1, grace=200)
-    fleet.configure(times)
-    fleet.driver()
-    fleet.service()
-    consumer, producer = fleet.consumer(), fleet.streaming()
-    epoch = fleet.flow(consumer)
+def test_client_paused_within_the_grace_keeps_its_lease(deployment: Deployment) -> None:
+    periods = Periods(keepalive=0.1, grace=200)
+    deployment.configure(periods)
+    deployment.driver()
+    deployment.service()
+    consumer, producer = deployment.consumer(), deployment.streaming_producer()
+    epoch = deployment.wait_epoch(consumer)
     leases = sorted(producer.call("leases") + consumer.call("leases"))
-    for member in (producer, consumer) * ROUNDS:
-        (lease_id,) = member.call("leases")
+    for client in (producer, consumer) * ROUNDS:
+        (lease_id,) = client.call("leases")
 
         def left_s(lease_id: int = lease_id) -> float:
-            rows = {int(row["lease_id"]): row["expires_in_s"] for row in fleet.leases()}
+            rows = {int(row["lease_id"]): row["expires_in_s"] for row in deployment.leases()}
             return float(rows[lease_id])
 
-        member.stop()
-        fleet.until(lambda: left_s() < times.lease - 3 * times.keepalive)
-        member.go_on()
-        fleet.until(lambda: left_s() > times.lease - 1.5 * times.keepalive)
-        fleet.receives(consumer)
-    assert fleet.settled(producer, [consumer]) == epoch
+        client.stop()
+        deployment.until(lambda: left_s() < periods.lease - 3 * periods.keepalive)
+        client.resume()
+        deployment.until(lambda: left_s() > periods.lease - 1.5 * periods.keepalive)
+        deployment.wait_received(consumer)
+    assert deployment.wait_settled(producer, [consumer]) == epoch
     assert sorted(producer.call("leases") + consumer.call("leases")) == leases
-    fleet.accounts(producer, [consumer])
-    for member in (producer, consumer):
-        assert [kind for kind, _ in member.call("story")].count("attached") == 1
+    deployment.assert_balanced(producer, [consumer])
+    for client in (producer, consumer):
+        assert [kind for kind, _ in client.call("event_history")].count("attached") == 1
 
 
 @pytest.mark.requirement("driver-4.4-4", "driver-4.7-1", "driver-4.7-2", "driver-4.9-6")
-def test_a_consumer_paused_for_longer_than_the_grace_attaches_again(fleet: Fleet) -> None:
-    fleet.configure(Times(grace=10, announce=0.3))
-    fleet.driver()
-    fleet.service()
-    consumer, producer = fleet.consumer(), fleet.streaming()
+def test_consumer_paused_beyond_the_grace_reattaches(deployment: Deployment) -> None:
+    deployment.configure(Periods(grace=10, announce=0.3))
+    deployment.driver()
+    deployment.service()
+    consumer, producer = deployment.consumer(), deployment.streaming_producer()
     for _ in range(ROUNDS):
-        fleet.flow(consumer)
+        deployment.wait_epoch(consumer)
         (lease_id,) = consumer.call("leases")
         consumer.stop()
-        fleet.gone(lease_id)
-        consumer.go_on()
-        fleet.agreed(producer, [consumer])
+        deployment.wait_lease_gone(lease_id)
+        consumer.resume()
+        deployment.wait_agreed(producer, [consumer])
         assert consumer.call("leases") != [lease_id]
-        fleet.receives(consumer)
-    fleet.accounts(producer, [consumer])
+        deployment.wait_received(consumer)
+    deployment.assert_balanced(producer, [consumer])
 
 
 @pytest.mark.requirement(
     "driver-4.4-4", "driver-4.7-1", "driver-4.7-2", "driver-4.9-6", "driver-4.9-7", "driver-5-1"
 )
-def test_a_producer_paused_for_longer_than_the_grace_wakes_up_harmless_and_waits_for_its_turn(
-    fleet: Fleet,
+def test_producer_paused_beyond_the_grace_waits_for_its_successor(
+    deployment: Deployment,
 ) -> None:
-    """Another one takes its place meanwhile. What the first writes on, before it has looked around, reaches
-    nobody; when the second is gone it is the producer again, by itself."""
-    fleet.configure(Times(grace=10, announce=0.3))
-    fleet.driver()
-    fleet.service()
-    consumer, sleeper, other = fleet.consumer(), fleet.streaming(), fleet.worker()
+    """Another producer attaches during the pause. Frames that the first still writes reach no consumer. When
+    the second has ended, the first reattaches."""
+    deployment.configure(Periods(grace=10, announce=0.3))
+    deployment.driver()
+    deployment.service()
+    consumer, paused, other = deployment.consumer(), deployment.streaming_producer(), deployment.worker()
     for _ in range(ROUNDS):
-        first = fleet.flow(consumer)
-        (lease_id,) = sleeper.call("leases")
-        sleeper.stop()
-        fleet.gone(lease_id)
-        other.call("produce", stream_id=fleet.stream_id)
+        first = deployment.wait_epoch(consumer)
+        (lease_id,) = paused.call("leases")
+        paused.stop()
+        deployment.wait_lease_gone(lease_id)
+        other.call("produce", stream_id=deployment.stream_id)
         other.call("offer_always", per_second=500)
-        second = fleet.flow(consumer, after=first)
-        sleeper.go_on()
-        fleet.until(lambda: sleeper.call("offering")["last"] == "detached")
-        fleet.until(lambda: sleeper.call("lease")["code"] == "REJECTED")
-        assert sleeper.call("leases") == []
-        assert fleet.flow(consumer) == second
+        second = deployment.wait_epoch(consumer, after=first)
+        paused.resume()
+        deployment.until(lambda: paused.call("offering")["last"] == "detached")
+        deployment.until(lambda: paused.call("lease")["code"] == "REJECTED")
+        assert paused.call("leases") == []
+        assert deployment.wait_epoch(consumer) == second
         assert other.call("stop_offering")["last"] == "published"
         assert other.call("producer_ledger")["balanced"]
         other.call("close_producer")
-        fleet.flow(consumer, after=second)
-        fleet.agreed(sleeper, [consumer])
-        fleet.untorn([consumer])
-    fleet.accounts(sleeper, [consumer])
+        deployment.wait_epoch(consumer, after=second)
+        deployment.wait_agreed(paused, [consumer])
+        deployment.assert_untorn([consumer])
+    deployment.assert_balanced(paused, [consumer])
 
 
 @pytest.mark.requirement("driver-4.4-1", "driver-4.4-3")
-def test_a_stalled_driver_reads_what_has_arrived_before_it_judges(fleet: Fleet) -> None:
-    # Clients miss three announces before they give a driver up: here it is back long before that.
-    times = Times(grace=10, announce=5.0)
-    fleet.configure(times)
-    fleet.driver()
-    service = fleet.service()
-    consumer, producer = fleet.consumer(), fleet.streaming()
-    epoch = fleet.flow(consumer)
+def test_stalled_driver_reads_keepalives_before_it_expires_leases(deployment: Deployment) -> None:
+    # Clients give up a driver after three missed announces; this stall is much shorter.
+    periods = Periods(grace=10, announce=5.0)
+    deployment.configure(periods)
+    deployment.driver()
+    service = deployment.service()
+    consumer, producer = deployment.consumer(), deployment.streaming_producer()
+    epoch = deployment.wait_epoch(consumer)
     leases = sorted(producer.call("leases") + consumer.call("leases"))
     for _ in range(ROUNDS):
         service.stop()
-        # The length of the stall is the fault itself.
-        time.sleep(1.6 * times.lease)
-        service.go_on()
-        assert sorted(fleet.lease_ids()) == leases
-        fleet.until(lambda: all(row["expires_in_s"] > 0 for row in fleet.leases()))
-    assert fleet.settled(producer, [consumer]) == epoch
-    assert fleet.ask("status")["counters"]["expired"] == 0
-    fleet.accounts(producer, [consumer])
+        # The duration of the stall is the fault under test.
+        time.sleep(1.6 * periods.lease)
+        service.resume()
+        assert sorted(deployment.lease_ids()) == leases
+        deployment.until(lambda: all(row["expires_in_s"] > 0 for row in deployment.leases()))
+    assert deployment.wait_settled(producer, [consumer]) == epoch
+    assert deployment.call_driver("status")["counters"]["expired"] == 0
+    deployment.assert_balanced(producer, [consumer])
 
 
 @pytest.mark.requirement("driver-4.12-4", "driver-10-1")
-def test_a_driver_stalled_for_long_is_given_up_and_found_again(fleet: Fleet) -> None:
-    fleet.driver()
-    service = fleet.service()
-    consumer, producer = fleet.consumer(), fleet.streaming()
+def test_clients_leave_a_long_stalled_driver_and_reattach(deployment: Deployment) -> None:
+    deployment.driver()
+    service = deployment.service()
+    consumer, producer = deployment.consumer(), deployment.streaming_producer()
     for _ in range(ROUNDS):
-        epoch = fleet.flow(consumer)
+        epoch = deployment.wait_epoch(consumer)
         service.stop()
-        fleet.until(lambda: producer.call("offering")["last"] == "detached")
-        fleet.until(lambda: consumer.call("mapped") is None)
-        service.go_on()
-        fleet.flow(consumer, after=epoch)
-        fleet.agreed(producer, [consumer])
-    fleet.accounts(producer, [consumer])
+        deployment.until(lambda: producer.call("offering")["last"] == "detached")
+        deployment.until(lambda: consumer.call("mapped") is None)
+        service.resume()
+        deployment.wait_epoch(consumer, after=epoch)
+        deployment.wait_agreed(producer, [consumer])
+    deployment.assert_balanced(producer, [consumer])

@@ -1,4 +1,4 @@
-"""Leases that end while everybody is well: clients attach again by themselves, and events tell the story."""
+"""Leases that end while all processes run: clients reattach, and their events show it."""
 
 from __future__ import annotations
 
@@ -6,33 +6,35 @@ from typing import Any
 
 import pytest
 
-from tests.remote import Remote
+from tests.remote_process import RemoteProcess
 
-from .fleet import ROUNDS, STEADY, Fleet
+from .deployment import ROUNDS, STEADY, Deployment
 
-Story = list[tuple[str, int | None]]
-
-
-class Reader:
-    """Tells what has happened to a process since it was asked last."""
-
-    def __init__(self, member: Remote) -> None:
-        self._member = member
-        self._read = len(member.call("story"))
-
-    def news(self) -> Story:
-        story = [(kind, epoch) for kind, epoch in self._member.call("story")]
-        news, self._read = story[self._read :], len(story)
-        return news
+Events = list[tuple[str, int | None]]
 
 
-def kinds(story: Story) -> list[str]:
-    return [kind for kind, _ in story]
+class EventReader:
+    """Reads the events of a process that are new since the last call."""
+
+    def __init__(self, client: RemoteProcess) -> None:
+        self._member = client
+        self._read = len(client.call("event_history"))
+
+    def new_events(self) -> Events:
+        """Events since the last call."""
+        events = [(kind, epoch) for kind, epoch in self._member.call("event_history")]
+        unread, self._read = events[self._read :], len(events)
+        return unread
 
 
-def assert_remapped(story: Story, before: int, after: int) -> None:
-    """Let go of the old epoch first, ended on the new one, and on the way there epochs only grew."""
-    maps = [(kind, epoch) for kind, epoch in story if kind in ("mapped", "unmapped")]
+def kinds(events: Events) -> list[str]:
+    """Kinds of the events."""
+    return [kind for kind, _ in events]
+
+
+def assert_remapped(events: Events, before: int, after: int) -> None:
+    """Checks that the old epoch was unmapped first, the new one mapped last, and epochs only grew."""
+    maps = [(kind, epoch) for kind, epoch in events if kind in ("mapped", "unmapped")]
     assert maps[0] == ("unmapped", before)
     assert maps[-1] == ("mapped", after)
     assert kinds(maps) == ["unmapped", "mapped"] * (len(maps) // 2)
@@ -50,157 +52,157 @@ def assert_remapped(story: Story, before: int, after: int) -> None:
     "driver-4.9-7",
     "driver-6-1",
 )
-def test_a_revoked_producer_comes_back_under_a_further_epoch(fleet: Fleet) -> None:
-    fleet.configure(STEADY)
-    fleet.driver()
-    fleet.service()
-    consumer, producer = fleet.consumer(), fleet.streaming()
-    epoch = fleet.flow(consumer)
+def test_revoked_producer_reattaches_with_a_later_epoch(deployment: Deployment) -> None:
+    deployment.configure(STEADY)
+    deployment.driver()
+    deployment.service()
+    consumer, producer = deployment.consumer(), deployment.streaming_producer()
+    epoch = deployment.wait_epoch(consumer)
     for _ in range(ROUNDS):
-        told, heard = Reader(producer), Reader(consumer)
+        producer_events, consumer_events = EventReader(producer), EventReader(consumer)
         (lease_id,) = producer.call("leases")
-        (revoked,) = fleet.ask("revoke", lease_id=str(lease_id), reason="a test")
+        (revoked,) = deployment.call_driver("revoke", lease_id=str(lease_id), reason="a test")
         assert (int(revoked["lease_id"]), revoked["role"]) == (lease_id, "producer")
-        later = fleet.flow(consumer, after=epoch)
-        why, what = told.news()
-        # Held up between two looks, it may hear of the later epoch before it hears of its end.
-        assert why in (("revoked", None), ("driver_lost", None))
-        assert what == ("attached", later)
-        assert_remapped(heard.news(), epoch, later)
-        epoch = fleet.agreed(producer, [consumer])
+        later = deployment.wait_epoch(consumer, after=epoch)
+        cause, effect = producer_events.new_events()
+        # A delayed client may receive the announce of the later epoch before the revocation.
+        assert cause in (("revoked", None), ("driver_lost", None))
+        assert effect == ("attached", later)
+        assert_remapped(consumer_events.new_events(), epoch, later)
+        epoch = deployment.wait_agreed(producer, [consumer])
         assert epoch == later
-    fleet.accounts(producer, [consumer])
+    deployment.assert_balanced(producer, [consumer])
     details = {event["detail"] for event in producer.call("events") if event["kind"] == "revoked"}
     assert details == {"revoked: revoked by the administrator: a test"}
-    assert fleet.ask("status")["counters"]["revoked"] == ROUNDS
+    assert deployment.call_driver("status")["counters"]["revoked"] == ROUNDS
 
 
 @pytest.mark.requirement("driver-4.7-1", "driver-4.9-4", "driver-4.9-5", "driver-4.9-6")
-def test_a_revoked_consumer_comes_back_to_the_same_epoch(fleet: Fleet) -> None:
-    fleet.configure(STEADY)
-    fleet.driver()
-    fleet.service()
-    consumer, other, producer = fleet.consumer(), fleet.consumer(), fleet.streaming()
-    epoch = fleet.flow(consumer, other)
+def test_revoked_consumer_reattaches_to_the_same_epoch(deployment: Deployment) -> None:
+    deployment.configure(STEADY)
+    deployment.driver()
+    deployment.service()
+    consumer, other, producer = deployment.consumer(), deployment.consumer(), deployment.streaming_producer()
+    epoch = deployment.wait_epoch(consumer, other)
     for _ in range(ROUNDS):
-        told, heard, undisturbed = Reader(consumer), Reader(other), Reader(producer)
+        revoked, *others = [EventReader(client) for client in (consumer, other, producer)]
         (lease_id,) = consumer.call("leases")
-        fleet.ask("revoke", lease_id=str(lease_id))
-        fleet.gone(lease_id)
-        fleet.agreed(producer, [consumer, other])
-        fleet.receives(consumer)
-        assert told.news() == [
+        deployment.call_driver("revoke", lease_id=str(lease_id))
+        deployment.wait_lease_gone(lease_id)
+        deployment.wait_agreed(producer, [consumer, other])
+        deployment.wait_received(consumer)
+        assert revoked.new_events() == [
             ("revoked", None),
             ("unmapped", epoch),
             ("attached", epoch),
             ("mapped", epoch),
         ]
-        assert heard.news() == undisturbed.news() == []
-    assert fleet.settled(producer, [consumer, other]) == epoch
-    fleet.accounts(producer, [consumer, other])
+        assert [events.new_events() for events in others] == [[], []]
+    assert deployment.wait_settled(producer, [consumer, other]) == epoch
+    deployment.assert_balanced(producer, [consumer, other])
 
 
 @pytest.mark.requirement("driver-4.9-6", "driver-6-1", "driver-6-2")
-def test_a_stream_that_is_revoked_all_the_time_comes_back_each_time(fleet: Fleet) -> None:
-    """Producer and consumer at once, again and again: what one is told may be history when it acts on it. A
-    consumer may be given files that a producer gets under another name the next moment, and is not told of an
-    error by that."""
-    fleet.driver()
-    fleet.service()
-    consumer, producer = fleet.consumer(), fleet.streaming()
-    epoch = fleet.flow(consumer)
+def test_stream_recovers_from_repeated_revocations(deployment: Deployment) -> None:
+    """Producer and consumer are revoked at once, many times: a response may be outdated when a client uses
+    it. A consumer may get files that the driver renames for a producer at once; this must not be an error."""
+    deployment.driver()
+    deployment.service()
+    consumer, producer = deployment.consumer(), deployment.streaming_producer()
+    epoch = deployment.wait_epoch(consumer)
     for _ in range(10 * ROUNDS):
-        assert len(fleet.ask("revoke", stream_id=fleet.stream_id)) <= 2
-        epoch = fleet.flow(consumer, after=epoch)
-    fleet.accounts(producer, [consumer])
+        assert len(deployment.call_driver("revoke", stream_id=deployment.stream_id)) <= 2
+        epoch = deployment.wait_epoch(consumer, after=epoch)
+    deployment.assert_balanced(producer, [consumer])
 
 
 @pytest.mark.requirement("driver-6-1", "driver-6-2", "driver-4.9-3", "driver-4.9-7")
-def test_a_changed_layout_and_every_detach_mean_a_new_epoch_for_the_consumers(fleet: Fleet) -> None:
-    fleet.configure(STEADY)
-    fleet.driver()
-    fleet.service()
-    consumer, worker = fleet.consumer(), fleet.worker()
+def test_changed_layout_and_detach_give_consumers_a_new_epoch(deployment: Deployment) -> None:
+    deployment.configure(STEADY)
+    deployment.driver()
+    deployment.service()
+    consumer, worker = deployment.consumer(), deployment.worker()
     epoch = 0
     for turn in range(ROUNDS):
         layout: dict[str, Any] = {"nslots": 8 << turn % 2, "pools": ["4KiB", "16KiB"][: 1 + turn % 2]}
-        worker.call("produce", stream_id=fleet.stream_id, **layout)
+        worker.call("produce", stream_id=deployment.stream_id, **layout)
         worker.call("offer_always", per_second=500)
-        later = fleet.flow(consumer, after=epoch)
+        later = deployment.wait_epoch(consumer, after=epoch)
         assert later > epoch
         worker.call("stop_offering")
         assert worker.call("producer_ledger")["balanced"]
-        heard = Reader(consumer)
+        consumer_events = EventReader(consumer)
         worker.call("close_producer")
-        # Fresh files, which nobody writes to yet.
-        fleet.until(lambda old: (consumer.call("mapped") or 0) > old, later)
-        epoch = fleet.agreed(None, [consumer])
-        assert_remapped(heard.news(), later, epoch)
-        assert fleet.stream()["producer"] is None
-    worker.call("produce", stream_id=fleet.stream_id)
+        # New files without a producer.
+        deployment.until(lambda old: (consumer.call("mapped") or 0) > old, later)
+        epoch = deployment.wait_agreed(None, [consumer])
+        assert_remapped(consumer_events.new_events(), later, epoch)
+        assert deployment.stream()["producer"] is None
+    worker.call("produce", stream_id=deployment.stream_id)
     worker.call("offer_always", per_second=500)
-    fleet.flow(consumer, after=epoch)
-    fleet.accounts(worker, [consumer])
+    deployment.wait_epoch(consumer, after=epoch)
+    deployment.assert_balanced(worker, [consumer])
 
 
 @pytest.mark.requirement("driver-4.12-2", "driver-4.12-3", "driver-10-2")
 @pytest.mark.parametrize("driver", ["service", "embedded"])
-def test_a_rolling_restart_of_the_driver_is_survived_by_all(fleet: Fleet, driver: str) -> None:
-    """In good order: everybody is told, nothing of the old driver stays, and all find the new one."""
+def test_clients_survive_a_rolling_restart_of_the_driver(deployment: Deployment, driver: str) -> None:
+    """An orderly end: the driver informs its clients and removes all files; clients attach to the new
+    driver."""
 
-    def begin() -> Any:
-        # An embedding program ends without a close: its exit has to do.
-        return fleet.service() if driver == "service" else fleet.worker(mode="embedded")
+    def start_driver() -> Any:
+        # An embedding program ends without a close: its exit has to suffice.
+        return deployment.service() if driver == "service" else deployment.worker(mode="embedded")
 
-    fleet.configure(STEADY)
-    fleet.driver()
-    running = begin()
-    consumers, producer = [fleet.consumer(), fleet.consumer()], fleet.streaming()
-    members = [producer, *consumers]
+    deployment.configure(STEADY)
+    deployment.driver()
+    running = start_driver()
+    consumers, producer = [deployment.consumer(), deployment.consumer()], deployment.streaming_producer()
+    clients = [producer, *consumers]
     for turn in range(ROUNDS):
-        epoch = fleet.flow(*consumers)
-        readers = [Reader(member) for member in members]
+        epoch = deployment.wait_epoch(*consumers)
+        readers = [EventReader(client) for client in clients]
         assert running.end() == 0
-        assert fleet.epochs() == set(), "an orderly end leaves nothing"
+        assert deployment.epochs() == set(), "an orderly end removes all epochs"
         if turn % 2:
-            fleet.until(lambda: producer.call("offering")["last"] == "detached")
-        running = begin()
-        later = fleet.flow(*consumers, after=epoch)
+            deployment.until(lambda: producer.call("offering")["last"] == "detached")
+        running = start_driver()
+        later = deployment.wait_epoch(*consumers, after=epoch)
         assert later > epoch
-        told, *heard = [reader.news() for reader in readers]
-        assert kinds(told)[0] == "driver_shutdown"
-        assert told[-1] == ("attached", later)
-        for story in heard:
-            assert kinds(story)[:2] == ["driver_shutdown", "unmapped"]
-            assert_remapped(story, epoch, later)
-        fleet.agreed(producer, consumers)
-    fleet.accounts(producer, consumers)
+        first, *others = [reader.new_events() for reader in readers]
+        assert kinds(first)[0] == "driver_shutdown"
+        assert first[-1] == ("attached", later)
+        for events in others:
+            assert kinds(events)[:2] == ["driver_shutdown", "unmapped"]
+            assert_remapped(events, epoch, later)
+        deployment.wait_agreed(producer, consumers)
+    deployment.assert_balanced(producer, consumers)
     assert producer.call("producer_ledger")["dropped"]["detached"] > 0
 
 
 @pytest.mark.requirement("driver-4.4-7", "driver-10-1")
-def test_a_restart_of_the_media_driver_is_survived_by_all(fleet: Fleet) -> None:
-    media_driver = fleet.driver()
-    service = fleet.service()
-    consumers, producer = [fleet.consumer(), fleet.consumer()], fleet.streaming()
-    members = [producer, *consumers]
+def test_clients_survive_a_restart_of_the_media_driver(deployment: Deployment) -> None:
+    media_driver = deployment.driver()
+    service = deployment.service()
+    consumers, producer = [deployment.consumer(), deployment.consumer()], deployment.streaming_producer()
+    clients = [producer, *consumers]
     for turn in range(ROUNDS):
-        epoch = fleet.flow(*consumers)
-        readers = [Reader(member) for member in members]
+        epoch = deployment.wait_epoch(*consumers)
+        readers = [EventReader(client) for client in clients]
         media_driver.end()
         if turn % 2:
-            fleet.until(lambda: not any(one.call("is_connected") for one in members))
+            deployment.until(lambda: not any(client.call("is_connected") for client in clients))
             assert producer.call("offer") == "detached"
-        media_driver = fleet.driver()
-        later = fleet.flow(*consumers, after=epoch)
-        for story in (reader.news() for reader in readers):
-            # More than once where a new media driver is starved for as long as a dead one is waited for.
-            turns = [kind for kind in kinds(story) if kind.startswith("media_driver")]
-            assert turns == ["media_driver_lost", "media_driver_connected"] * (len(turns) // 2), story
-            assert turns
-            assert "attached" in kinds(story)
-        fleet.agreed(producer, consumers)
+        media_driver = deployment.driver()
+        later = deployment.wait_epoch(*consumers, after=epoch)
+        for events in (reader.new_events() for reader in readers):
+            # Several times if a busy machine delays the new media driver beyond its timeout.
+            changes = [kind for kind in kinds(events) if kind.startswith("media_driver")]
+            assert changes == ["media_driver_lost", "media_driver_connected"] * (len(changes) // 2), events
+            assert changes
+            assert "attached" in kinds(events)
+        deployment.wait_agreed(producer, consumers)
         assert later > epoch
-    fleet.accounts(producer, consumers)
-    # Before its media driver, or it would try for a while to say goodbye.
+    deployment.assert_balanced(producer, consumers)
+    # End the driver before its media driver: it would wait to publish its shutdown.
     service.end()

@@ -1,4 +1,4 @@
-"""Clients on a driver map what they are given. They never create, truncate or unlink."""
+"""Clients of a driver map its files, and never create, truncate or unlink a file."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.remote import PATIENCE, Remote
+from tests.remote_process import TIMEOUT_S, RemoteProcess
 
-from .fleet import ROUNDS, Fleet, Times
-from .visitor import Visitor
+from .deployment import ROUNDS, Deployment, Periods
+from .other_user import OtherUserProcess
 
-# Whatever makes, shortens, moves or removes a file, or changes whose it is.
+# Calls that create, truncate, move or remove a file, or change its owner or mode.
 CALLS = (
     "open,openat,openat2,creat,truncate,ftruncate,fallocate,unlink,unlinkat,rename,renameat,renameat2,"
     "mkdir,mkdirat,rmdir,link,linkat,symlink,symlinkat,mknod,mknodat,chmod,fchmod,fchmodat,chown,fchown,"
@@ -29,120 +29,125 @@ ALICE = 54_321
 
 
 @contextmanager
-def traced(fleet: Fleet, process: Remote, log: Path) -> Iterator[None]:
-    """Every file call of the process, until it has ended."""
+def traced(deployment: Deployment, process: RemoteProcess, log: Path) -> Iterator[None]:
+    """Logs the file calls of a process until it has ended."""
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed")
-    said = log.with_suffix(".stderr")
-    with said.open("w") as stderr:
-        # With -y a descriptor is shown with its path.
+    strace_stderr = log.with_suffix(".stderr")
+    with strace_stderr.open("w") as stderr:
+        # -y prints the path of a descriptor.
         command = ["strace", "-f", "-y", "-e", f"trace={CALLS}", "-o", str(log), "-p", str(process.pid)]
         tracer = subprocess.Popen(command, stderr=stderr)
     try:
-        fleet.until(lambda: tracer.poll() is not None or "attached" in said.read_text())
+        deployment.until(lambda: tracer.poll() is not None or "attached" in strace_stderr.read_text())
         if tracer.poll() is not None:
-            pytest.skip(f"processes cannot be traced here: {said.read_text().strip()}")
+            pytest.skip(f"cannot trace processes: {strace_stderr.read_text().strip()}")
         yield
         process.end()
-        tracer.wait(PATIENCE)
+        tracer.wait(TIMEOUT_S)
     finally:
         if tracer.poll() is None:
             tracer.terminate()
-            tracer.wait(PATIENCE)
+            tracer.wait(TIMEOUT_S)
 
 
-def touches(fleet: Fleet, log: Path) -> list[str]:
-    """The calls that change something below the base directory."""
-    calls = [line for line in log.read_text().splitlines() if str(fleet.base) in line]
+def changing_calls(deployment: Deployment, log: Path) -> list[str]:
+    """Calls that change a file below the base directory."""
+    calls = [line for line in log.read_text().splitlines() if str(deployment.base) in line]
     mapped = [line for line in calls if "header.ring" in line]
-    assert mapped, "the trace shows what the client opens"
+    assert mapped, "the trace must contain the client's opens"
     return [line for line in calls if not HARMLESS_OPEN.search(line)]
 
 
 @pytest.mark.requirement("driver-2.2-1", "driver-2.3-1", "driver-3-1", "driver-3-2")
 @pytest.mark.parametrize("role", ["producer", "consumer"])
-def test_a_traced_client_changes_no_file(fleet: Fleet, tmp_path: Path, role: str) -> None:
-    """Through attach, frames, revocations, a restart of the driver, and the end."""
+def test_traced_client_changes_no_file(deployment: Deployment, tmp_path: Path, role: str) -> None:
+    """Traces attach, frames, revocations, a restart of the driver, and the end."""
     log = tmp_path / "trace"
-    fleet.driver()
-    service = fleet.service()
-    other, watched = fleet.process(), fleet.process()
-    watched.call("received_count")
-    with traced(fleet, watched, log):
-        consumer = fleet.consumer(watched if role == "consumer" else other)
-        producer = fleet.streaming(watched if role == "producer" else other)
+    deployment.driver()
+    service = deployment.service()
+    other, client = deployment.process(), deployment.process()
+    client.call("received_count")
+    with traced(deployment, client, log):
+        consumer = deployment.consumer(client if role == "consumer" else other)
+        producer = deployment.streaming_producer(client if role == "producer" else other)
         for _ in range(ROUNDS):
-            epoch = fleet.flow(consumer)
-            fleet.ask("revoke", stream_id=fleet.stream_id)
-            fleet.flow(consumer, after=epoch)
-        epoch = fleet.flow(consumer)
+            epoch = deployment.wait_epoch(consumer)
+            deployment.call_driver("revoke", stream_id=deployment.stream_id)
+            deployment.wait_epoch(consumer, after=epoch)
+        epoch = deployment.wait_epoch(consumer)
         service.end()
-        service = fleet.service()
-        fleet.flow(consumer, after=epoch)
-        fleet.agreed(producer, [consumer])
-        fleet.accounts(producer, [consumer])
-    assert touches(fleet, log) == []
+        service = deployment.service()
+        deployment.wait_epoch(consumer, after=epoch)
+        deployment.wait_agreed(producer, [consumer])
+        deployment.assert_balanced(producer, [consumer])
+    assert changing_calls(deployment, log) == []
 
 
-def everything(base: Path) -> dict[str, tuple[int, int, int]]:
-    """Each entry with what changes when it is replaced, resized, or when something in it comes or goes."""
-    found = {}
+def file_states(base: Path) -> dict[str, tuple[int, int, int]]:
+    """Inode, size and (of a directory) modification time of each entry."""
+    states = {}
     for path in sorted(base.rglob("*")):
         stat = path.stat()
-        found[str(path)] = (stat.st_ino, stat.st_size, stat.st_mtime_ns if path.is_dir() else 0)
-    return found
+        states[str(path)] = (stat.st_ino, stat.st_size, stat.st_mtime_ns if path.is_dir() else 0)
+    return states
 
 
 @pytest.mark.requirement("driver-2.2-1", "driver-2.3-1")
-def test_clients_that_work_and_end_while_the_driver_stands_still_change_no_file(fleet: Fleet) -> None:
-    # Long enough for nobody to give the driver up, nor it them.
-    fleet.configure(Times(keepalive=1, grace=30, announce=20))
-    fleet.driver()
-    service = fleet.service()
-    clients = [fleet.streaming(), fleet.consumer(), fleet.consumer()]
+def test_clients_change_no_file_while_the_driver_is_stopped(
+    deployment: Deployment,
+) -> None:
+    # Long enough that neither driver nor clients time out.
+    deployment.configure(Periods(keepalive=1, grace=30, announce=20))
+    deployment.driver()
+    service = deployment.service()
+    clients = [deployment.streaming_producer(), deployment.consumer(), deployment.consumer()]
     for _ in range(ROUNDS):
-        fleet.flow(*clients[1:])
+        deployment.wait_epoch(*clients[1:])
         service.stop()
-        before = everything(fleet.base)
+        before = file_states(deployment.base)
         assert len(before) >= 6
-        fleet.receives(*clients[1:])
-        # One closes, one ends, one is killed.
+        deployment.wait_received(*clients[1:])
+        # One client closes, one exits, one is killed.
         clients[0].call("close")
         clients[1].end()
         clients[2].kill()
-        assert everything(fleet.base) == before
-        service.go_on()
-        clients = [fleet.streaming(clients[0]), fleet.consumer(), fleet.consumer()]
+        assert file_states(deployment.base) == before
+        service.resume()
+        clients = [deployment.streaming_producer(clients[0]), deployment.consumer(), deployment.consumer()]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="takes root to be somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to change the user")
 @pytest.mark.requirement("driver-2.2-1", "driver-2.3-1", "driver-3-1", "driver-9-2")
-def test_another_user_who_may_change_nothing_produces_and_consumes(fleet: Fleet) -> None:
-    fleet.configure(
-        Times(),
+def test_other_user_without_write_permission_produces_and_consumes(deployment: Deployment) -> None:
+    deployment.configure(
+        Periods(),
         driver=f"""
             [[driver.streams]]
-            stream_id = {fleet.stream_id}
+            stream_id = {deployment.stream_id}
             pools = ["4KiB"]
             owner = "{ALICE}"
             """,
     )
-    fleet.base.chmod(0o755)
-    with tempfile.TemporaryDirectory() as home:
-        os.chmod(home, 0o777)
-        fleet.process().call("launch_for_all", aeron_dir=str(fleet.aeron_dir))
-        fleet.service()
-        visitors = [
-            fleet.start(Visitor, ALICE, str(fleet.config), env={"XDG_STATE_HOME": home}) for _ in range(2)
+    deployment.base.chmod(0o755)
+    with tempfile.TemporaryDirectory() as state_dir:
+        os.chmod(state_dir, 0o777)
+        deployment.process().call("launch_for_all", aeron_dir=str(deployment.aeron_dir))
+        deployment.service()
+        clients = [
+            deployment.start(
+                OtherUserProcess, ALICE, str(deployment.config), env={"XDG_STATE_HOME": state_dir}
+            )
+            for _ in range(2)
         ]
-        consumer, producer = fleet.consumer(visitors[0]), fleet.streaming(visitors[1])
+        consumer, producer = deployment.consumer(clients[0]), deployment.streaming_producer(clients[1])
         for _ in range(ROUNDS):
-            epoch = fleet.flow(consumer)
-            (directory,) = fleet.base.glob(f"tensorpool-*/default/*/{epoch}")
+            epoch = deployment.wait_epoch(consumer)
+            (directory,) = deployment.base.glob(f"tensorpool-*/default/*/{epoch}")
             assert set(producer.call("attempt", directory=str(directory))) == {"PermissionError"}
-            fleet.ask("revoke", stream_id=fleet.stream_id)
-            fleet.flow(consumer, after=epoch)
-            fleet.agreed(producer, [consumer])
-        fleet.accounts(producer, [consumer])
-        fleet.base.chmod(0o700)
-        fleet.close()
+            deployment.call_driver("revoke", stream_id=deployment.stream_id)
+            deployment.wait_epoch(consumer, after=epoch)
+            deployment.wait_agreed(producer, [consumer])
+        deployment.assert_balanced(producer, [consumer])
+        deployment.base.chmod(0o700)
+        deployment.close()

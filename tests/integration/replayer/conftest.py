@@ -1,4 +1,4 @@
-"""Recordings to play, a place to play them in, and a consumer that keeps what it gets."""
+"""Recordings to replay, a context, and a consumer that collects its frames."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ import pytest
 
 import tensorpool as tp
 from tensorpool import _native, recording
-from tests.integration.recovery.conftest import fleet, mount
+from tests.fork_server import ForkServer
+from tests.integration.recovery.conftest import deployment, mount
 from tests.leaks import wait_for
-from tests.nursery import Nursery
 
-__all__ = ["fleet", "mount"]
+__all__ = ["deployment", "mount"]
 
-# Its threads, if it has any, start now: before the first snapshot of a leak check.
+# Arrow starts its threads now, before the first snapshot of a leak check.
 pa.table({"a": [1]}).sort_by("a").filter(pa.compute.field("a") == 1).to_pylist()
 
-PATIENCE = 60.0
+TIMEOUT_S = 60.0
 START_NS = 1_700_000_000_000_000_000
 MS = 1_000_000
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
-    """Processes that are started to be killed."""
-    with Nursery("tests.integration.recovery.member", f"{__package__}.roles") as nursery:
-        yield nursery
+def fork_server() -> Iterator[ForkServer]:
+    """Starts processes that tests kill."""
+    with ForkServer("tests.integration.recovery.client_process", f"{__package__}.roles") as fork_server:
+        yield fork_server
 
 
 @pytest.fixture
@@ -46,8 +46,8 @@ def ctx(aeron_dir: Path, shm_base: Path) -> Iterator[tp.Context]:
         yield context
 
 
-def picture(stream: int, seq: int) -> np.ndarray:
-    """Different for each frame, and cheap to make again."""
+def image(stream: int, seq: int) -> np.ndarray:
+    """Values that depend on the stream and the sequence."""
     return np.random.default_rng([stream, seq]).integers(0, 1 << 16, (12, 10), np.uint16)
 
 
@@ -61,22 +61,22 @@ def record(
     start_ns: int = START_NS,
     **limits: int,
 ) -> None:
-    """`frames` of each stream, `every_ns` apart; streams take turns, a little after one another."""
-    made = recording.WriterLimits(**{"batch_rows": 7, **limits})
-    with recording.RecordingWriter(root, background=False, limits=made) as writer:
+    """Records `frames` of each stream, `every_ns` apart; streams alternate."""
+    writer_limits = recording.WriterLimits(**{"batch_rows": 7, **limits})
+    with recording.RecordingWriter(root, background=False, limits=writer_limits) as writer:
         for number in range(frames):
-            for place, stream in enumerate(streams):
-                at_ns = start_ns + number * every_ns + place * every_ns // (2 * len(streams))
+            for index, stream in enumerate(streams):
+                time_ns = start_ns + number * every_ns + index * every_ns // (2 * len(streams))
                 seq = first_seq + number
                 writer.append(
-                    picture(stream, seq), stream_id=stream, epoch=epoch, seq=seq, receive_time_ns=at_ns,
+                    image(stream, seq), stream_id=stream, epoch=epoch, seq=seq, receive_time_ns=time_ns,
                     timestamp_ns=1_000 + 10 * seq, trace_id=stream * 1_000 + seq + 1,
                 )  # fmt: skip
 
 
 @dataclass
-class Got:
-    """One received frame."""
+class ReceivedFrame:
+    """A received frame."""
 
     stream_id: int
     epoch: int
@@ -94,50 +94,50 @@ class Got:
 
 
 @dataclass
-class Listener:
-    """A consumer, and everything that it got."""
+class FrameCollector:
+    """A consumer, and all frames that it received."""
 
     consumer: tp.Consumer
-    frames: list[Got] = field(default_factory=list)
+    frames: list[ReceivedFrame] = field(default_factory=list)
 
     def poll(self) -> int:
         for frame in self.consumer.poll():
             meta = frame.meta
             array = frame.copy()
-            assert frame.publish_timestamp_ns is not None, "a replay says when it publishes"
+            assert frame.publish_timestamp_ns is not None, "a replay publishes with timestamps"
             self.frames.append(
-                Got(
+                ReceivedFrame(
                     frame.stream_id, frame.epoch, frame.seq, frame.timestamp_ns, frame.publish_timestamp_ns,
                     frame.trace_id, frame.meta_version, array, None if meta is None else dict(meta),
                 )
             )  # fmt: skip
         return len(self.frames)
 
-    def until(self, count: int) -> list[Got]:
-        """Waits until so many frames have come."""
-        deadline = time.monotonic() + PATIENCE
+    def until(self, count: int) -> list[ReceivedFrame]:
+        """Waits until `count` frames are received."""
+        deadline = time.monotonic() + TIMEOUT_S
         while self.poll() < count:
             assert time.monotonic() < deadline, f"{len(self.frames)} frames of {count}"
             self.consumer.wait(0.05)
         return self.frames
 
 
-Listen = Callable[..., Listener]
+OpenCollector = Callable[..., FrameCollector]
 
 
 @pytest.fixture
-def listen(ctx: tp.Context) -> Iterator[Listen]:
-    """`listen(stream_id)`: a listener in this process."""
-    made: list[tp.Consumer] = []
+def open_collector(ctx: tp.Context) -> Iterator[OpenCollector]:
+    """`open_collector(stream_id)`: a collector in this process."""
+    consumers: list[tp.Consumer] = []
 
-    def make(stream_id: int) -> Listener:
-        made.append(ctx.consumer(stream_id, max_outstanding_seq_gap=0))
-        return Listener(made[-1])
+    def make(stream_id: int) -> FrameCollector:
+        consumers.append(ctx.consumer(stream_id, max_outstanding_seq_gap=0))
+        return FrameCollector(consumers[-1])
 
     yield make
-    for consumer in made:
+    for consumer in consumers:
         consumer.close()
 
 
 def until(condition: Callable[[], Any]) -> None:
-    assert wait_for(condition, timeout=PATIENCE)
+    assert wait_for(condition, timeout=TIMEOUT_S)

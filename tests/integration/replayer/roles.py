@@ -1,4 +1,4 @@
-"""A process that plays a recording, and one that listens."""
+"""Roles of child processes: a replayer, and a consumer."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 import tensorpool as tp
 from tensorpool.replayer import Replay
-from tests.remote import Background
+from tests.remote_process import Background
 
-from .conftest import Listener
+from .conftest import FrameCollector
 
 
-class Player:
+class ReplayProcess:
     """A context and one replay on it."""
 
     replay: Replay
@@ -23,25 +23,25 @@ class Player:
         self.replay = self.context.replay(root, **options)
 
     def stats(self) -> dict[str, Any]:
-        return self.replay.stats().as_json()
+        return self.replay.stats().to_json()
 
     def close(self) -> None:
         self.replay.close()
 
 
-class Ear:
-    """A context and one consumer on it that takes whatever comes."""
+class ConsumerProcess:
+    """A context and one consumer that receives all frames."""
 
     def __init__(self, options: dict[str, Any], stream_id: int) -> None:
         self.context = tp.open(**options)
-        self.listener = Listener(self.context.consumer(stream_id, max_outstanding_seq_gap=0))
-        self.listening = Background(self._listen)
+        self.collector = FrameCollector(self.context.consumer(stream_id, max_outstanding_seq_gap=0))
+        self.polling = Background(self._poll)
 
-    def _listen(self, stop: Any) -> None:
+    def _poll(self, stop: Any) -> None:
         while not stop.is_set():
-            self.listener.poll()
-            self.listener.consumer.wait(0.02)
+            self.collector.poll()
+            self.collector.consumer.wait(0.02)
 
-    def heard(self) -> list[tuple[str, int, int]]:
+    def received(self) -> list[tuple[str, int, int]]:
         """Epoch, timestamp and checksum of each frame."""
-        return [(str(one.epoch), one.timestamp_ns, one.crc32c) for one in list(self.listener.frames)]
+        return [(str(frame.epoch), frame.timestamp_ns, frame.crc32c) for frame in list(self.collector.frames)]

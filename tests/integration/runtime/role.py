@@ -1,4 +1,4 @@
-"""A role to be run as a process of its own: it says what happens to it, and fails when told to."""
+"""A role for a process of its own: prints what happens to it, and fails on command."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SampleSettings:
     period_ns: DurationNs = setting("How often.", default=parse_duration("1s"), live=True)
     namespace: str = setting("Its name space.", default="default")
     order: Path | None = setting(
-        "What to do: `error`, `fail` or `fail at start`.", default=None, flag="--order"
+        "File with a command: `error`, `fail` or `fail at start`.", default=None, flag="--order"
     )
 
 
@@ -30,19 +30,19 @@ class Sample:
     def __init__(self, settings: SampleSettings) -> None:
         self._settings = settings
 
-    def _told(self, word: str) -> bool:
+    def _is_ordered(self, command: str) -> bool:
         order = self._settings.order
-        return order is not None and order.exists() and order.read_text() == word
+        return order is not None and order.exists() and order.read_text() == command
 
     def on_start(self) -> None:
-        if self._told("fail at start"):
-            raise RoleFailed("told to fail at start")
+        if self._is_ordered("fail at start"):
+            raise RoleFailed("ordered to fail at start")
 
     def do_work(self) -> int:
-        if self._told("fail"):
-            raise RoleFailed("told to fail")
-        if self._told("error"):
-            raise OSError("told to err")
+        if self._is_ordered("fail"):
+            raise RoleFailed("ordered to fail")
+        if self._is_ordered("error"):
+            raise OSError("ordered to raise")
         return 0
 
     def on_reload(self, config: Config) -> None:

@@ -1,4 +1,4 @@
-"""Our counters among those of a real media driver."""
+"""Published counters in the counters file of a real media driver."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ LABEL = "tensorpool: sample/lab frames (frames)"
 
 
 class SampleCounters(CounterSet, name="sample"):
-    """What is counted here."""
+    """Counters of a sample role."""
 
     frames = counter("Frames.", unit="frames", aeron=True)
     backlog = gauge("Bytes that wait.", unit="bytes", aeron=True)
     dropped = counters_by("reason", ["late", "lost"], "Frames lost.", unit="frames", aeron=True)
-    private = counter("Nobody else's business.", unit="things")
+    private = counter("Not published.", unit="things")
 
 
 @contextmanager
 def conductor_at(aeron_dir):
-    """A conductor on a media driver that runs elsewhere, and comes and goes as it likes."""
+    """A conductor of an external media driver, which may stop and restart."""
     conductor = _native.Conductor(
         aeron_dir=str(aeron_dir),
         media_driver_lock=embed_lock_path(str(aeron_dir)),
@@ -50,133 +50,131 @@ def conductor_at(aeron_dir):
         conductor.close()
 
 
-def ours(aeron_dir) -> dict[str, tuple[int, int]]:
-    """Label → type and value."""
-    found = read_aeron_counters(str(aeron_dir))
-    return {one.label: (one.type_id, one.value) for one in found if one.is_tensorpool}
+def published(aeron_dir) -> dict[str, tuple[int, int]]:
+    """Type and value of each published counter, by label."""
+    values = read_aeron_counters(str(aeron_dir))
+    return {value.label: (value.type_id, value.value) for value in values if value.is_tensorpool}
 
 
-def test_the_chosen_counters_are_read_back_from_the_media_driver(aeron_dir, wait_until):
+def test_published_counters_are_read_back_from_the_media_driver(aeron_dir, wait_until):
     counters = SampleCounters(instance="lab")
     with tp.MediaDriver(str(aeron_dir)), conductor_at(aeron_dir) as conductor:
-        exposure = CounterPublisher(conductor, counters)
+        publisher = CounterPublisher(conductor, counters)
         counters.frames.add(41)
         counters.frames.add()
         counters.backlog.set(-7)
         counters.dropped["late"].add(2)
         counters.dropped["lost"].add(3)
-        exposure.update()
+        publisher.update()
         expected = {
             LABEL: (COUNTER_TYPE_ID, 42),
             "tensorpool: sample/lab backlog (bytes)": (GAUGE_TYPE_ID, -7),
             "tensorpool: sample/lab dropped (frames)": (COUNTER_TYPE_ID, 5),
         }
-        wait_until(lambda: ours(aeron_dir) == expected)
-        places = {
-            one.label: one.counter_id for one in read_aeron_counters(str(aeron_dir)) if one.is_tensorpool
-        }
-        assert exposure.counter_ids == places
-        exposure.close()
-        wait_until(lambda: ours(aeron_dir) == {})
+        wait_until(lambda: published(aeron_dir) == expected)
+        values = read_aeron_counters(str(aeron_dir))
+        assert publisher.counter_ids == {v.label: v.counter_id for v in values if v.is_tensorpool}
+        publisher.close()
+        wait_until(lambda: published(aeron_dir) == {})
 
 
-def test_values_are_carried_over_ten_times_a_second(aeron_dir, wait_until):
+def test_counter_publisher_updates_ten_times_a_second(aeron_dir, wait_until):
     clock = ManualClock()
     counters = SampleCounters(instance="lab")
     with tp.MediaDriver(str(aeron_dir)), conductor_at(aeron_dir) as conductor:
-        exposure = CounterPublisher(conductor, counters, clock=clock)
+        publisher = CounterPublisher(conductor, counters, clock=clock)
         counters.frames.add(1)
-        exposure.do_work()
+        publisher.do_work()
         counters.frames.add(1)
-        exposure.do_work()
-        wait_until(lambda: ours(aeron_dir).get(LABEL) == (COUNTER_TYPE_ID, 1))
+        publisher.do_work()
+        wait_until(lambda: published(aeron_dir).get(LABEL) == (COUNTER_TYPE_ID, 1))
         clock.advance(0.1)
-        exposure.do_work()
-        wait_until(lambda: ours(aeron_dir).get(LABEL) == (COUNTER_TYPE_ID, 2))
-        exposure.close()
+        publisher.do_work()
+        wait_until(lambda: published(aeron_dir).get(LABEL) == (COUNTER_TYPE_ID, 2))
+        publisher.close()
 
 
-def test_a_counter_outlives_its_media_driver(aeron_dir, wait_until):
+def test_aeron_counter_survives_its_media_driver(aeron_dir, wait_until):
     with conductor_at(aeron_dir) as conductor:
-        shown = _native.AeronCounter(conductor, LABEL, COUNTER_TYPE_ID)
-        shown.add(5)
-        assert shown.counter_id is None
+        aeron_counter = _native.AeronCounter(conductor, LABEL, COUNTER_TYPE_ID)
+        aeron_counter.add(5)
+        assert aeron_counter.counter_id is None
         with tp.MediaDriver(str(aeron_dir)):
-            wait_until(lambda: ours(aeron_dir) == {LABEL: (COUNTER_TYPE_ID, 5)})
-        wait_until(lambda: shown.counter_id is None)
-        shown.add(2)
+            wait_until(lambda: published(aeron_dir) == {LABEL: (COUNTER_TYPE_ID, 5)})
+        wait_until(lambda: aeron_counter.counter_id is None)
+        aeron_counter.add(2)
         with tp.MediaDriver(str(aeron_dir)):
-            wait_until(lambda: ours(aeron_dir) == {LABEL: (COUNTER_TYPE_ID, 7)})
-            shown.close()
+            wait_until(lambda: published(aeron_dir) == {LABEL: (COUNTER_TYPE_ID, 7)})
+            aeron_counter.close()
 
 
-def test_one_called_off_before_it_was_there_leaves_nothing(aeron_dir, wait_until):
+def test_aeron_counter_closed_while_pending_leaves_nothing(aeron_dir, wait_until):
     with tp.MediaDriver(str(aeron_dir)), conductor_at(aeron_dir) as conductor:
         assert conductor.wait_connected(30)
         for _ in range(200):
             _native.AeronCounter(conductor, "tensorpool: brief", COUNTER_TYPE_ID).close()
         last = _native.AeronCounter(conductor, "tensorpool: last", COUNTER_TYPE_ID)
-        wait_until(lambda: list(ours(aeron_dir)) == ["tensorpool: last"])
+        wait_until(lambda: list(published(aeron_dir)) == ["tensorpool: last"])
         assert last.failure is None
 
 
-def test_a_label_that_is_too_long_is_cut(aeron_dir, wait_until):
+def test_long_counter_label_is_truncated(aeron_dir, wait_until):
     with tp.MediaDriver(str(aeron_dir)), conductor_at(aeron_dir) as conductor:
-        shown = _native.AeronCounter(conductor, "x" * 5000, COUNTER_TYPE_ID)
-        wait_until(lambda: shown.counter_id is not None)
-        assert shown.label == "x" * 380
-        assert list(ours(aeron_dir)) == ["x" * 380]
+        aeron_counter = _native.AeronCounter(conductor, "x" * 5000, COUNTER_TYPE_ID)
+        wait_until(lambda: aeron_counter.counter_id is not None)
+        assert aeron_counter.label == "x" * 380
+        assert list(published(aeron_dir)) == ["x" * 380]
 
 
 @pytest.mark.long
-def test_a_media_driver_without_room_refuses_and_the_rest_goes_on(aeron_dir, wait_until):
+def test_full_media_driver_refuses_only_further_counters(aeron_dir, wait_until):
     with tp.MediaDriver(str(aeron_dir)), conductor_at(aeron_dir) as conductor:
         assert conductor.wait_connected(30)
         many = [_native.AeronCounter(conductor, f"tensorpool: {n}", COUNTER_TYPE_ID) for n in range(66_000)]
-        wait_until(lambda: all(one.counter_id is not None or one.failure for one in many), timeout=100)
-        refused = [one for one in many if one.failure]
+        wait_until(lambda: all(c.counter_id is not None or c.failure for c in many), timeout=100)
+        refused = [aeron_counter for aeron_counter in many if aeron_counter.failure]
         assert 0 < len(refused) < 2_000
-        assert all(one.counter_id is None for one in refused)
+        assert all(aeron_counter.counter_id is None for aeron_counter in refused)
         refused[0].add(3)
         assert refused[0].value == 3
         many[0].set(5)
-        wait_until(lambda: ours(aeron_dir)["tensorpool: 0"] == (COUNTER_TYPE_ID, 5))
+        wait_until(lambda: published(aeron_dir)["tensorpool: 0"] == (COUNTER_TYPE_ID, 5))
 
 
-def test_counters_of_the_media_driver_itself_are_read_too(aeron_dir):
+def test_counters_of_the_media_driver_itself_are_read(aeron_dir):
     with tp.MediaDriver(str(aeron_dir)):
-        found = read_aeron_counters(str(aeron_dir))
-    labels = [one.label for one in found]
+        values = read_aeron_counters(str(aeron_dir))
+    labels = [value.label for value in values]
     assert any(label.startswith("Bytes sent") for label in labels)
-    assert len({one.counter_id for one in found}) == len(found) > 10
-    assert not any(one.is_tensorpool for one in found)
+    assert len({value.counter_id for value in values}) == len(values) > 10
+    assert not any(value.is_tensorpool for value in values)
 
 
-def test_without_a_media_driver_there_is_nothing_to_read(aeron_dir):
+def test_read_aeron_counters_needs_a_media_driver(aeron_dir):
     with pytest.raises(MediaDriverError, match="cannot read the counters") as caught:
         read_aeron_counters(str(aeron_dir))
     assert caught.value.aeron_dir == str(aeron_dir)
 
 
-def test_more_than_six_in_all_are_refused(aeron_dir):
+def test_more_than_six_published_counters_are_refused(aeron_dir):
     with tp.MediaDriver(str(aeron_dir)), conductor_at(aeron_dir) as conductor:
         sets = [SampleCounters(instance=name) for name in "abc"]
-        with pytest.raises(ValueError, match="9 Aeron counters are too many; 6 at most"):
+        with pytest.raises(ValueError, match="9 Aeron counters are more than 6"):
             CounterPublisher(conductor, *sets)
 
 
-def test_a_forked_child_is_refused_and_disturbs_nothing(aeron_dir, wait_until, tmp_path):
+def test_aeron_counter_is_refused_in_a_forked_child(aeron_dir, wait_until, tmp_path):
     with tp.MediaDriver(str(aeron_dir)), conductor_at(aeron_dir) as conductor:
-        shown = _native.AeronCounter(conductor, LABEL, COUNTER_TYPE_ID)
-        wait_until(lambda: shown.counter_id is not None)
+        aeron_counter = _native.AeronCounter(conductor, LABEL, COUNTER_TYPE_ID)
+        wait_until(lambda: aeron_counter.counter_id is not None)
         child = os.fork()
         if child == 0:
             try:
-                shown.add(1)
+                aeron_counter.add(1)
                 status = 1
             except ForkedError:
                 status = 7
             os._exit(status)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-        shown.set(3)
-        wait_until(lambda: ours(aeron_dir) == {LABEL: (COUNTER_TYPE_ID, 3)})
+        aeron_counter.set(3)
+        wait_until(lambda: published(aeron_dir) == {LABEL: (COUNTER_TYPE_ID, 3)})

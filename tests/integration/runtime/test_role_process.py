@@ -18,8 +18,8 @@ import pytest
 ROLE = Path(__file__).with_name("role.py")
 
 
-class Process:
-    """The role, its ready file, its order file, its configuration."""
+class RoleProcess:
+    """A role's process with its ready file, order file and configuration."""
 
     def __init__(self, directory: Path, environ: dict[str, str]) -> None:
         self.ready = directory / "ready"
@@ -46,7 +46,7 @@ class Process:
             child.wait()
 
     def is_ready(self, child: subprocess.Popen[bytes]) -> bool:
-        """Whether it is; one that ended instead fails the test with its last words."""
+        """Whether the role is ready. Fails the test, with the log, if the process has ended."""
         assert child.poll() is None, self.err.read_text()
         return self.ready.exists() and self.ready.read_text() == f"{child.pid}\n"
 
@@ -59,11 +59,11 @@ class Process:
 
 @pytest.fixture
 def role(tmp_path):
-    return Process(tmp_path, {})
+    return RoleProcess(tmp_path, {})
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_the_role_in_good_order(role, wait_until, number):
+def test_signal_stops_the_role_in_good_order(role, wait_until, number):
     with role.running() as child:
         wait_until(lambda: role.is_ready(child))
         child.send_signal(number)
@@ -76,7 +76,7 @@ def test_a_signal_stops_the_role_in_good_order(role, wait_until, number):
     }
 
 
-def test_after_a_kill_the_next_one_clears_what_was_left(role, wait_until):
+def test_next_process_replaces_the_ready_file_of_a_killed_one(role, wait_until):
     with role.running() as child:
         wait_until(lambda: role.is_ready(child))
         child.kill()
@@ -88,38 +88,38 @@ def test_after_a_kill_the_next_one_clears_what_was_left(role, wait_until):
         assert second.wait(30) == 0
 
 
-def test_a_fatal_fault_ends_it_with_status_one_and_a_sentence(role, wait_until):
+def test_role_failed_ends_the_process_with_status_one(role, wait_until):
     with role.running() as child:
         wait_until(lambda: role.is_ready(child))
         role.order.write_text("fail")
         assert child.wait(30) == 1
-    assert role.err.read_text().splitlines()[-1] == "error: told to fail"
+    assert role.err.read_text().splitlines()[-1] == "error: ordered to fail"
     assert role.out.read_text() == "closed\n"
     assert not role.ready.exists()
 
 
-def test_one_that_cannot_start_is_never_ready(role):
+def test_role_that_fails_to_start_is_never_ready(role):
     role.order.write_text("fail at start")
     with role.running() as child:
         assert child.wait(30) == 1
-    assert role.err.read_text().splitlines()[-1] == "error: told to fail at start"
+    assert role.err.read_text().splitlines()[-1] == "error: ordered to fail at start"
     assert role.messages() == []
 
 
-def test_errors_in_turns_do_not_end_it_and_are_logged_once(role, wait_until):
+def test_errors_in_duty_cycles_are_logged_once_and_survived(role, wait_until):
     role.order.write_text("error")
     with role.running() as child:
-        wait_until(lambda: "sample: a turn failed: OSError: told to err" in role.messages())
+        wait_until(lambda: "sample: a duty cycle failed: OSError: ordered to raise" in role.messages())
         role.order.write_text("nothing")
         wait_until(lambda: role.is_ready(child))
         child.terminate()
         assert child.wait(30) == 0
-    failures = [line for line in role.logs() if "a turn failed" in str(line["message"])]
+    failures = [line for line in role.logs() if "a duty cycle failed" in str(line["message"])]
     assert len(failures) == 1
     assert failures[0]["error"] == "OSError"
 
 
-def test_hangup_takes_over_what_is_live_and_names_what_is_not(role, wait_until):
+def test_hangup_applies_live_settings_and_names_the_others(role, wait_until):
     role.config.write_text('[sample]\nperiod = "1s"\n')
     with role.running() as child:
         wait_until(lambda: role.is_ready(child))
@@ -136,39 +136,39 @@ def test_hangup_takes_over_what_is_live_and_names_what_is_not(role, wait_until):
     assert "sample.period has changed" in messages
     assert "sample.namespace has changed, and takes effect after a restart" in messages
     assert messages[-1].endswith("lab.toml:2: sample.periud: no such key; did you mean 'period'?")
-    # The level has changed too: the farewell is not important enough any more.
+    # The new level suppresses the message about the stop.
     assert "sample has stopped" not in messages
 
 
-def test_systemd_is_told_all_along(tmp_path, wait_until):
+def test_role_process_notifies_systemd_of_every_state(tmp_path, wait_until):
     address = tmp_path / "notify"
-    heard: list[str] = []
+    messages: list[str] = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
         server.bind(str(address))
         server.settimeout(30)
-        role = Process(tmp_path, {"NOTIFY_SOCKET": str(address), "WATCHDOG_USEC": "20000"})
+        role = RoleProcess(tmp_path, {"NOTIFY_SOCKET": str(address), "WATCHDOG_USEC": "20000"})
         with role.running() as child:
-            while heard.count("WATCHDOG=1") < 3:
-                heard.append(server.recv(1024).decode())
+            while messages.count("WATCHDOG=1") < 3:
+                messages.append(server.recv(1024).decode())
             child.send_signal(signal.SIGHUP)
-            while not heard[-1].startswith("RELOADING=1"):
-                heard.append(server.recv(1024).decode())
-            stamp_us = int(heard[-1].partition("MONOTONIC_USEC=")[2])
+            while not messages[-1].startswith("RELOADING=1"):
+                messages.append(server.recv(1024).decode())
+            stamp_us = int(messages[-1].partition("MONOTONIC_USEC=")[2])
             child.terminate()
-            while heard[-1] != "STOPPING=1":
-                heard.append(server.recv(1024).decode())
+            while messages[-1] != "STOPPING=1":
+                messages.append(server.recv(1024).decode())
             assert child.wait(30) == 0
-    assert heard[0] == "READY=1"
-    assert heard.count("READY=1") == 2
+    assert messages[0] == "READY=1"
+    assert messages.count("READY=1") == 2
     assert stamp_us <= time.monotonic_ns() // 1000
 
 
-def test_a_wrong_configuration_is_told_before_anything_starts(role):
+def test_invalid_configuration_is_reported_before_the_role_starts(role):
     role.config.write_text("[sample]\nperiod = 5\nnamespace = 5\n")
     with role.running() as child:
         assert child.wait(30) == 1
-    said = role.err.read_text()
-    assert said.startswith("error: 2 problems in the configuration:\n")
-    assert f"{role.config}:2: sample.period = 5: " in said
-    assert f"{role.config}:3: sample.namespace = 5: not text" in said
+    errors = role.err.read_text()
+    assert errors.startswith("error: 2 problems in the configuration:\n")
+    assert f"{role.config}:2: sample.period = 5: " in errors
+    assert f"{role.config}:3: sample.namespace = 5: not text" in errors
     assert not role.ready.exists()

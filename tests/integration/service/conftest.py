@@ -1,4 +1,4 @@
-"""What these tests share."""
+"""Fixtures of the service tests."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def _without_a_driver(stand_alone: None) -> None:
+def _without_a_driver(standalone_mode: None) -> None:
     """Services need no driver."""

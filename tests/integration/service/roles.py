@@ -1,4 +1,4 @@
-"""Processes of the service tests: services, clients, and those who flood the stream."""
+"""Processes of the service tests: services, clients, and senders that flood the stream."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from tensorpool import _native
 from tensorpool.service import Event
 
 
-class Oven(tp.Service, name="oven"):
-    """Does little, slowly if asked to."""
+class Heater(tp.Service, name="heater"):
+    """A service with a property and a command that may take long."""
 
     temperature = tp.Property(20.0, minimum=0.0, maximum=250.0)
-    baked = tp.Property(0, writable=False)
-    begun = 0
+    runs = tp.Property(0, writable=False)
+    started = 0
 
     @tp.command
-    def bake(self, seconds: float = 0.0) -> int:
-        self.begun += 1
+    def run(self, seconds: float = 0.0) -> int:
+        self.started += 1
         time.sleep(seconds)
-        self.baked += 1
-        return self.baked
+        self.runs += 1
+        return self.runs
 
 
-class Kitchen:
+class ServiceProcess:
     """A process that runs one service."""
 
     def __init__(self, aeron_dir: str, instance: str | None = None) -> None:
         self.context = tp.open(aeron_dir=aeron_dir, media_driver="external")
-        self.running = self.context.serve(Oven(instance=instance))
+        self.running = self.context.serve(Heater(instance=instance))
         while not self.running.is_ready:
             time.sleep(0.002)
 
@@ -41,16 +41,16 @@ class Kitchen:
 
     def state(self) -> dict[str, Any]:
         service = self.running.service
-        assert isinstance(service, Oven)
+        assert isinstance(service, Heater)
         return {
             "temperature": service.temperature,
-            "baked": service.baked,
-            "begun": service.begun,
-            **{reading.name: reading.value for reading in self.running.agent.counters},
+            "runs": service.runs,
+            "started": service.started,
+            **{counter.name: counter.value for counter in self.running.agent.counters},
         }
 
     def allocations(self) -> int:
-        """What all threads of this process have asked of the C library so far (tests preload a counter)."""
+        """Allocations of all threads of this process so far (tests preload a counting malloc)."""
         counter = ctypes.CDLL(os.environ["COUNTING_MALLOC"]).allocations_of_all_threads
         counter.restype = ctypes.c_ulong
         return int(counter())
@@ -59,10 +59,10 @@ class Kitchen:
         self.context.close()
 
 
-class Guest:
+class ServiceClientProcess:
     """A process that uses services."""
 
-    def __init__(self, aeron_dir: str, target: str = "oven", instance: str | None = None) -> None:
+    def __init__(self, aeron_dir: str, target: str = "heater", instance: str | None = None) -> None:
         self.context = tp.open(aeron_dir=aeron_dir, media_driver="external")
         self.client = self.context.service(target, instance=instance, timeout=30.0)
 
@@ -76,20 +76,22 @@ class Guest:
         return self.client.call(name, timeout=timeout, **arguments)
 
     def many(self, count: int) -> list[int]:
-        """Calls a command again and again; what each gave back."""
-        return [self.client.call("bake") for _ in range(count)]
+        """Calls a command repeatedly. Returns all results."""
+        return [self.client.call("run") for _ in range(count)]
 
     def close(self) -> None:
         self.context.close()
 
 
-class Crowd:
-    """A process that fills the control stream with messages for others, and with garbage."""
+class ManyClients:
+    """A process that floods the control stream with messages for other services and malformed messages."""
 
     def __init__(self, aeron_dir: str) -> None:
         self.context = tp.open(aeron_dir=aeron_dir, media_driver="external")
         streams = self.context.service_streams
-        self.publication = _native.Publication(self.context._conductor, streams.channel, streams.control)
+        self.publication = _native.Publication(
+            self.context.connection.conductor, streams.channel, streams.control
+        )
         while not self.publication.is_connected:
             time.sleep(0.002)
 
@@ -104,15 +106,15 @@ class Crowd:
         return count
 
     def flood_large(self, count: int, size: int) -> int:
-        """Messages of many fragments, for others."""
+        """Sends messages of many fragments for other services."""
         message = Event("service:elsewhere", "noise", bytes(size)).encode()
         for _ in range(count):
             self._offer(message)
         return count
 
     def garbage(self) -> int:
-        """Everything that is no event for the oven, and some that nearly is."""
-        good = Event("service:oven", "temperature", 99.0, correlation_id=5).encode()
+        """Sends truncated, random and foreign messages. Returns their number."""
+        good = Event("service:heater", "temperature", 99.0, correlation_id=5).encode()
         bad = [good[:length] for length in range(1, len(good))]
         bad += [os.urandom(64) for _ in range(100)]
         bad += [good[:4] + b"\x01\x00" + good[6:], b"\xff" * 300]

@@ -1,4 +1,4 @@
-"""Services under pressure: stopped, flooded, bursting, asked for too much."""
+"""Services under load: stopped, flooded, with bursts of changes and too large results."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 import tensorpool as tp
 from tensorpool import _native
 from tensorpool.service import Event
-from tests.integration.service.roles import Crowd, Guest, Kitchen
-from tests.remote import Remote
+from tests.integration.service.roles import ManyClients, ServiceClientProcess, ServiceProcess
+from tests.remote_process import RemoteProcess
 
 
 class Busy(tp.Service, name="busy"):
@@ -46,30 +46,30 @@ def ctx(aeron_dir: Path) -> Iterator[tp.Context]:
         yield context
 
 
-def test_a_service_that_is_stopped_for_a_moment_misses_no_command(aeron_dir: Path) -> None:
+def test_stopped_service_misses_no_command(aeron_dir: Path) -> None:
     directory = str(aeron_dir)
     with (
         tp.MediaDriver(aeron_dir),
-        Remote(Kitchen, directory, "1") as stopped,
-        Remote(Kitchen, directory, "2") as other,
-        Remote(Guest, directory, "oven", "1") as guest,
-        Remote(Crowd, directory) as crowd,
+        RemoteProcess(ServiceProcess, directory, "1") as stopped,
+        RemoteProcess(ServiceProcess, directory, "2") as other,
+        RemoteProcess(ServiceClientProcess, directory, "heater", "1") as client_process,
+        RemoteProcess(ManyClients, directory) as many_clients,
     ):
         stopped.call("pid")
         other.call("pid")
-        assert guest.call("many", count=1) == [1]
-        crowd.tell("flood", count=100_000)
+        assert client_process.call("many", count=1) == [1]
+        many_clients.send("flood", count=100_000)
         stopped.stop()
         time.sleep(0.2)
-        guest.tell("many", count=20)
+        client_process.send("many", count=20)
         time.sleep(0.1)
-        stopped.go_on()
-        assert guest.answer(100) == list(range(2, 22))
-        crowd.answer(100)
-        assert stopped.call("state")["baked"] == 21
+        stopped.resume()
+        assert client_process.receive(100) == list(range(2, 22))
+        many_clients.receive(100)
+        assert stopped.call("state")["runs"] == 21
 
 
-def test_good_commands_behind_a_bad_one_are_done(ctx: tp.Context, caplog: pytest.LogCaptureFixture) -> None:
+def test_commands_after_a_rejected_command_run(ctx: tp.Context, caplog: pytest.LogCaptureFixture) -> None:
     with ctx.serve(Busy()), ctx.service("busy", timeout=30) as client, caplog.at_level(logging.CRITICAL):
         for _ in range(5):
             with pytest.raises(tp.RequestRejected):
@@ -84,32 +84,32 @@ def test_no_reply_is_lost_in_a_burst_of_changes(ctx: tp.Context) -> None:
         assert [client.get("number") for _ in range(50)] == [20_000] * 50
 
 
-def test_a_result_that_no_message_holds_is_a_failure_with_the_reason(
+def test_too_large_result_is_a_failure_with_the_reason(
     ctx: tp.Context, caplog: pytest.LogCaptureFixture
 ) -> None:
     with ctx.serve(Busy()), ctx.service("busy", timeout=30) as client, caplog.at_level(logging.CRITICAL):
-        with pytest.raises(tp.CommandFailed, match="more than one message holds"):
+        with pytest.raises(tp.CommandFailed, match="exceed the maximum message length"):
             client.call("large", size=2_000_000)
         assert len(client.call("large", size=100_000)) == 100_000
 
 
-def test_a_command_may_have_a_parameter_called_timeout(ctx: tp.Context) -> None:
+def test_command_may_have_a_parameter_called_timeout(ctx: tp.Context) -> None:
     with ctx.serve(Busy()), ctx.service("busy") as client:
         assert client.call("wait", {"timeout": 7.0}) == 7.0
 
 
-def test_a_closed_client_says_so_at_once(ctx: tp.Context) -> None:
+def test_closed_client_raises_at_once(ctx: tp.Context) -> None:
     client = ctx.service("busy", timeout=60)
     client.close()
-    began = time.monotonic()
+    start = time.monotonic()
     with pytest.raises(tp.ClosedError):
         client.get("number")
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - start < 30
 
 
-def test_what_cannot_be_sent_is_refused_here(ctx: tp.Context) -> None:
+def test_request_that_cannot_be_encoded_is_refused_locally(ctx: tp.Context) -> None:
     client: Any = ctx.service("busy")
-    with pytest.raises(tp.RequestRejected, match="no JSON"):
+    with pytest.raises(tp.RequestRejected, match="cannot be written as JSON"):
         client.call("add", x=b"bytes")
     with pytest.raises(tp.CodecError, match="not UTF-8"):
         client.set("number", "\ud800")
@@ -117,8 +117,8 @@ def test_what_cannot_be_sent_is_refused_here(ctx: tp.Context) -> None:
         ctx.service("a:b")
 
 
-def test_commands_from_before_the_service_came_are_not_done(ctx: tp.Context) -> None:
-    """A client that was told that nobody answers must not find it done later."""
+def test_commands_sent_before_the_start_do_not_run(ctx: tp.Context) -> None:
+    """A command whose client got NoSuchService must not run later."""
     with ctx.serve(Busy(instance="other")):
         with pytest.raises(tp.NoSuchService):
             ctx.service("busy", instance="late").call("add", timeout=0.3)
@@ -126,26 +126,26 @@ def test_commands_from_before_the_service_came_are_not_done(ctx: tp.Context) -> 
             assert client.get("number") == 0
 
 
-def test_the_token_goes_only_where_it_is_needed(ctx: tp.Context) -> None:
+def test_token_is_sent_only_with_commands_that_need_it(ctx: tp.Context) -> None:
     class Safe(tp.Service, name="safe"):
         @tp.command(needs_token=True)
         def open(self) -> str:
             return "open"
 
         @tp.command
-        def look(self) -> str:
+        def read(self) -> str:
             return "shut"
 
     streams = ctx.service_streams
-    heard = _native.Mailbox(ctx._conductor, streams.channel, streams.control, ["service:safe"])
+    mailbox = _native.Mailbox(ctx.connection.conductor, streams.channel, streams.control, ["service:safe"])
     with ctx.serve(Safe(token="s3cret")), ctx.service("safe", token="s3cret", timeout=30) as client:
-        while not heard.is_ready:
+        while not mailbox.is_ready:
             time.sleep(0.002)
         assert client.call("open") == "open"
-        assert client.call("look") == "shut"
+        assert client.call("read") == "shut"
         requests: dict[str, bytes] = {}
-        while "look()" not in requests:
-            requests |= {Event.decode(message).key: message for message in heard.take(64, 30.0)}
-    heard.close()
+        while "read()" not in requests:
+            requests |= {Event.decode(message).key: message for message in mailbox.take(64, 30.0)}
+    mailbox.close()
     assert b"s3cret" in requests["open()"]
-    assert b"s3cret" not in requests["look()"]
+    assert b"s3cret" not in requests["read()"]

@@ -1,4 +1,4 @@
-"""Services and clients as processes of their own, on a real media driver."""
+"""Services and clients in several processes, on a real media driver."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import pytest
 import tensorpool as tp
 from tensorpool import _native
 from tensorpool.service import Event
-from tests.integration.service.roles import Crowd, Guest, Kitchen, Oven
-from tests.remote import Remote, RemoteError
+from tests.integration.service.roles import Heater, ManyClients, ServiceClientProcess, ServiceProcess
+from tests.remote_process import RemoteError, RemoteProcess
 
 
 @pytest.fixture
@@ -28,35 +28,42 @@ def driver(aeron_dir: Path) -> Iterator[str]:
 
 def test_two_services_and_three_clients(driver: str) -> None:
     with ExitStack() as stack:
-        first, second = (stack.enter_context(Remote(Kitchen, driver, n)) for n in ("1", "2"))
-        guests = [stack.enter_context(Remote(Guest, driver, "oven", n)) for n in ("1", "1", "2")]
-        for kitchen in (first, second):
-            kitchen.call("pid")
-        assert guests[0].call("set", name="temperature", value=180.0) == 180.0
-        assert guests[1].call("get", name="temperature") == 180.0
-        assert guests[2].call("get", name="temperature") == 20.0
-        for guest in guests:
-            guest.tell("many", count=50)
-        results = [guest.answer() for guest in guests]
-        # Each call counted exactly once, whoever asked.
+        first, second = (stack.enter_context(RemoteProcess(ServiceProcess, driver, n)) for n in ("1", "2"))
+        client_processes = [
+            stack.enter_context(RemoteProcess(ServiceClientProcess, driver, "heater", n))
+            for n in ("1", "1", "2")
+        ]
+        for service_process in (first, second):
+            service_process.call("pid")
+        assert client_processes[0].call("set", name="temperature", value=180.0) == 180.0
+        assert client_processes[1].call("get", name="temperature") == 180.0
+        assert client_processes[2].call("get", name="temperature") == 20.0
+        for client_process in client_processes:
+            client_process.send("many", count=50)
+        results = [client_process.receive() for client_process in client_processes]
+        # Each call of each client ran exactly once.
         assert sorted(results[0] + results[1]) == list(range(1, 101))
         assert results[2] == list(range(1, 51))
-        assert first.call("state")["baked"] == 100
-        assert second.call("state")["baked"] == 50
+        assert first.call("state")["runs"] == 100
+        assert second.call("state")["runs"] == 50
 
 
 @pytest.mark.requirement("service-5-3", "service-4-1")
 @pytest.mark.timeout(300)
-def test_a_million_foreign_messages_cost_no_memory_and_no_command(driver: str) -> None:
-    with Remote(Kitchen, driver) as kitchen, Remote(Guest, driver) as guest, Remote(Crowd, driver) as crowd:
-        pid = kitchen.call("pid")
-        crowd.call("flood", count=10_000)
+def test_million_foreign_messages_cost_no_memory_and_no_command(driver: str) -> None:
+    with (
+        RemoteProcess(ServiceProcess, driver) as service_process,
+        RemoteProcess(ServiceClientProcess, driver) as client_process,
+        RemoteProcess(ManyClients, driver) as many_clients,
+    ):
+        pid = service_process.call("pid")
+        many_clients.call("flood", count=10_000)
         before = _resident_bytes(pid)
-        crowd.tell("flood", count=1_000_000)
-        assert guest.call("many", count=100, patience=200) == list(range(1, 101))
-        crowd.answer(200)
+        many_clients.send("flood", count=1_000_000)
+        assert client_process.call("many", count=100, patience=200) == list(range(1, 101))
+        many_clients.receive(200)
         deadline = time.monotonic() + 60
-        while (state := kitchen.call("state"))["foreign"] < 1_010_000 and time.monotonic() < deadline:
+        while (state := service_process.call("state"))["foreign"] < 1_010_000 and time.monotonic() < deadline:
             time.sleep(0.05)
         assert state["foreign"] == 1_010_000
         assert state["requests"] == 100
@@ -68,21 +75,24 @@ def test_a_million_foreign_messages_cost_no_memory_and_no_command(driver: str) -
 @pytest.mark.requirement("service-5-3")
 @pytest.mark.timeout(300)
 def test_foreign_messages_cost_no_allocation_on_any_thread(driver: str, tmp_path: Path) -> None:
-    """Counted by the allocator itself, through the real poll: the conductor, Aeron, the interpreter."""
+    """Counts all allocations of the process: conductor, Aeron and interpreter."""
     library = tmp_path / "libcounting_malloc.so"
     source = Path(__file__).parents[1] / "faults" / "counting_malloc.c"
     subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
     env = {"LD_PRELOAD": str(library), "COUNTING_MALLOC": str(library)}
     count = 200_000
-    with Remote(Kitchen, driver, env=env) as kitchen, Remote(Crowd, driver) as crowd:
-        kitchen.call("pid")
-        crowd.call("flood", count=10_000)
-        before = kitchen.call("allocations")
-        crowd.call("flood", count=count, patience=200)
+    with (
+        RemoteProcess(ServiceProcess, driver, env=env) as service_process,
+        RemoteProcess(ManyClients, driver) as many_clients,
+    ):
+        service_process.call("pid")
+        many_clients.call("flood", count=10_000)
+        before = service_process.call("allocations")
+        many_clients.call("flood", count=count, patience=200)
         deadline = time.monotonic() + 60
-        while kitchen.call("state")["foreign"] < 10_000 + count and time.monotonic() < deadline:
+        while service_process.call("state")["foreign"] < 10_000 + count and time.monotonic() < deadline:
             time.sleep(0.05)
-        allocations = kitchen.call("allocations") - before
+        allocations = service_process.call("allocations") - before
     print(f"\n{allocations:,} allocations of all threads while {count:,} foreign messages went by")
     assert allocations < count / 10
 
@@ -95,94 +105,103 @@ def _resident_bytes(pid: int) -> int:
     raise AssertionError("no RssAnon")
 
 
-def test_large_messages_for_others_are_never_put_together(
-    driver: str, wait_until: Callable[..., Any]
-) -> None:
-    with Remote(Kitchen, driver) as kitchen, Remote(Guest, driver) as guest, Remote(Crowd, driver) as crowd:
-        kitchen.call("pid")
-        crowd.call("flood_large", count=50, size=200_000)
-        assert guest.call("many", count=3) == [1, 2, 3]
-        # What others sent may be read after what was sent later.
-        wait_until(lambda: kitchen.call("state")["foreign"] >= 50)
-        state = kitchen.call("state")
+def test_large_foreign_messages_are_never_assembled(driver: str, wait_until: Callable[..., Any]) -> None:
+    with (
+        RemoteProcess(ServiceProcess, driver) as service_process,
+        RemoteProcess(ServiceClientProcess, driver) as client_process,
+        RemoteProcess(ManyClients, driver) as many_clients,
+    ):
+        service_process.call("pid")
+        many_clients.call("flood_large", count=50, size=200_000)
+        assert client_process.call("many", count=3) == [1, 2, 3]
+        # Messages of different publications have no common order.
+        wait_until(lambda: service_process.call("state")["foreign"] >= 50)
+        state = service_process.call("state")
         assert (state["foreign"], state["requests"]) == (50, 3)
 
 
 @pytest.mark.requirement("service-5-2")
 def test_garbage_is_counted_and_changes_nothing(driver: str, wait_until: Callable[..., Any]) -> None:
-    with Remote(Kitchen, driver) as kitchen, Remote(Guest, driver) as guest, Remote(Crowd, driver) as crowd:
-        kitchen.call("pid")
-        sent = crowd.call("garbage")
-        assert guest.call("get", name="temperature") == 20.0
+    with (
+        RemoteProcess(ServiceProcess, driver) as service_process,
+        RemoteProcess(ServiceClientProcess, driver) as client_process,
+        RemoteProcess(ManyClients, driver) as many_clients,
+    ):
+        service_process.call("pid")
+        sent = many_clients.call("garbage")
+        assert client_process.call("get", name="temperature") == 20.0
 
         def counted(state: dict[str, int]) -> int:
             return state["malformed"] + state["unreadable"] + state["foreign"]
 
-        wait_until(lambda: counted(kitchen.call("state")) >= sent)
-        state = kitchen.call("state")
+        wait_until(lambda: counted(service_process.call("state")) >= sent)
+        state = service_process.call("state")
         assert counted(state) == sent
         assert state["malformed"] > 0
         assert state["unreadable"] > 0
 
 
-def test_a_service_killed_in_the_middle_of_a_command_is_told_apart_and_comes_back(
+def test_client_survives_a_service_killed_during_a_command(
     driver: str, wait_until: Callable[..., Any]
 ) -> None:
-    with Remote(Guest, driver) as guest:
-        with Remote(Kitchen, driver) as kitchen:
-            kitchen.call("pid")
-            assert guest.call("call", name="bake") == 1
-            guest.tell("call", name="bake", seconds=600, timeout=5)
-            wait_until(lambda: kitchen.call("state")["begun"] == 2)
-            kitchen.kill()
+    with RemoteProcess(ServiceClientProcess, driver) as client_process:
+        with RemoteProcess(ServiceProcess, driver) as service_process:
+            service_process.call("pid")
+            assert client_process.call("call", name="run") == 1
+            client_process.send("call", name="run", seconds=600, timeout=5)
+            wait_until(lambda: service_process.call("state")["started"] == 2)
+            service_process.kill()
             with pytest.raises(RemoteError) as error:
-                guest.answer()
-            # Its echo was on record before it began: the client knows that it was accepted.
+                client_process.receive()
+            # The echo was published before the command ran: the client knows that it was accepted.
             assert error.value.kind == "ServiceTimeout"
-            assert "accepted bake() and is not done" in error.value.text
+            assert "accepted run(), but did not finish it" in error.value.text
             with pytest.raises(RemoteError) as error:
-                guest.call("call", name="bake", timeout=1)
+                client_process.call("call", name="run", timeout=1)
             assert error.value.kind == "NoSuchService"
-        with Remote(Kitchen, driver) as again:
+        with RemoteProcess(ServiceProcess, driver) as again:
             again.call("pid")
-            assert guest.call("call", name="bake") == 1
+            assert client_process.call("call", name="run") == 1
 
 
-def test_a_slow_service_is_told_apart_from_none(driver: str) -> None:
-    with tp.open(aeron_dir=driver, media_driver="external") as ctx, Remote(Kitchen, driver) as kitchen:
-        kitchen.call("pid")
-        client = ctx.service("oven", timeout=20)
-        with pytest.raises(tp.ServiceTimeout, match=r"accepted bake\(\) and is not done within 2\.0 s"):
-            client.call("bake", seconds=5.0, timeout=2.0)
-        with pytest.raises(tp.NoSuchService, match="nobody answers to service:fridge"):
+def test_slow_service_and_missing_service_raise_different_errors(driver: str) -> None:
+    with (
+        tp.open(aeron_dir=driver, media_driver="external") as ctx,
+        RemoteProcess(ServiceProcess, driver) as service_process,
+    ):
+        service_process.call("pid")
+        client = ctx.service("heater", timeout=20)
+        with pytest.raises(tp.ServiceTimeout, match=r"accepted run\(\), but did not finish it within 2\.0 s"):
+            client.call("run", seconds=5.0, timeout=2.0)
+        with pytest.raises(tp.NoSuchService, match="no service service:fridge replies"):
             ctx.service("fridge").get("temperature", timeout=0.3)
 
 
 @pytest.mark.requirement("service-6-1", "service-5-1")
-def test_everything_accepted_is_on_the_status_stream_and_nothing_else(driver: str) -> None:
-    with tp.open(aeron_dir=driver, media_driver="external") as ctx, ctx.serve(Oven()):
-        client, events = ctx.service("oven"), ctx.status_events(timeout=60.0)
-        first = _ask_until_heard(ctx, client, events)
+def test_status_stream_has_exactly_the_accepted_commands(driver: str) -> None:
+    with tp.open(aeron_dir=driver, media_driver="external") as ctx, ctx.serve(Heater()):
+        client, events = ctx.service("heater"), ctx.status_events(timeout=60.0)
+        first = _ping_until_received(ctx, client, events)
         client.set("temperature", 30.0)
         with pytest.raises(tp.RequestRejected):
             client.set("temperature", 1000.0)
-        client.call("bake")
+        client.call("run")
         seen = [first]
-        while seen[-1].key != "baked":
+        while seen[-1].key != "runs":
             seen.append(next(events))
         events.close()
-    said = [(e.key, e.value) for e in seen if e.key != "ping()" and not e.key.startswith("ping()")]
-    assert said == [
+    accepted = [(e.key, e.value) for e in seen if e.key != "ping()" and not e.key.startswith("ping()")]
+    assert accepted == [
         ("temperature", 30.0),
         ("temperature.error", "temperature is at most 250.0, not 1000.0"),
-        ("bake()", "{}"),
-        ("bake().result", "1"),
-        ("baked", 1),
+        ("run()", "{}"),
+        ("run().result", "1"),
+        ("runs", 1),
     ]
 
 
-def _ask_until_heard(ctx: tp.Context, client: Any, events: Any) -> Event:
-    """The watcher is there once it hears an answer: pings until then."""
+def _ping_until_received(ctx: tp.Context, client: Any, events: Any) -> Event:
+    """Pings until the subscription of `events` yields the first event."""
     stop = threading.Event()
 
     def ask() -> None:
@@ -198,20 +217,20 @@ def _ask_until_heard(ctx: tp.Context, client: Any, events: Any) -> Event:
         asking.join()
 
 
-def test_watch_hears_changes_of_one_property(driver: str) -> None:
+def test_watch_yields_changes_of_one_property(driver: str) -> None:
     with tp.open(aeron_dir=driver, media_driver="external") as ctx:
-        running = ctx.serve(Oven())
-        client = ctx.service("oven")
+        running = ctx.serve(Heater())
+        client = ctx.service("heater")
         events = client.watch("temperature", timeout=60.0)
-        oven = running.service
-        assert isinstance(oven, Oven)
+        heater = running.service
+        assert isinstance(heater, Heater)
 
         async def both() -> Event:
-            heard = asyncio.create_task(asyncio.to_thread(next, events))
-            while not heard.done():
-                oven.temperature += 1.0
+            mailbox = asyncio.create_task(asyncio.to_thread(next, events))
+            while not mailbox.done():
+                heater.temperature += 1.0
                 await asyncio.sleep(0.02)
-            return heard.result()
+            return mailbox.result()
 
         event = asyncio.run(both())
         assert event.key == "temperature"
@@ -221,7 +240,7 @@ def test_watch_hears_changes_of_one_property(driver: str) -> None:
 
 
 def test_asyncio_clients_wait_without_blocking_the_loop(driver: str) -> None:
-    async def scene(client: tp.service.ServiceClient) -> tuple[list[Any], int]:
+    async def call_all(client: tp.service.ServiceClient) -> tuple[list[Any], int]:
         ticks = 0
 
         async def tick() -> None:
@@ -231,36 +250,36 @@ def test_asyncio_clients_wait_without_blocking_the_loop(driver: str) -> None:
                 await asyncio.sleep(0.01)
 
         ticking = asyncio.create_task(tick())
-        results = await asyncio.gather(*(client.aio.call("bake", seconds=0.1) for _ in range(5)))
+        results = await asyncio.gather(*(client.aio.call("run", seconds=0.1) for _ in range(5)))
         ticking.cancel()
         return results, ticks
 
-    with tp.open(aeron_dir=driver, media_driver="external") as ctx, ctx.serve(Oven()):
-        results, ticks = asyncio.run(scene(ctx.service("oven", timeout=30)))
+    with tp.open(aeron_dir=driver, media_driver="external") as ctx, ctx.serve(Heater()):
+        results, ticks = asyncio.run(call_all(ctx.service("heater", timeout=30)))
     assert sorted(results) == [1, 2, 3, 4, 5]
     assert ticks > 10
 
 
-def test_services_are_found_and_the_module_itself_is_a_way_in(driver: str) -> None:
-    with tp.open(aeron_dir=driver, media_driver="external") as ctx, ctx.serve(Oven(instance="7")):
-        [found] = ctx.services(2.0)
-        assert (found["tag"], found["name"], found["instance"]) == ("service:oven:7", "oven", "7")
+def test_services_are_listed_and_the_module_opens_a_client(driver: str) -> None:
+    with tp.open(aeron_dir=driver, media_driver="external") as ctx, ctx.serve(Heater(instance="7")):
+        [service] = ctx.services(2.0)
+        assert (service["tag"], service["name"], service["instance"]) == ("service:heater:7", "heater", "7")
     from tensorpool.context import startup
 
-    with tp.open(aeron_dir=driver, media_driver="external") as ctx, ctx.serve(Oven()):
+    with tp.open(aeron_dir=driver, media_driver="external") as ctx, ctx.serve(Heater()):
         try:
-            with tp.service("oven", aeron_dir=driver) as client:  # type: ignore[operator]
+            with tp.service("heater", aeron_dir=driver) as client:  # type: ignore[operator]
                 assert client.set("temperature", 42.0) == 42.0
         finally:
-            startup._shared.pop(driver).close()
+            startup._shared_contexts.pop(driver).close()
 
 
-def test_malformed_answers_do_not_disturb_a_client(driver: str) -> None:
-    with tp.open(aeron_dir=driver, media_driver="external") as ctx, ctx.serve(Oven()):
+def test_malformed_replies_do_not_disturb_a_client(driver: str) -> None:
+    with tp.open(aeron_dir=driver, media_driver="external") as ctx, ctx.serve(Heater()):
         streams = ctx.service_streams
-        noise = _native.Publication(ctx._conductor, streams.channel, streams.status)
-        client = ctx.service("oven")
-        good = Event("service:oven", "temperature", 99.0, correlation_id=1).encode()
+        noise = _native.Publication(ctx.connection.conductor, streams.channel, streams.status)
+        client = ctx.service("heater")
+        good = Event("service:heater", "temperature", 99.0, correlation_id=1).encode()
         while not noise.is_connected:
             time.sleep(0.002)
         for length in range(1, len(good)):

@@ -1,4 +1,4 @@
-"""One Spark session for all tests of a run, and recordings for it to read."""
+"""One small Spark session for all tests of a run."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests import leaks
 ROOT = Path(__file__).parents[3]
 
 
-def configured(master: str, home: Path) -> Any:
-    """A session as small as it gets: the tests share two cores with everything else."""
+def configured(master: str, directory: Path) -> Any:
+    """The builder of a small session: the tests may have only two cores."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     settings = {
         "spark.ui.enabled": "false",
@@ -28,8 +28,8 @@ def configured(master: str, home: Path) -> Any:
         "spark.sql.shuffle.partitions": "2",
         "spark.default.parallelism": "2",
         "spark.ui.showConsoleProgress": "false",
-        "spark.sql.warehouse.dir": str(home / "warehouse"),
-        "spark.local.dir": str(home / "local"),
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        "spark.local.dir": str(directory / "local"),
         "spark.sql.streaming.metricsEnabled": "false",
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -Xss4m",
         "spark.executorEnv.PYTHONPATH": str(ROOT / "python"),
@@ -56,7 +56,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture
 def orphans_end() -> Iterator[None]:
-    """Waits for what a killed Spark leaves: its Python daemons notice a little later."""
+    """Waits for the Python daemons of a killed Spark, which end a little later."""
     before = leaks.Snapshot.take()
     yield
     leaks.settle(before, timeout=60)

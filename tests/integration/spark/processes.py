@@ -1,4 +1,4 @@
-"""Programs that a fault test starts and kills: a recorder, and a Spark driver with a query."""
+"""Child processes of the fault tests: a recorder, and a Spark driver with two streaming queries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PER_SECOND = 200
 
 
 def record(root: str) -> None:
-    """Goes on behind the last frame that is there, until it is killed."""
+    """Continues a recording until the process is killed."""
     with recording.RecordingWriter(root, limits=recording.WriterLimits(segment_bytes=1 << 15)) as writer:
         last = writer.last(STREAM_ID)
         seq = 0 if last is None else last[1] + 1
@@ -29,35 +29,34 @@ def record(root: str) -> None:
 
 
 def query(master: str, source: str, target: str, checkpoint: str, available_now: str) -> None:
-    """Copies a recording into another and into a table by streaming queries, to its end or until it is
-    killed."""
+    """Copies a recording into another one and into a table, to its end or until the process is killed."""
     from tests.integration.spark.conftest import configured
 
-    with tempfile.TemporaryDirectory() as home:
-        builder = configured(master, Path(home)).config("spark.task.maxFailures", "8")
+    with tempfile.TemporaryDirectory() as directory:
+        builder = configured(master, Path(directory)).config("spark.task.maxFailures", "8")
         spark = builder.getOrCreate()
         spark.sparkContext.setLogLevel("ERROR")
-        started = []
-        for sink, payload, place in (("tensorpool", "ref", ""), ("parquet", "inline", "-table")):
+        queries = []
+        for sink, payload, suffix in (("tensorpool", "ref", ""), ("parquet", "inline", "-table")):
             reader = spark.readStream.format("tensorpool").options(path=source, payload=payload)
             if available_now != "now":
-                # Many small batches: there is always one to be hit. The last run is in a hurry.
+                # Many small batches, so that a kill hits one. The last run has no limit.
                 reader = reader.option("maxRowsPerTrigger", 150)
             writer = reader.load().repartition(2).writeStream.format(sink)
-            writer = writer.option("checkpointLocation", checkpoint + place)
+            writer = writer.option("checkpointLocation", checkpoint + suffix)
             if available_now == "now":
                 writer = writer.trigger(availableNow=True)
-            started.append(writer.start(target + place))
+            queries.append(writer.start(target + suffix))
         print("started", flush=True)
-        for one in started:
-            one.awaitTermination()
+        for running in queries:
+            running.awaitTermination()
         check_table(spark, target + "-table")
         spark.stop()
 
 
 def check_table(spark: SparkSession, table: str) -> None:
-    """Says how many rows there are: those from 0 on, each once, byte for byte."""
-    # By Spark itself: its own log says which files count.
+    """Checks that the table has the frames from 0 on, each once, and prints their number."""
+    # Read by Spark: its log determines which files belong to the table.
     rows = spark.read.parquet(table).select("seq", "payload").orderBy("seq").collect()
     assert [row.seq for row in rows] == list(range(len(rows)))
     assert all(bytes(row.payload) == tensor(row.seq).tobytes() for row in rows)

@@ -1,4 +1,4 @@
-"""Executors in processes of their own, a standalone cluster, and Spark Connect."""
+"""Separate executor processes, a standalone cluster, and Spark Connect."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from tensorpool.spark import tensors
 from tests.integration.spark.conftest import configured
 
 master, root, target = sys.argv[1:]
-with tempfile.TemporaryDirectory() as home:
+with tempfile.TemporaryDirectory() as directory:
     if master == "connect":
         from pyspark.sql import SparkSession
         spark = SparkSession.builder.remote("local[2]").getOrCreate()
     else:
-        spark = configured(master, Path(home)).getOrCreate()
+        spark = configured(master, Path(directory)).getOrCreate()
     frames = spark.read.format("tensorpool").option("path", root).option("minPartitions", 4).load()
     tops = tensors.map(frames, lambda array: int(array.max()), "top bigint")
     print("frames", frames.count(), "tops", tops.agg(F.sum("top")).collect()[0][0])
@@ -93,17 +93,17 @@ def expected() -> list[str]:
     return [f"frames 100 tops {sum(int(tensor(seq).max()) for seq in range(100))}", "copied 100"]
 
 
-def test_executors_of_their_own_see_the_same(tmp_path: Path) -> None:
+def test_separate_executors_read_and_write(tmp_path: Path) -> None:
     assert run(tmp_path, "local-cluster[2,1,1024]").splitlines() == expected()
 
 
-def test_spark_connect_finds_the_source_by_itself(tmp_path: Path) -> None:
+def test_spark_connect_finds_the_source(tmp_path: Path) -> None:
     assert run(tmp_path, "connect").splitlines() == expected()
 
 
 @contextmanager
 def standalone(tmp_path: Path) -> Iterator[str]:
-    """A master and two workers, all on the loopback."""
+    """A master and two workers on the loopback interface."""
     port = free_port()
     master = f"spark://127.0.0.1:{port}"
     package = "org.apache.spark.deploy"
@@ -141,6 +141,6 @@ def standalone(tmp_path: Path) -> Iterator[str]:
             _end_group(process)
 
 
-def test_a_standalone_cluster_with_two_workers_reads_and_writes(tmp_path: Path) -> None:
+def test_standalone_cluster_reads_and_writes(tmp_path: Path) -> None:
     with standalone(tmp_path) as master:
         assert run(tmp_path, master).splitlines() == expected()

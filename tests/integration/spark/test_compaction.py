@@ -1,4 +1,4 @@
-"""Files that are merged while Spark reads and writes; Delta tables, compacted by their own means."""
+"""Compaction while Spark reads and writes, and compaction of Delta tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from tensorpool.pipeline import compact, compact_plan, compaction, run, status
 from tests.unit.pipeline.conftest import _arrows_threads  # noqa: F401  a fixture
-from tests.unit.pipeline.support import Stages, define, keys, record
+from tests.unit.pipeline.harness import Stages, define, keys, record
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
@@ -22,14 +22,12 @@ PIECES = 10
 
 
 @pytest.fixture(autouse=True)
-def _four_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+def _small_compaction_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "FAN", 4)
     monkeypatch.setattr(compact_plan, "FAN", 4)
 
 
-def test_spark_reads_every_row_once_while_a_pipeline_merges_files(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_spark_reads_every_row_once_during_compaction(spark: SparkSession, tmp_path: Path) -> None:
     root, out = tmp_path / "recording", tmp_path / "tables"
     record(root, range(100))
     settings = define(
@@ -46,8 +44,8 @@ def test_spark_reads_every_row_once_while_a_pipeline_merges_files(
             try:
                 rows = [row["seq"] for row in spark.read.parquet(str(place)).select("seq").collect()]
             except Exception as error:
-                # A file that was merged after it was listed: an error, and never a wrong answer.
-                # Spark says so in three ways.
+                # A file was merged after Spark listed it: an error, never a wrong result. Spark reports it
+                # in three ways.
                 if not re.search("does not exist|FILE_NOT_EXIST|NoSuchFileException", str(error)):
                     faults.append(str(error)[:500])
                 continue
@@ -73,7 +71,7 @@ def test_spark_reads_every_row_once_while_a_pipeline_merges_files(
 
 
 @pytest.mark.usefixtures("spark")
-def test_delta_tables_are_compacted_by_their_own_means(tmp_path: Path) -> None:
+def test_delta_tables_are_compacted_by_deltalake(tmp_path: Path) -> None:
     deltalake = pytest.importorskip("deltalake")
     root = tmp_path / "recording"
     for day in range(2):
@@ -88,7 +86,7 @@ def test_delta_tables_are_compacted_by_their_own_means(tmp_path: Path) -> None:
 
     wanted = [(stream, 1, seq) for stream in (10, 11) for seq in range(120)]
     for name in ("bronze/frames", "silver/frames", "gold/statistics"):
-        # Of two streams: one file of the day that is over, five of the other.
+        # Of each of two streams: one file of the past day, five of the present one.
         assert read(name) == (12, wanted), name
     plain: list[Any] = list((settings.out / "gold/quality/date=2023-11-14").iterdir())
     assert len(plain) <= 2
@@ -97,8 +95,8 @@ def test_delta_tables_are_compacted_by_their_own_means(tmp_path: Path) -> None:
     for name in ("bronze/frames", "silver/frames", "gold/statistics"):
         assert read(name) == (4, wanted), name
     found = deltalake.DeltaTable(str(settings.out / "silver/frames"))
-    # By this a batch that comes again is known.
+    # Identifies a batch that is sent again.
     assert found.transaction_version(status(settings.out).pipeline_id) == PIECES - 1
-    # Who began to read before still finds all files.
+    # A reader that started before still finds all files.
     assert before < {path.name for path in (settings.out / "silver/frames").rglob("*.parquet")}
     assert compact(settings.out) == {}

@@ -1,4 +1,4 @@
-"""Whatever is killed, in the end every row is there once, byte for byte. Which kills, a seed says."""
+"""Random kills, by a seed: in the end every row was written once, byte for byte."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def start(*arguments: str, **pipes: Any) -> subprocess.Popen[bytes]:
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """The process and everything it has started."""
+    """Kills a process and its children."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -45,24 +45,24 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def recorder(root: Path) -> Iterator[Callable[[], None]]:
-    """One that records; calling what it gives kills it and starts another."""
+    """A recorder process. The function that it yields kills the process and starts another."""
     running = [start("record", str(root))]
     deadline = time.monotonic() + 60
     while not list(root.glob("stream=*/epoch=*/*")) and time.monotonic() < deadline:
         time.sleep(0.05)
 
-    def again() -> None:
+    def restart() -> None:
         kill(running[0])
         running[0] = start("record", str(root))
 
     try:
-        yield again
+        yield restart
     finally:
         kill(running[0])
 
 
 def recorded(root: Path) -> list[int]:
-    """Sequences in the order in which they are recorded; every byte is compared."""
+    """The recorded sequences in order. Compares every byte."""
     found = []
     for frame in recording.open(root).frames(STREAM_ID):
         assert np.array_equal(frame.verify().array, tensor(frame.seq)), frame
@@ -71,7 +71,7 @@ def recorded(root: Path) -> list[int]:
 
 
 def python_workers() -> list[int]:
-    """Spark's Python processes below this one: workers, and those that plan."""
+    """Spark's Python processes below this one: workers and planning processes."""
     found = []
     for pid, _ in leaks.Snapshot.take().processes:
         with contextlib.suppress(OSError):
@@ -81,11 +81,11 @@ def python_workers() -> list[int]:
     return found
 
 
-def followed(spark: SparkSession, source: Path, **options: Any) -> DataFrame:
+def load_stream(spark: SparkSession, source: Path, **options: Any) -> DataFrame:
     return spark.readStream.format("tensorpool").options(path=str(source), **options).load()
 
 
-def begun(frames: DataFrame, target: Path, checkpoint: Path) -> StreamingQuery:
+def start_copy(frames: DataFrame, target: Path, checkpoint: Path) -> StreamingQuery:
     return (
         frames.repartition(2)
         .writeStream.format("tensorpool")
@@ -95,37 +95,38 @@ def begun(frames: DataFrame, target: Path, checkpoint: Path) -> StreamingQuery:
 
 
 def recover(spark: SparkSession, source: Path) -> None:
-    """Spark notices a dead idle worker, or that the parent of a living one is dead, only when it wants it:
-    that is not for the next test to find. A worker that failed is ended by its parent, so fail on purpose."""
-    in_a_row = 0
+    """Uses Spark until it has replaced all dead workers, so that the next test does not meet one.
+
+    Spark notices a dead idle worker, or one with a dead parent, only when it uses it. Spark also ends a
+    worker that failed, so some queries fail on purpose.
+    """
+    successes = 0
     deadline = time.monotonic() + 300
-    while in_a_row < 5 and time.monotonic() < deadline:
+    while successes < 5 and time.monotonic() < deadline:
         reader = spark.read.format("tensorpool")
         try:
             rows = reader.options(path=str(source), minPartitions=2).load()
             rows.mapInArrow(lambda batches: batches, rows.schema).count()
             with pytest.raises(PySparkException, match="nonsense"):
                 reader.options(path=str(source), nonsense="1").load()
-            with pytest.raises(PySparkException, match="holds no recording"):
+            with pytest.raises(PySparkException, match="contains no recording"):
                 spark.read.format("tensorpool").option("path", str(source / "none")).load().count()
-            in_a_row += 1
+            successes += 1
         except (Exception, pytest.fail.Exception):
-            in_a_row = 0
-    assert in_a_row == 5, "Spark did not recover"
+            successes = 0
+    assert successes == 5, "Spark did not recover"
 
 
-def test_a_query_whose_python_processes_are_killed_goes_on_from_its_checkpoint(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_query_continues_after_its_python_processes_are_killed(spark: SparkSession, tmp_path: Path) -> None:
     source, target, checkpoint = tmp_path / "source", tmp_path / "target", tmp_path / "checkpoint"
     chance = random.Random(2026)
     kills = 0
     with recorder(source) as restart_recorder:
         for round_ in range(8):
             with contextlib.ExitStack() as stack:
-                # A worker that was killed while it waited shows when it is used: that start fails, no other.
+                # A worker that was killed while idle is noticed at its next use: only that start fails.
                 stack.enter_context(contextlib.suppress(Exception))
-                query = begun(followed(spark, source, maxRowsPerTrigger=60), target, checkpoint)
+                query = start_copy(load_stream(spark, source, maxRowsPerTrigger=60), target, checkpoint)
                 stack.callback(query.stop)
                 time.sleep(chance.uniform(0.5, 2.0))
                 if round_ % 2:
@@ -138,7 +139,7 @@ def test_a_query_whose_python_processes_are_killed_goes_on_from_its_checkpoint(
     expected = recorded(source)
     recover(spark, source)
     last = (
-        followed(spark, source)
+        load_stream(spark, source)
         .writeStream.format("tensorpool")
         .option("checkpointLocation", str(checkpoint))
         .trigger(availableNow=True)
@@ -154,9 +155,7 @@ def test_a_query_whose_python_processes_are_killed_goes_on_from_its_checkpoint(
 @pytest.mark.usefixtures("orphans_end")
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
-def test_a_killed_spark_driver_or_executor_loses_and_doubles_nothing(
-    master: str, seed: int, tmp_path: Path
-) -> None:
+def test_killed_driver_or_executor_loses_and_repeats_no_row(master: str, seed: int, tmp_path: Path) -> None:
     source, target, checkpoint = (str(tmp_path / name) for name in ("source", "target", "checkpoint"))
     chance = random.Random(seed)
     with recorder(Path(source)) as restart_recorder:
@@ -176,32 +175,32 @@ def test_a_killed_spark_driver_or_executor_loses_and_doubles_nothing(
                 kill(process)
                 process.stdout.close()
     expected = recorded(Path(source))
-    printed = to_the_end(source, target, checkpoint)
+    printed = run_to_the_end(source, target, checkpoint)
     assert recorded(Path(target)) == expected == list(range(len(expected)))
     assert printed.splitlines()[-1] == f"table {len(expected)}".encode()
     assert len(expected) > 500
 
 
-def to_the_end(source: str, target: str, checkpoint: str) -> bytes:
-    """A last run over all that there is; gives what it printed."""
+def run_to_the_end(source: str, target: str, checkpoint: str) -> bytes:
+    """The output of a last run, to the end of the source."""
     for _ in range(3):
         last = start(
             "query", "local[2]", source, target, checkpoint, "now",
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         try:
-            printed, words = last.communicate(timeout=300)
+            printed, errors = last.communicate(timeout=300)
         finally:
             kill(last)
-        # Queries that start in one moment may trip Spark's scheduler over its own objects: once more then.
-        if last.returncode == 0 or b"Task serialization failed" not in words:
+        # Queries that start at the same time may fail in Spark's scheduler: repeat the run then.
+        if last.returncode == 0 or b"Task serialization failed" not in errors:
             break
-    assert last.returncode == 0, words.decode(errors="replace")[-20_000:]
+    assert last.returncode == 0, errors.decode(errors="replace")[-20_000:]
     return printed
 
 
 def _executors(driver: int) -> list[int]:
-    """Executor processes that belong to a driver's process group."""
+    """Executor processes in a driver's process group."""
     found = []
     for pid, _ in leaks.Snapshot.take().processes:
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Live mode: Spark beside a pool, on the same host."""
+"""Live mode: Spark on the same host as the shared memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore::Reso
 
 
 class Camera(threading.Thread):
-    """Offers a frame every few milliseconds until it is stopped."""
+    """Publishes a frame every few milliseconds until it is stopped."""
 
     def __init__(self, producer: tp.Producer) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Camera(threading.Thread):
         self.join()
 
 
-def test_frames_come_straight_from_a_pool_at_most_once(
+def test_live_source_reads_frames_at_most_once(
     spark: SparkSession,
     aeron_dir: Path,
     shm_base: Path,
@@ -71,9 +71,9 @@ def test_frames_come_straight_from_a_pool_at_most_once(
             query.stop()
             camera.stop()
     rows = [row for row in found if row["gap_count"] is None]
-    assert len({(row["epoch"], row["seq"]) for row in rows}) == len(rows), "none came twice"
+    assert len({(row["epoch"], row["seq"]) for row in rows}) == len(rows), "no frame occurs twice"
     assert all(bytes(row["payload"]) == tensor(1).tobytes() for row in rows)
-    # From the first to the last frame, each one came or was told to be missed.
+    # From the first to the last, each frame was read or is in a gap.
     seqs = {row["seq"] for row in rows}
     for row in found:
         if row["gap_count"] is not None:
@@ -82,41 +82,41 @@ def test_frames_come_straight_from_a_pool_at_most_once(
     assert seqs == set(range(min(seqs), max(seqs) + 1))
 
 
-def test_rows_are_published_into_a_live_stream_with_trace_ids_that_stay(
+def test_live_sink_publishes_rows_with_stable_trace_ids(
     spark: SparkSession, aeron_dir: Path, shm_base: Path, free_stream_id: int, tmp_path: Path
 ) -> None:
     rows = [(free_stream_id, 1, seq, bytearray(tensor(seq).tobytes()), "uint16", [4, 8]) for seq in range(20)]
     frame = spark.createDataFrame(
         rows, "stream_id bigint, epoch bigint, seq bigint, payload binary, dtype string, shape array<int>"
     ).repartition(1)
-    heard: list[tuple[int, Any]] = []
+    received: list[tuple[int, Any]] = []
     with (
         tp.open("embedded", aeron_dir=aeron_dir, shm_base_dir=shm_base) as ctx,
         ctx.consumer(free_stream_id) as frames,
     ):
         end = threading.Event()
 
-        def listen() -> None:
+        def receive() -> None:
             while not end.is_set():
-                got = frames.receive_or_none(0.05)
-                if got is not None:
-                    heard.append((got.trace_id or 0, got.copy()))
+                published = frames.receive_or_none(0.05)
+                if published is not None:
+                    received.append((published.trace_id or 0, published.copy()))
 
-        listener = threading.Thread(target=listen)
-        listener.start()
+        receiver = threading.Thread(target=receive)
+        receiver.start()
         try:
-            # A consumer may be late for a new epoch: what it missed is published again, as the same frames.
+            # A consumer may map a new epoch too late: the rows are published again with the same trace ids.
             for _ in range(6):
                 frame.write.format("tensorpool").mode("append").options(
                     mode="live", aeronDir=str(aeron_dir), pools="4KiB", nslots=64, linger="500ms"
                 ).save()
-                if len(dict(heard)) == 20:
+                if len(dict(received)) == 20:
                     break
         finally:
             end.set()
-            listener.join()
-    traces = dict(heard)
-    # Published twice, and a consumer can tell: twenty different ones.
+            receiver.join()
+    traces = dict(received)
+    # Repeated rows have the same trace ids, so there are twenty different ones.
     assert len(traces) == 20
     assert all(trace != 0 for trace in traces)
     assert {array.tobytes() for array in traces.values()} == {tensor(seq).tobytes() for seq in range(20)}

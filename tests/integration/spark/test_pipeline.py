@@ -1,4 +1,4 @@
-"""Pipelines on a real Spark: growing recordings, functions, Delta tables, what is published."""
+"""Pipelines on a real Spark: growing recordings, functions, Delta tables, published streams."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tensorpool import recording
 from tensorpool.errors import PipelineError
 from tensorpool.pipeline import run, status
 from tests.unit.pipeline.conftest import _arrows_threads  # noqa: F401  a fixture
-from tests.unit.pipeline.support import Stages, define, keys, record, table
+from tests.unit.pipeline.harness import Stages, define, keys, record, table
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
@@ -30,9 +30,7 @@ def dark(array: Any) -> Any:
     return float(array.mean())
 
 
-def test_a_growing_recording_becomes_tables_that_spark_reads_plainly(
-    spark: SparkSession, root: Path, out: Path
-) -> None:
+def test_growing_recording_becomes_tables(spark: SparkSession, root: Path, out: Path) -> None:
     record(root, range(150))
     record(root, range(0, 150, 2), stream_id=11, shift_ns=1000)
     settings = define(
@@ -51,7 +49,7 @@ def test_a_growing_recording_becomes_tables_that_spark_reads_plainly(
     record(root, range(150, 200))
     record(root, range(150, 200, 2), stream_id=11, shift_ns=1000)
     run(settings, spark=spark, callables=functions)
-    # And once more, until told to stop.
+    # Again, until `stop` returns true.
     record(root, range(200, 220))
     until = found.stages["silver"].totals["frames"] + 95
     run(
@@ -68,18 +66,18 @@ def test_a_growing_recording_becomes_tables_that_spark_reads_plainly(
     sums = quality.selectExpr(
         "sum(frames)", "sum(dropped)", "sum(drops['unexplained'])", "sum(drops['not_recording'])"
     )
-    # One is missing between two writers of the recording.
+    # One frame is missing between two writers of the recording.
     assert tuple(sums.collect()[0]) == (320, 99, 98, 1)
     with recording.open(out / "derived" / "rows") as opened:
-        assert [one.rows for stream in opened.streams for one in opened.ledger(stream)] == [220, 100]
+        assert [ledger.rows for stream in opened.streams for ledger in opened.ledger(stream)] == [220, 100]
     assert not list((out / "_staging").glob("*"))
-    # Tables and checkpoint go together.
+    # Tables without their checkpoint are rejected.
     shutil.move(out / "_checkpoint", out.parent / "away")
     with pytest.raises(PipelineError, match="checkpoint beside them is gone"):
         run(settings, spark=spark, callables=functions)
 
 
-def test_an_error_of_a_function_names_the_frame_and_a_mended_one_goes_on(
+def test_function_error_names_the_frame_and_a_fixed_one_continues(
     spark: SparkSession, root: Path, out: Path
 ) -> None:
     record(root, range(100))
@@ -91,7 +89,7 @@ def test_an_error_of_a_function_names_the_frame_and_a_mended_one_goes_on(
 
 
 class Killed(BaseException):
-    """The process ends here."""
+    """Stands for a kill of the process."""
 
 
 @pytest.mark.usefixtures("spark")
@@ -119,12 +117,12 @@ def test_delta_tables_have_each_batch_once(root: Path, out: Path, monkeypatch: p
 
 
 @pytest.mark.usefixtures("spark")
-def test_a_functions_arrays_are_published_as_a_stream(
+def test_arrays_of_a_function_are_published(
     root: Path, out: Path, aeron_dir: Path, shm_base: Path, free_stream_id: int
 ) -> None:
     record(root, range(20), trace=4000)
-    words = {"name": "live", "function": "a:b", "output": "stream", "aeron_dir": str(aeron_dir)}
-    settings = define(root, out, functions=[{**words, "streams": [10], "target_stream": free_stream_id}])
+    function = {"name": "live", "function": "a:b", "output": "stream", "aeron_dir": str(aeron_dir)}
+    settings = define(root, out, functions=[{**function, "streams": [10], "target_stream": free_stream_id}])
     with (
         tp.open("embedded", aeron_dir=aeron_dir, shm_base_dir=shm_base) as ctx,
         ctx.consumer(free_stream_id) as consumer,
@@ -140,7 +138,7 @@ def test_a_functions_arrays_are_published_as_a_stream(
                         found[frame.trace_id or 0] = value
                 time.sleep(0.005)
 
-        # The memory goes with the producer: whoever wants to see it looks meanwhile.
+        # The regions are removed with the producer: the consumer has to read meanwhile.
         watcher = threading.Thread(target=look)
         watcher.start()
         try:
@@ -148,6 +146,6 @@ def test_a_functions_arrays_are_published_as_a_stream(
         finally:
             is_over.set()
             watcher.join()
-    # A reader that comes while it is published may miss some; what it sees is what was computed.
+    # A consumer that connects during publication may miss frames; those it reads are correct.
     assert found
     assert all(value == trace - 4000 + 1 for trace, value in found.items())

@@ -1,4 +1,4 @@
-"""Pipelines elsewhere: through Connect, on a standalone cluster until told to stop, and killed on one."""
+"""Pipelines through Spark Connect and on clusters, stopped and killed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tensorpool.pipeline import status
 from tests.integration.spark.conftest import ROOT
 from tests.integration.spark.test_clusters import standalone
 from tests.unit.pipeline.conftest import _arrows_threads  # noqa: F401  a fixture
-from tests.unit.pipeline.support import define, keys, record, table
+from tests.unit.pipeline.harness import define, keys, record, table
 
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.long, pytest.mark.usefixtures("orphans_end")]
 
@@ -35,7 +35,7 @@ def start(definition: Path, *how: str) -> subprocess.Popen[bytes]:
     )  # fmt: skip
 
 
-def test_a_definition_in_python_runs_through_connect(root: Path, out: Path) -> None:
+def test_python_definition_runs_through_connect(root: Path, out: Path) -> None:
     record(root, range(100))
     definition = out.parent / "pipeline.py"
     definition.write_text(
@@ -45,22 +45,20 @@ def test_a_definition_in_python_runs_through_connect(root: Path, out: Path) -> N
         "def looks(array):\n    return array.mean()\n"
     )
     done = start(definition, "--once", "--quiet", "--remote", "local[2]")
-    _, words = done.communicate(timeout=600)
-    assert done.returncode == 0, words.decode()[-3000:]
+    _, errors = done.communicate(timeout=600)
+    assert done.returncode == 0, errors.decode()[-3000:]
     for name in ("silver/frames", "gold/looks"):
         assert keys(table(define(root, out), name)) == [(10, 1, seq) for seq in range(100)]
 
 
-def test_a_standalone_cluster_takes_what_comes_until_it_is_told_to_stop(
-    root: Path, out: Path, tmp_path: Path
-) -> None:
+def test_pipeline_on_a_standalone_cluster_runs_until_stopped(root: Path, out: Path, tmp_path: Path) -> None:
     record(root, range(100))
     definition = tmp_path / "pipeline.toml"
     definition.write_text(
         f'[pipeline]\nrecordings = ["{root}"]\nout = "{out}"\ntrigger = "500ms"\n'
         '[[pipeline.functions]]\nname = "looks"\nfunction = "looks:mean"\ncolumns = "mean double"\n'
     )
-    # Beside the definition, where executors look for it too.
+    # Beside the definition, where executors import it from too.
     (tmp_path / "looks.py").write_text("def mean(array):\n    return array.mean()\n")
     with standalone(tmp_path) as master:
         process = start(definition, "--master", master)
@@ -69,24 +67,24 @@ def test_a_standalone_cluster_takes_what_comes_until_it_is_told_to_stop(
             record(root, range(100, 150))
             await_frames(process, out, lambda frames: frames == 150)
             process.send_signal(signal.SIGINT)
-            printed, words = process.communicate(timeout=120)
+            printed, errors = process.communicate(timeout=120)
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.communicate()
-    assert process.returncode == 0, words.decode()[-3000:]
+    assert process.returncode == 0, errors.decode()[-3000:]
     found = json.loads(printed)
     assert found["stages"]["gold"]["totals"]["functions"] == {"looks": 150}
     assert found["is_running"] is False
-    # Progress, a line now and then where there is no terminal.
-    assert b"bronze batch" in words
-    assert b"behind" in words
+    # Progress, as occasional lines without a terminal.
+    assert b"bronze batch" in errors
+    assert b"behind" in errors
     for name in ("silver/frames", "gold/looks"):
         assert keys(table(define(root, out), name)) == [(10, 1, seq) for seq in range(150)]
 
 
-def await_frames(process: subprocess.Popen[bytes], out: Path, is_it: Callable[[int], bool]) -> None:
-    """Until gold has taken what silver has, and that is enough."""
+def await_frames(process: subprocess.Popen[bytes], out: Path, is_enough: Callable[[int], bool]) -> None:
+    """Waits until gold has all frames of silver, and their number is enough."""
     deadline = time.monotonic() + 300
     while True:
         assert process.poll() is None, process.stderr.read() if process.stderr else ""
@@ -96,19 +94,19 @@ def await_frames(process: subprocess.Popen[bytes], out: Path, is_it: Callable[[i
         except PipelineError:
             stages = {}
         is_done = bool(stages) and stages["gold"].batch == stages["silver"].batch >= 0
-        if is_done and is_it(stages["silver"].totals["frames"]):
+        if is_done and is_enough(stages["silver"].totals["frames"]):
             return
         time.sleep(0.1)
 
 
 @pytest.mark.parametrize("stage", ["bronze", "silver", "align", "gold", "compact"])
-def test_a_kill_in_a_stage_on_a_cluster_changes_nothing(root: Path, out: Path, stage: str) -> None:
+def test_pipeline_recovers_from_a_kill_in_any_stage(root: Path, out: Path, stage: str) -> None:
     dice = random.Random(stage)
     record(root, range(300), trace=9000)
     record(root, [seq for seq in range(300) if seq % 7], stream_id=11, shift_ns=1000)
     definition = out.parent / "pipeline.toml"
     definition.write_text(
-        # Of many micro-batches files are merged.
+        # Many micro-batches, so that files are merged.
         f'[pipeline]\nrecordings = ["{root}"]\nout = "{out}"\ncompact = "always"\n'
         f"max_rows = {30 if stage == 'compact' else 120}\n"
         '[pipeline.quality]\ninterval = "500ms"\nlateness = "100ms"\n'
@@ -128,8 +126,8 @@ def test_a_kill_in_a_stage_on_a_cluster_changes_nothing(root: Path, out: Path, s
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     again = start(definition, *where)
-    _, words = again.communicate(timeout=900)
-    assert again.returncode == 0, words.decode()[-3000:]
+    _, errors = again.communicate(timeout=900)
+    assert again.returncode == 0, errors.decode()[-3000:]
     settings = define(root, out)
     wanted = [(10, 1, seq) for seq in range(300)] + [(11, 1, seq) for seq in range(300) if seq % 7]
     for name in ("bronze/frames", "silver/frames", "gold/looks", "gold/statistics"):

@@ -1,4 +1,4 @@
-"""What goes wrong on the way to the tables, on a real Spark: each row of the reference's table of faults."""
+"""Faults of a pipeline on a real Spark: each row of the table of faults in the reference."""
 
 from __future__ import annotations
 
@@ -16,18 +16,16 @@ from tensorpool.errors import DiskFull, LockHeld, PipelineError
 from tensorpool.pipeline import run
 from tensorpool.pipeline.run import _held
 from tests.unit.pipeline.conftest import _arrows_threads  # noqa: F401  a fixture
-from tests.unit.pipeline.support import Stages, define, keys, record, table
+from tests.unit.pipeline.harness import Stages, define, keys, record, table
 from tests.unit.spark.conftest import write
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
 FEW: dict[str, Any] = {"quality": {"enabled": False}, "statistics": {"enabled": False}}
-"""Stages that have nothing to do with it."""
+"""Without the stages that the tests do not need."""
 
 
-def test_frames_that_were_removed_or_damaged_are_gaps_or_the_end_as_the_definition_says(
-    spark: SparkSession, root: Path, out: Path
-) -> None:
+def test_removed_or_damaged_frames_are_gaps_or_an_error(spark: SparkSession, root: Path, out: Path) -> None:
     write(root, range(50), per_segment=10)
     segments = sorted(root.glob("stream=*/epoch=*/*.arrows"))
     segments[1].unlink()
@@ -43,10 +41,10 @@ def test_frames_that_were_removed_or_damaged_are_gaps_or_the_end_as_the_definiti
     lost: Counter[str] = Counter()
     for row in table(settings, "silver/gaps"):
         lost[row["reason"]] += row["count"]
-    # Where one read meets both, the source may call both by one name.
+    # If one task meets both, the source may report one reason for both.
     assert set(lost) <= {"removed", "corrupt"}
     assert (len(rows), sum(lost.values())) == (30, 20)
-    # A stream that appears is taken from its first frame, and the others go on.
+    # A new stream is read from its first frame, and the others continue.
     write(root, range(50, 55))
     write(root, range(7), stream_id=77)
     run(settings, spark=spark)
@@ -54,7 +52,7 @@ def test_frames_that_were_removed_or_damaged_are_gaps_or_the_end_as_the_definiti
     assert found == {10_000: len(rows) + 5, 77: 7}
 
 
-def test_tables_and_another_checkpoint_do_not_go_together(spark: SparkSession, root: Path, out: Path) -> None:
+def test_tables_with_another_checkpoint_are_rejected(spark: SparkSession, root: Path, out: Path) -> None:
     record(root, range(20))
     settings = define(root, out, max_rows=10, **FEW)
     run(settings, spark=spark)
@@ -68,11 +66,11 @@ def test_tables_and_another_checkpoint_do_not_go_together(spark: SparkSession, r
     assert keys(table(settings, "bronze/frames")) == [(10, 1, seq) for seq in range(30)]
 
 
-def test_a_second_pipeline_on_a_root_does_not_even_begin(root: Path, out: Path) -> None:
+def test_second_pipeline_on_the_same_tables_is_rejected(root: Path, out: Path) -> None:
     record(root, range(5))
     settings = define(root, out, **FEW)
     Stages(settings).take_all()
-    # It is refused before there is a Spark, and changes nothing.
+    # It is rejected before Spark starts, and changes nothing.
     before = settings.out.joinpath("pipeline.json").read_bytes()
     other = define(root, out, max_rows=7)
     with _held(out), pytest.raises(LockHeld, match=r"another pipeline works on .* process \d+"):
@@ -83,33 +81,33 @@ def test_a_second_pipeline_on_a_root_does_not_even_begin(root: Path, out: Path) 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
     """A filesystem of one megabyte."""
-    place = tmp_path / "small"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m,mode=0700", "tmpfs", str(place)]
+    mount_point = tmp_path / "small"
+    mount_point.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m,mode=0700", "tmpfs", str(mount_point)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         pytest.skip(f"a tmpfs cannot be mounted here (it takes root): {done.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
+    yield mount_point
+    subprocess.run(["umount", "--lazy", str(mount_point)], check=True)
 
 
 @pytest.mark.parametrize("by_spark", [False, True])
-def test_a_full_disk_ends_the_run_and_room_lets_it_go_on(
+def test_run_continues_after_a_full_disk(
     spark: SparkSession, small: Path, root: Path, by_spark: bool
 ) -> None:
     record(root, range(60), shape=(64, 256))
     settings = define(root, small / "tables", payload="inline", target_file="256KiB", max_rows=20, **FEW)
 
-    def go() -> None:
+    def run_pipeline() -> None:
         if by_spark:
             run(settings, spark=spark)
         else:
             Stages(settings).take_all(pieces=3)
 
-    with pytest.raises(PipelineError if by_spark else DiskFull, match="make room"):
-        go()
+    with pytest.raises(PipelineError if by_spark else DiskFull, match="free some disk space"):
+        run_pipeline()
     before = keys(table(settings, "silver/frames"))
     assert len(set(before)) == len(before) < 60
     subprocess.run(["mount", "-o", "remount,size=64m", str(small)], check=True)
-    go()
+    run_pipeline()
     assert keys(table(settings, "silver/frames")) == [(10, 1, seq) for seq in range(60)]

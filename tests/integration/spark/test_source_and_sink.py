@@ -1,4 +1,4 @@
-"""Real Spark over recordings: batch and stream, by reference, back into a recording."""
+"""The source and the sink on a real Spark: batch and streaming queries over recordings."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def load(spark: SparkSession, root: Path, **options: Any) -> DataFrame:
     return spark.read.format("tensorpool").options(**{"path": str(root), **options}).load()
 
 
-def follow(spark: SparkSession, root: Path, **options: Any) -> DataFrame:
+def load_stream(spark: SparkSession, root: Path, **options: Any) -> DataFrame:
     return spark.readStream.format("tensorpool").options(**{"path": str(root), **options}).load()
 
 
 def finish(frame: DataFrame, form: str, target: Path, checkpoint: Path, **options: Any) -> Any:
-    """Runs a query over what is there now, to its end."""
+    """Runs a query to the present end of its source."""
     query = (
         frame.writeStream.format(form)
         .options(**{"path": str(target), "checkpointLocation": str(checkpoint), **options})
@@ -46,7 +46,7 @@ def finish(frame: DataFrame, form: str, target: Path, checkpoint: Path, **option
     return query
 
 
-def test_a_recording_is_a_table_registered_by_itself(spark: SparkSession, root: Path) -> None:
+def test_source_is_registered_and_reads_a_recording(spark: SparkSession, root: Path) -> None:
     write(root, range(50), per_segment=20)
     frames = load(spark, root)
     everything = {row["seq"]: row for row in frames.collect()}
@@ -58,11 +58,11 @@ def test_a_recording_is_a_table_registered_by_itself(spark: SparkSession, root: 
     assert low.union(high).select("seq").distinct().count() == 25
     with pytest.raises(PySparkException, match="did you mean streams"):
         load(spark, root, strems="1")
-    with pytest.raises(PySparkException, match="holds no recording"):
+    with pytest.raises(PySparkException, match="contains no recording"):
         load(spark, root / "nothing").count()
 
 
-def test_a_numpy_function_runs_over_every_tensor(spark: SparkSession, root: Path) -> None:
+def test_map_applies_a_function_to_every_tensor(spark: SparkSession, root: Path) -> None:
     write(root, range(40), per_segment=15)
     frames = load(spark, root)
     means = tensors.map(frames, lambda array: float(array.mean()), "mean double")
@@ -79,45 +79,43 @@ def test_a_numpy_function_runs_over_every_tensor(spark: SparkSession, root: Path
     assert frames.where(tensors.has_shape((5, None))).count() == 0
 
 
-def test_helpers_make_figures_pictures_and_vectors(spark: SparkSession, root: Path) -> None:
+def test_stats_thumbnails_and_vectors_of_tensors(spark: SparkSession, root: Path) -> None:
     write(root, range(6))
     frames = load(spark, root)
-    figures = tensors.stats(frames).orderBy("seq").collect()
-    assert [row["max"] for row in figures] == [tensor(seq).max() for seq in range(6)]
+    statistics = tensors.stats(frames).orderBy("seq").collect()
+    assert [row["max"] for row in statistics] == [tensor(seq).max() for seq in range(6)]
     assert bytes(tensors.thumbnail(frames, 4).collect()[0]["png"]).startswith(b"\x89PNG")
     vector = tensors.to_ml(frames.where("seq = 3")).collect()[0]["features"]
     assert vector.toArray().tolist() == tensor(3).ravel().tolist()
 
 
-def test_a_stream_follows_a_recording_into_another_one_exactly_once(
+def test_streaming_query_copies_a_recording_exactly_once(
     spark: SparkSession, root: Path, tmp_path: Path
 ) -> None:
     target, checkpoint = tmp_path / "copy", tmp_path / "checkpoint"
     with recording.RecordingWriter(root) as writer:
         add(writer, range(30), per_segment=12)
         add(writer, range(7), stream_id=7)
-        first = finish(follow(spark, root, maxRowsPerTrigger=15), "tensorpool", target, checkpoint)
+        first = finish(load_stream(spark, root, maxRowsPerTrigger=15), "tensorpool", target, checkpoint)
         assert [progress["numInputRows"] for progress in first.recentProgress] == [15, 15, 7]
         assert lag(first) == {STREAM_ID: 0, 7: 0}
         add(writer, range(30, 41))
         writer.gap(stream_id=STREAM_ID, epoch=1, first_seq=41, count=2, reason="overrun")
         add(writer, range(5), epoch=2)
-        finish(follow(spark, root), "tensorpool", target, checkpoint)
+        finish(load_stream(spark, root), "tensorpool", target, checkpoint)
     copy = recording.open(target)
     found = [(frame.epoch, frame.seq) for frame in copy.frames(STREAM_ID)]
     assert found == [(1, seq) for seq in range(41)] + [(2, seq) for seq in range(5)]
     assert all(np.array_equal(frame.verify().array, tensor(frame.seq)) for frame in copy.frames(STREAM_ID))
     assert len(copy.frames(7)) == 7
-    # Nothing new: nothing is written.
-    finish(follow(spark, root), "tensorpool", target, checkpoint)
+    # Without new frames nothing is written.
+    finish(load_stream(spark, root), "tensorpool", target, checkpoint)
     assert len(recording.open(target).frames(STREAM_ID)) == 46
     gaps = load(spark, root, includeGaps="true", payload="none").where("gap_count is not null").collect()
     assert [(row["seq"], row["gap_count"], row["gap_reason"]) for row in gaps] == [(41, 2, "overrun")]
 
 
-def test_a_batch_goes_into_a_recording_as_a_whole_or_not_at_all(
-    spark: SparkSession, root: Path, tmp_path: Path
-) -> None:
+def test_batch_is_recorded_completely_or_not_at_all(spark: SparkSession, root: Path, tmp_path: Path) -> None:
     write(root, range(20))
     target = tmp_path / "written"
     halves = tensors.map(
@@ -135,7 +133,7 @@ def test_a_batch_goes_into_a_recording_as_a_whole_or_not_at_all(
     assert list((target / "_sinks").iterdir()) == []
 
 
-def test_damage_ends_a_query_with_its_name_or_becomes_a_gap(spark: SparkSession, root: Path) -> None:
+def test_damage_fails_a_query_or_becomes_a_gap(spark: SparkSession, root: Path) -> None:
     write(root, range(30))
     path = sorted(root.glob("stream=*/epoch=*/*.arrows"))[1]
     content = bytearray(path.read_bytes())

@@ -1,4 +1,4 @@
-"""The tutorial, as it is printed, with fewer frames."""
+"""The Spark tutorial, run from its page, with fewer frames."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ PAGE = ROOT / "docs" / "tutorial" / "numpy-over-a-million-frames-with-spark.md"
 def follow(
     tmp_path: Path, frames: int, capsys: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch
 ) -> list[str]:
-    """What the page's programs print, without the table."""
+    """The output of the page's programs, without the table."""
     patch.setenv("FRAMES", str(frames))
-    # Spark's processes were started elsewhere: a relative path would be another one there.
+    # Spark's processes have another working directory, so the paths must be absolute.
     names = {f'"{name}"': f'"{tmp_path / name}"' for name in ("telescope", "looks", "looks-checkpoint")}
     scope: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(PAGE, "python"):
@@ -36,7 +36,7 @@ def expected(frames: int) -> list[str]:
     return [counted, f"{flashes} flashes again", f"{frames} rows in the table"]
 
 
-def test_the_tutorial_does_what_it_says(
+def test_tutorial_prints_its_results(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frames = 3_000
@@ -44,7 +44,7 @@ def test_the_tutorial_does_what_it_says(
 
 
 @pytest.mark.long
-def test_the_tutorial_does_it_with_a_million_frames(
+def test_tutorial_with_a_million_frames(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frames = int(os.environ.get("TENSORPOOL_TEST_FRAMES", "1000000"))

@@ -11,7 +11,7 @@ import pytest
 
 import tensorpool as tp
 from tests.integration.supervisor.endpoint_process import EndpointProcess
-from tests.remote import Remote
+from tests.remote_process import RemoteProcess
 
 # An endpoint without reports for five periods has left: long enough for a busy machine.
 PERIOD_S = 0.5
@@ -31,12 +31,12 @@ def hub(options: dict[str, Any]) -> Iterator[tp.Context]:
 
 
 @pytest.fixture
-def endpoint_process(options: dict[str, Any]) -> Iterator[Callable[[], Remote]]:
+def endpoint_process(options: dict[str, Any]) -> Iterator[Callable[[], RemoteProcess]]:
     """`endpoint_process()` starts a process that is attached to that driver."""
     with ExitStack() as stack:
 
-        def start() -> Remote:
-            remote = stack.enter_context(Remote(_AttachedProcess))
+        def start() -> RemoteProcess:
+            remote = stack.enter_context(RemoteProcess(_AttachedProcess))
             remote.call("open", **options)
             stack.callback(_close, remote)
             return remote
@@ -44,7 +44,7 @@ def endpoint_process(options: dict[str, Any]) -> Iterator[Callable[[], Remote]]:
         yield start
 
 
-def _close(remote: Remote) -> None:
+def _close(remote: RemoteProcess) -> None:
     if remote.alive:
         remote.call("close")
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import tensorpool as tp
-from tests.remote import Background
+from tests.remote_process import Background
 
 
 class EndpointProcess:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -17,6 +16,7 @@ import tensorpool as tp
 from tensorpool import _native
 from tensorpool.sbe.layout import HEADER_BYTES
 from tensorpool.sbe.message import Message
+from tensorpool.sbe.status import STATUS_KEY, ConsumerStatus, ProducerStatus, TimeOrigin
 from tensorpool.sbe.wire import (
     ClockDomain,
     ConsumerHello,
@@ -27,13 +27,13 @@ from tensorpool.sbe.wire import (
     ShmPoolAnnounce,
 )
 from tensorpool.service import Event
-from tests.remote import Background
+from tests.remote_process import Background
 
 FIRST = 100_000
 Template = tuple[str, bytes, int]
-"""Publication, message, and the offset of its count; -1: the count is text, 0: there is none."""
+"""Publication, message, and the offset of its count; -1: it is in many fields, 0: there is none."""
 _PARTS = 20
-# Growing counts keep their number of digits: messages are patched, not encoded again.
+# Growing counts start here: messages are patched, not encoded again.
 _COUNT = 1_000_000_000
 _HZ = 100
 
@@ -51,7 +51,7 @@ class SyntheticSystem:
             "status": (services.channel, services.status),
         }
         self.publications = {
-            name: _native.Publication(self.context._conductor, *address)
+            name: _native.Publication(self.context.connection.conductor, *address)
             for name, address in addresses.items()
         }
         while not all(publication.is_ready for publication in self.publications.values()):
@@ -75,13 +75,13 @@ class SyntheticSystem:
 
     def _publish(self, templates: list[Template], second: int) -> None:
         count = _COUNT + _HZ * second
-        binary, digits = count.to_bytes(8, "little"), str(count).encode()
+        start, binary = _COUNT.to_bytes(8, "little"), count.to_bytes(8, "little")
         for name, template, offset in templates:
             message = template
             if offset > 0:
                 message = template[:offset] + binary + template[offset + 8 :]
             elif offset < 0:
-                message = template.replace(b"%d" % _COUNT, digits)
+                message = template.replace(start, binary)
             # A message that is not taken is repeated a second later.
             self.publications[name].offer(message)
             self.sent += 1
@@ -109,12 +109,20 @@ def _stream_messages(stream_id: int, consumers: int) -> Iterator[Template]:
     yield "announce", announce.encode(), _offset(ShmPoolAnnounce, "announceTimestampNs")
     report = QosProducer(stream_id=stream_id, producer_id=stream_id, epoch=1, current_seq=0)
     yield "qos", report.encode(), _offset(QosProducer, "currentSeq")
-    status = {
-        "stream_id": stream_id, "producer_id": stream_id, "pid": 7, "epoch": "1",
-        "next_seq": str(_COUNT), "committed": _COUNT, "published": _COUNT, "unpublished": {},
-        "deferred": 0, "dropped": {}, "holes": 0, "bytes": str(_COUNT), "sources": [], "final": False,
-    }  # fmt: skip
-    yield "status", _event("producer", stream_id, "account", status), -1
+    status = ProducerStatus(
+        stream_id=stream_id,
+        producer_id=stream_id,
+        pid=7,
+        is_final=False,
+        epoch=1,
+        next_seq=_COUNT,
+        committed=_COUNT,
+        published=_COUNT,
+        deferred=0,
+        holes=0,
+        payload_bytes=_COUNT,
+    )
+    yield "status", _event("producer", stream_id, status), -1
     for number in range(1, consumers + 1):
         yield from _consumer_messages(stream_id, number)
 
@@ -139,22 +147,33 @@ def _consumer_messages(stream_id: int, number: int) -> Iterator[Template]:
         expected_layout_version=1,
     )
     yield "control", hello.encode(), 0
-    status = {
-        "stream_id": stream_id, "consumer_id": number, "pid": 8, "epoch": "1", "first_seq": "0",
-        "last_seq": str(_COUNT), "span": _COUNT, "received": _COUNT, "dropped": {}, "outside": {},
-        "looks": _COUNT, "final": False,
-    }  # fmt: skip
-    yield "status", _event("consumer", stream_id, "account", status), -1
-    summary = {"count": _HZ, "p50_ns": 20_000, "p99_ns": 90_000, "max_ns": 400_000}
-    latency = {
-        "stream_id": stream_id, "consumer_id": number, "since": "publish", **summary, "left_out": 0,
-        "received": _COUNT, "dropped": 0, "life": summary,
-    }  # fmt: skip
-    yield "status", _event("consumer", stream_id, "latency", latency), -1
+    status = ConsumerStatus(
+        stream_id=stream_id,
+        consumer_id=number,
+        pid=8,
+        is_final=False,
+        latency_since=TimeOrigin.PUBLISH,
+        epoch=1,
+        first_seq=0,
+        last_seq=_COUNT,
+        span=_COUNT,
+        received=_COUNT,
+        polls=_COUNT,
+        latency_excluded=0,
+        interval_frames=_HZ,
+        interval_p50_ns=20_000,
+        interval_p99_ns=90_000,
+        interval_max_ns=400_000,
+        total_frames=_COUNT,
+        total_p50_ns=20_000,
+        total_p99_ns=90_000,
+        total_max_ns=400_000,
+    )
+    yield "status", _event("consumer", stream_id, status), -1
 
 
-def _event(role: str, stream_id: int, key: str, value: dict[str, Any]) -> bytes:
-    return Event(f"service:{role}:{stream_id}", key, json.dumps(value, separators=(",", ":"))).encode()
+def _event(role: str, stream_id: int, status: Message) -> bytes:
+    return Event(f"service:{role}:{stream_id}", STATUS_KEY, status.encode()).encode()
 
 
 def _offset(kind: type[Message], name: str) -> int:

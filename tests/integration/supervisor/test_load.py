@@ -16,11 +16,11 @@ import pytest
 
 import tensorpool as tp
 from tests.integration.supervisor.load import SupervisorProcess, SyntheticSystem
-from tests.remote import Remote
+from tests.remote_process import RemoteProcess
 
 STREAMS, CONSUMERS = 1000, 4
-# An announce, a QoS and a status report of each stream; hello, QoS, status and latency of each consumer.
-MESSAGES = STREAMS * (3 + 4 * CONSUMERS)
+# An announce, a QoS and a status report of each stream; hello, QoS and status report of each consumer.
+MESSAGES = STREAMS * (3 + 3 * CONSUMERS)
 HOUR_S = 3600.0
 SCRAPE_S = 15.0
 MAX_SHARE = 0.20
@@ -37,7 +37,7 @@ def test_supervisor_of_a_thousand_streams_is_cheap_and_does_not_grow(
     options: dict[str, Any] = {"aeron_dir": str(aeron_dir), "shm_base_dir": str(shm_base)}
     with (
         tp.open("embedded", **options),
-        Remote(SyntheticSystem) as system,
+        RemoteProcess(SyntheticSystem) as system,
         SupervisorProcess(aeron_dir, shm_base, tmp_path) as supervisor,
     ):
         url = wait_until(supervisor.url, timeout=60)

@@ -9,14 +9,18 @@ from typing import Any
 import tensorpool as tp
 from tensorpool import _native
 from tensorpool.runtime.runner import Runner
+from tensorpool.sbe import STATUS_KEY, ConsumerStatus, ReasonCount, TimeOrigin
 from tensorpool.service import Event
 from tensorpool.supervisor.agent import SupervisorAgent
 from tensorpool.supervisor.config import SupervisorSettings
 
 # Eight of ten frames are received, and one of the other two has a reason.
-STATUS = {
-    "consumer_id": 7, "pid": 1, "epoch": "1", "first_seq": "0", "last_seq": "9", "span": 10,
-    "received": 8, "dropped": {"late": 1}, "outside": {}, "looks": 3, "final": False,
+REPORT: dict[str, Any] = {
+    "consumer_id": 7, "pid": 1, "epoch": 1, "first_seq": 0, "last_seq": 9, "span": 10,
+    "received": 8, "dropped": (ReasonCount(frames=1, reason="late"),), "polls": 3, "is_final": False,
+    "latency_since": TimeOrigin.NOTHING, "latency_excluded": 0,
+    **dict.fromkeys(("interval_frames", "interval_p50_ns", "interval_p99_ns", "interval_max_ns"), 0),
+    **dict.fromkeys(("total_frames", "total_p50_ns", "total_p99_ns", "total_max_ns"), 0),
 }  # fmt: skip
 
 
@@ -24,12 +28,14 @@ def test_status_report_that_does_not_add_up_is_published_once(
     hub: tp.Context, free_stream_id: int, wait_until: Callable[..., Any]
 ) -> None:
     services = hub.service_streams
-    value = json.dumps({"stream_id": free_stream_id, **STATUS})
-    status = Event(f"service:consumer:{free_stream_id}", "account", value)
+    report = ConsumerStatus(stream_id=free_stream_id, **REPORT)
+    status = Event(f"service:consumer:{free_stream_id}", STATUS_KEY, report.encode())
     settings = SupervisorSettings(look_ns=100_000_000)
     agent = SupervisorAgent(hub, settings=settings)
-    mailbox = _native.Mailbox(hub._conductor, services.channel, services.status, ["service:supervisor"])
-    publication = _native.Publication(hub._conductor, services.channel, services.status)
+    mailbox = _native.Mailbox(
+        hub.connection.conductor, services.channel, services.status, ["service:supervisor"]
+    )
+    publication = _native.Publication(hub.connection.conductor, services.channel, services.status)
     runner = Runner(agent)
     runner.start()
     received: list[Any] = []

@@ -20,7 +20,7 @@ from tensorpool.runtime.runner import Runner
 from tensorpool.service import Event, Property, Service
 from tensorpool.supervisor.agent import SupervisorAgent
 from tensorpool.supervisor.config import Rule, SupervisorSettings
-from tests.remote import Remote
+from tests.remote_process import RemoteProcess
 
 URI = "bridge://7?payload=aeron%3Audp%3Fendpoint%3D127.0.0.1%3A9&payload_stream=1&stream=5"
 MS = 1_000_000
@@ -48,7 +48,9 @@ def decisions(
 ) -> Iterator[Callable[[], list[dict[str, Any]]]]:
     """A function that returns all decisions that were published on the status stream."""
     streams = ctx.service_streams
-    mailbox = _native.Mailbox(ctx._conductor, streams.channel, streams.status, ["service:supervisor"])
+    mailbox = _native.Mailbox(
+        ctx.connection.conductor, streams.channel, streams.status, ["service:supervisor"]
+    )
     wait_until(lambda: mailbox.is_connected, timeout=60)
     received: list[dict[str, Any]] = []
 
@@ -91,7 +93,7 @@ class LimitRound:
 
 def test_rule_limits_a_losing_consumer_and_releases_it(
     hub: tp.Context,
-    endpoint_process: Callable[[], Remote],
+    endpoint_process: Callable[[], RemoteProcess],
     free_stream_id: int,
     wait_until: Callable[..., Any],
 ) -> None:
@@ -164,7 +166,7 @@ def test_rule_limits_a_losing_consumer_and_releases_it(
 
 def test_manual_orders_last_until_released(
     hub: tp.Context,
-    endpoint_process: Callable[[], Remote],
+    endpoint_process: Callable[[], RemoteProcess],
     free_stream_id: int,
     wait_until: Callable[..., Any],
 ) -> None:

@@ -12,7 +12,7 @@ from tensorpool.runtime.runner import Runner
 from tensorpool.supervisor.agent import SupervisorAgent
 from tensorpool.supervisor.config import SupervisorSettings
 from tests.integration.supervisor.endpoint_process import EndpointProcess
-from tests.remote import PATIENCE, Remote
+from tests.remote_process import TIMEOUT_S, RemoteProcess
 
 # Longer than the pauses of a busy machine, so that the announces determine the result.
 ANNOUNCE_S = 2.0
@@ -31,7 +31,7 @@ class AttachedProcess(EndpointProcess):
 
     def remapped(self, name: str, after: int) -> tuple[float, int]:
         """The time, on the clock of all processes, at which a later epoch was mapped; and the epoch."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline:
             state = self.state(name)
             epoch = self.consumers[name].epoch
@@ -70,7 +70,7 @@ class SupervisorProcess:
         self.agent = SupervisorAgent(self.context, settings=SupervisorSettings(look_ns=50 * MS))
         self.runner = Runner(self.agent)
         self.runner.start()
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT_S
         while not self.agent.is_ready():
             assert time.monotonic() < deadline, "the supervisor is not ready"
             time.sleep(0.001)
@@ -81,7 +81,7 @@ class SupervisorProcess:
 
         A consumer may reattach before its producer, which then gets another epoch.
         """
-        deadline, connected = time.monotonic() + PATIENCE, 0.0
+        deadline, connected = time.monotonic() + TIMEOUT_S, 0.0
         while not self._is_complete(stream_id, epoch):
             assert time.monotonic() < deadline, self.agent.latest.stream(stream_id)
             connected = connected if self.agent.is_ready() else time.monotonic()
@@ -117,10 +117,11 @@ def test_model_is_complete_within_three_announce_periods(
     }
     measured: dict[str, float] = {}
     with (
-        Remote(MediaDriverProcess) as media, Remote(MediaDriverProcess) as other_media,
-        Remote(DriverProcess) as shm, Remote(DriverProcess) as second_shm, Remote(DriverProcess) as third_shm,
-        Remote(AttachedProcess) as source, Remote(AttachedProcess) as reader,
-        Remote(SupervisorProcess) as first, Remote(SupervisorProcess) as second,
+        RemoteProcess(MediaDriverProcess) as media, RemoteProcess(MediaDriverProcess) as other_media,
+        RemoteProcess(DriverProcess) as shm, RemoteProcess(DriverProcess) as second_shm,
+        RemoteProcess(DriverProcess) as third_shm,
+        RemoteProcess(AttachedProcess) as source, RemoteProcess(AttachedProcess) as reader,
+        RemoteProcess(SupervisorProcess) as first, RemoteProcess(SupervisorProcess) as second,
     ):  # fmt: skip
         media.call("open", aeron_dir=str(aeron_dir))
         shm.call("open", **options)
@@ -130,7 +131,7 @@ def test_model_is_complete_within_three_announce_periods(
         reader.call("consume", name="one", stream_id=free_stream_id)
         _, epoch = reader.call("remapped", name="one", after=0)
 
-        def delay(supervisor: Remote, since: float, epoch: int) -> float:
+        def delay(supervisor: RemoteProcess, since: float, epoch: int) -> float:
             connected, complete = supervisor.call("complete", stream_id=free_stream_id, epoch=epoch)
             return max(complete - max(since, connected), 0.0)
 

@@ -1,4 +1,4 @@
-"""What these tests share."""
+"""Trace tests run without a driver."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def _without_a_driver(stand_alone: None) -> None:
+def _standalone(standalone_mode: None) -> None:
     """Traces need no driver."""

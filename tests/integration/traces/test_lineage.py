@@ -1,4 +1,4 @@
-"""Trace ids from producer to consumer, and the links between them."""
+"""Trace ids of consumer, and the TraceLinkSets that name their parents."""
 
 from __future__ import annotations
 
@@ -26,48 +26,50 @@ def ctx(aeron_dir: Path, shm_base: Path) -> Iterator[tp.Context]:
 def test_trace_ids_are_unique_and_sort_by_time() -> None:
     clock = ManualClock()
     ids = TraceIds(5, clock=clock)
-    minted = []
+    trace_ids = []
     for _ in range(3):
-        minted += [ids.mint() for _ in range(5000)]
+        trace_ids += [ids.new_id() for _ in range(5000)]
         clock.advance(0.001)
     clock.step_wall(-10)
-    minted += [ids.mint() for _ in range(10)]
-    assert minted == sorted(set(minted))
-    assert all(0 < one < 2**64 for one in minted)
+    trace_ids += [ids.new_id() for _ in range(10)]
+    assert trace_ids == sorted(set(trace_ids))
+    assert all(0 < trace_id < 2**64 for trace_id in trace_ids)
     other = TraceIds(6, clock=ManualClock())
-    assert other.mint() not in minted
+    assert other.new_id() not in trace_ids
 
 
 @pytest.mark.requirement("wire-10.2.1-12")
-def test_a_frame_tells_what_it_was_made_from(ctx: tp.Context, free_stream_ids: Callable[[], int]) -> None:
+def test_frame_with_several_parents_publishes_a_link_set(
+    ctx: tp.Context, free_stream_ids: Callable[[], int]
+) -> None:
     stream_id = free_stream_ids()
-    heard = _native.Subscription(ctx._conductor, "aeron:ipc", ctx.stream_ids.control)
+    control = ctx.connection.subscription(ctx.stream_ids.control, tethered=True)
     with (
-        ctx.producer(stream_id, pools=[64], traces=True) as camera,
-        ctx.consumer(stream_id, timeout=30) as frames,
+        ctx.producer(stream_id, pools=[64], traces=True) as producer,
+        ctx.consumer(stream_id, timeout=30) as consumer,
     ):
-        assert frames.wait_for_producer(30)
-        _wait_until_heard(heard)
+        assert consumer.wait_for_producer(30)
+        _wait_connected(control)
         array = np.zeros(4, "u1")
 
-        def sent(**options: object) -> tp.Frame:
-            assert camera.offer(array, **options)  # type: ignore[arg-type]
-            return next(frames)
+        def send(**options: object) -> tp.Frame:
+            assert producer.offer(array, **options)  # type: ignore[arg-type]
+            return next(consumer)
 
-        first, second = sent(), sent()
+        first, second = send(), send()
         assert first.trace_id
         assert second.trace_id
         assert first.trace_id != second.trace_id
-        carried = sent(parents=[first, first])
+        carried = send(parents=[first, first])
         assert carried.trace_id == first.trace_id
-        joined = sent(parents=[first, second, first])
+        joined = send(parents=[first, second, first])
         assert joined.trace_id not in (None, first.trace_id, second.trace_id)
-        assert sent(trace_id=77).trace_id == 77
-        with camera.claim((4,), "u1", parents=[first.trace_id, joined]) as slot:
+        assert send(trace_id=77).trace_id == 77
+        with producer.claim((4,), "u1", parents=[first.trace_id, joined]) as slot:
             seq = slot.seq
-        claimed = next(frames)
-        links = _collect(heard, 2)
-    heard.close()
+        claimed = next(consumer)
+        links = _collect(control, 2)
+    control.close()
     assert [(link.stream_id, link.epoch, link.seq, link.trace_id) for link in links] == [
         (stream_id, joined.epoch, joined.seq, joined.trace_id),
         (stream_id, claimed.epoch, seq, claimed.trace_id),
@@ -76,19 +78,19 @@ def test_a_frame_tells_what_it_was_made_from(ctx: tp.Context, free_stream_ids: C
     assert [p.trace_id for p in links[1].parents] == [first.trace_id, joined.trace_id]
 
 
-def test_without_the_switch_frames_carry_no_trace(
+def test_producer_without_traces_publishes_no_trace_ids(
     ctx: tp.Context, free_stream_ids: Callable[[], int]
 ) -> None:
     stream_id = free_stream_ids()
-    with ctx.producer(stream_id, pools=[64]) as camera, ctx.consumer(stream_id, timeout=30) as frames:
-        assert frames.wait_for_producer(30)
-        assert camera.offer(np.zeros(4, "u1"))
-        assert next(frames).trace_id is None
+    with ctx.producer(stream_id, pools=[64]) as producer, ctx.consumer(stream_id, timeout=30) as consumer:
+        assert consumer.wait_for_producer(30)
+        assert producer.offer(np.zeros(4, "u1"))
+        assert next(consumer).trace_id is None
         with pytest.raises(TypeError, match="parents"):
-            camera.offer(np.zeros(4, "u1"), parents=[])  # type: ignore[call-arg]
+            producer.offer(np.zeros(4, "u1"), parents=[])  # type: ignore[call-arg]
 
 
-def _wait_until_heard(subscription: _native.Subscription) -> None:
+def _wait_connected(subscription: _native.Subscription) -> None:
     deadline = time.monotonic() + 30
     while not subscription.is_connected:
         assert time.monotonic() < deadline
@@ -96,12 +98,12 @@ def _wait_until_heard(subscription: _native.Subscription) -> None:
 
 
 def _collect(subscription: _native.Subscription, count: int) -> list[TraceLinkSet]:
-    found: list[TraceLinkSet] = []
+    links: list[TraceLinkSet] = []
     deadline = time.monotonic() + 30
-    while len(found) < count and time.monotonic() < deadline:
+    while len(links) < count and time.monotonic() < deadline:
         for message in map(decode, subscription.poll()):
-            # Consumers say hello on the same stream.
+            # The same stream carries ConsumerHello.
             if isinstance(message, TraceLinkSet):
-                found.append(message)
+                links.append(message)
         time.sleep(0.002)
-    return found
+    return links

@@ -1,4 +1,4 @@
-"""Whatever bytes arrive, decoding gives a message or a `CodecError`, and nothing else."""
+"""Decoding of arbitrary bytes returns a message or raises a `CodecError`, and nothing else."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from tensorpool import sbe
 from tensorpool.errors import CodecError
-from tests.property.sbe.anatomy import dissect
+from tests.property.sbe.reference_parser import parse
 from tests.property.sbe.strategies import (
     HOSTILE,
     KINDS,
     LAYOUTS,
     TIMEOUT_SECONDS,
-    kind_of,
+    class_of,
     largest,
     messages_of,
 )
@@ -31,7 +31,7 @@ U16 = st.integers(0, 0xFFFF)
 
 
 def outcome(kind, encoded):
-    """Decode; a result must be sound (encoding it again gives the same message), an error well formed."""
+    """Decodes. A message must encode to itself again; an error must be well formed."""
     try:
         message, end = kind.decode_prefix(encoded)
     except CodecError as error:
@@ -51,46 +51,46 @@ def check_error(error, encoded, name):
 
 def damaged(draw, kind, encoded):
     """One drawn kind of damage."""
-    places = dissect(kind.layout(), encoded)
-    kinds = ["cut", "byte", "insert", "noise"]
-    kinds += ["count", "group block"] * bool(places.groups) + ["length"] * bool(places.data)
-    kinds += ["enum"] * bool(places.enums) + ["header"] * kind.layout().has_header
+    positions = parse(kind.layout(), encoded)
+    kinds = ["truncate", "byte", "insert", "noise"]
+    kinds += ["count", "group block"] * bool(positions.groups) + ["length"] * bool(positions.data)
+    kinds += ["enum"] * bool(positions.enums) + ["header"] * kind.layout().has_header
     broken = bytearray(encoded)
     match draw(st.sampled_from(kinds)):
-        case "cut":
+        case "truncate":
             del broken[draw(st.integers(0, len(broken) - 1)) :]
         case "byte":
             broken[draw(st.integers(0, len(broken) - 1))] = draw(st.integers(0, 255))
         case "insert":
-            at = draw(st.integers(0, len(broken)))
-            broken[at:at] = draw(st.binary(min_size=1, max_size=8))
+            offset = draw(st.integers(0, len(broken)))
+            broken[offset:offset] = draw(st.binary(min_size=1, max_size=8))
         case "noise":
             keep = draw(st.integers(0, min(len(broken), 8)))
             broken[keep:] = draw(st.binary(max_size=200))
         case "count":
-            struct.pack_into("<H", broken, draw(st.sampled_from(places.groups))[1] + 2, draw(U16))
+            struct.pack_into("<H", broken, draw(st.sampled_from(positions.groups))[1] + 2, draw(U16))
         case "group block":
-            struct.pack_into("<H", broken, draw(st.sampled_from(places.groups))[1], draw(U16))
+            struct.pack_into("<H", broken, draw(st.sampled_from(positions.groups))[1], draw(U16))
         case "length":
-            struct.pack_into("<I", broken, draw(st.sampled_from(places.data))[1], draw(U32))
+            struct.pack_into("<I", broken, draw(st.sampled_from(positions.data))[1], draw(U32))
         case "enum":
-            _, at, field = draw(st.sampled_from(places.enums))
-            broken[at : at + field.size] = draw(st.binary(min_size=field.size, max_size=field.size))
+            _, offset, field = draw(st.sampled_from(positions.enums))
+            broken[offset : offset + field.size] = draw(st.binary(min_size=field.size, max_size=field.size))
         case "header":
             struct.pack_into("<H", broken, draw(st.sampled_from([0, 2, 4, 6])), draw(U16))
     return bytes(broken)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_damaged_messages_are_refused_or_understood(kind):
+def test_damaged_message_is_refused_or_decoded(kind):
     @HOSTILE
     @given(st.data())
     def check(data):
         broken = damaged(data.draw, kind, data.draw(messages_of(kind)).encode())
-        understood = outcome(kind, broken)
-        # The same bytes in the midst of others: what lies around them changes nothing.
+        decoded = outcome(kind, broken)
+        # Other bytes around the message must not change the result.
         around = memoryview(b"\x01" * 7 + broken + b"\x01" * 7)[7 : 7 + len(broken)]
-        assert outcome(kind, around) == understood
+        assert outcome(kind, around) == decoded
 
     check()
 
@@ -101,25 +101,25 @@ def test_damaged_messages_are_refused_or_understood(kind):
     st.sampled_from(LAYOUTS),
     st.one_of(st.none(), st.binary(max_size=300)),
 )
-def test_noise_never_raises_anything_but_a_codec_error(noise, layout, tail):
+def test_random_bytes_raise_only_codec_errors(noise, layout, tail):
     if tail is not None:
         header = (layout.block_length, layout.template_id, layout.schema_id, layout.version)
         noise = struct.pack("<HHHH", *header) + tail
     try:
         sbe.decode(noise)
     except CodecError as error:
-        # Behind a whole header the message has a name, unless it never travels.
+        # After a whole header the error has the message name, unless the message has no header on the wire.
         named = tail is not None and layout.has_header
         check_error(error, noise, layout.name if named else error.message_name)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: f"{layout.schema}-{layout.name}")
-def test_a_message_cut_at_any_byte_is_refused(layout):
-    kind = kind_of(layout)
+def test_message_truncated_at_any_byte_is_refused(layout):
+    kind = class_of(layout)
     message = largest(kind, count=2, size=9)
     encoded = message.encode()
     assert kind.decode(encoded) == message
-    # The bytes are all there, behind the end of the view: reading on would go unnoticed otherwise.
+    # The other bytes follow the view: a decoder that reads past the end would not fail otherwise.
     whole = memoryview(encoded)
     for end in range(len(encoded)):
         with pytest.raises(CodecError) as caught:
@@ -132,19 +132,19 @@ def test_a_message_cut_at_any_byte_is_refused(layout):
 
 @pytest.mark.requirement("wire-15.8-1", "driver-4.9-8")
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_an_unknown_enum_value_is_refused_by_name_and_place(kind):
+def test_unknown_enum_value_is_refused_with_field_and_offset(kind):
     encoded = largest(kind, count=2, size=2).encode()
-    for path, at, field in dissect(kind.layout(), encoded).enums:
+    for path, offset, field in parse(kind.layout(), encoded).enums:
         assert field.enum is not None
         low = -128 if field.primitive.startswith("i") else 0
         known = {*field.enum.members.values(), *([field.null] if field.optional else [])}
         for value in {low, 100, 127, *([254, 255] if low == 0 else [-1])} - known:
             broken = bytearray(encoded)
-            broken[at : at + field.size] = value.to_bytes(field.size, "little", signed=low < 0)
+            broken[offset : offset + field.size] = value.to_bytes(field.size, "little", signed=low < 0)
             with pytest.raises(CodecError) as caught:
                 kind.decode(broken)
             assert (caught.value.message_name, caught.value.field) == (kind.layout().name, path)
-            assert caught.value.offset == at
+            assert caught.value.offset == offset
 
 
 @pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.stem)
@@ -159,5 +159,5 @@ def test_past_failures_stay_fixed(path):
     with pytest.raises(CodecError) as caught:
         decode(encoded)
     error = caught.value
-    got = {"message_name": error.message_name, "field": error.field, "offset": error.offset}
-    assert got == case["error"]
+    actual = {"message_name": error.message_name, "field": error.field, "offset": error.offset}
+    assert actual == case["error"]

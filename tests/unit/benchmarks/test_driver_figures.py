@@ -1,4 +1,4 @@
-"""What the driver's benchmarks make of what they measure."""
+"""Figures and verdicts of the driver benchmarks."""
 
 from __future__ import annotations
 
@@ -8,56 +8,56 @@ from typing import Any
 
 import pytest
 
-from benchmarks.driver_growth import FULL, ONE, Crowd, Growth
+from benchmarks.driver_growth import FULL, ONE, Growth, LoadSize
 from benchmarks.driver_report import growth_rows, restart_rows
-from benchmarks.driver_restart import ENDS, Consumer, Restarts
+from benchmarks.driver_restart import END_SIGNALS, ConsumerGaps, Restarts
 
 MS = 1_000_000
 MIB = 1 << 20
 
 
 def grown(cost: Callable[[int], float], each_us: Callable[[int], float] = lambda n: 100.0) -> Growth:
-    """A driver of 40 MiB and a hundredth of a core, and what `n` streams, or leases, cost beyond that."""
+    """Runs of a driver with 40 MiB and a hundredth of a core, plus the cost of `n` streams or leases."""
     growth = Growth()
-    for crowd in growth.crowds:
-        count, _ = crowd.many if crowd != ONE else (1, "")
-        growth.runs[crowd] = [
+    for size in growth.sizes:
+        count, _ = size.varied if size != ONE else (1, "")
+        growth.runs[size] = [
             {
                 "attach_us": each_us(count) * speed,
-                "attach_p99_us": None if crowd == ONE else 5 * each_us(count),
+                "attach_p99_us": None if size == ONE else 5 * each_us(count),
                 "at_once_us": each_us(count) * speed,
                 "resident_bytes": 40 * MIB + cost(count),
                 "busy_cores": 0.01 + cost(count) / 1e9,
-                "descriptors": 5 + 2 * crowd.streams,
+                "descriptors": 5 + 2 * size.streams,
                 "others_cores": 0.02 * speed,
             }
-            # A slow run and a quick one: factors are of one run.
+            # A fast run and a slow one: factors are within a run.
             for speed in (1, 3)
         ]
     return growth
 
 
-def test_what_grows_as_the_crowd_does_is_linear() -> None:
+def test_costs_that_grow_with_the_load_are_linear() -> None:
     targets = grown(lambda n: 16_384 * n).targets()
     assert len(targets) == 8
-    # Leases start from two, streams from one, so that the lines through both are not quite the same.
+    # Leases start at two and streams at one, so their factors differ slightly.
     assert [target.ratio for target in targets] == pytest.approx([1.0] * 8, rel=0.02)
     assert {target.verdict for target in targets} == {"reached"}
 
 
-def test_a_dear_start_hides_no_growth() -> None:
-    """Memory that all drivers have is not held against the streams, nor for them."""
+def test_base_cost_does_not_affect_growth() -> None:
+    """Memory of a driver without load counts neither for nor against its streams."""
     linear = grown(lambda n: 10 * MIB + 16_384 * n).targets()
     assert linear[2].ratio == pytest.approx(1.0)
 
 
-def test_what_grows_faster_is_missed() -> None:
+def test_costs_that_grow_faster_miss_the_target() -> None:
     targets = grown(lambda n: 50.0 * n * n, each_us=lambda n: 10.0 * n).targets()
     assert {target.verdict for target in targets} == {"missed"}
     assert all(target.ratio == pytest.approx(10, rel=0.1) for target in targets)
 
 
-def test_what_was_not_measured_is_not_judged() -> None:
+def test_targets_without_runs_are_not_measured() -> None:
     growth = grown(lambda n: 16_384 * n)
     del growth.runs[FULL[1].largest]
     verdicts = [target.verdict for target in growth.targets()]
@@ -66,7 +66,7 @@ def test_what_was_not_measured_is_not_judged() -> None:
     assert Growth().others() is None
 
 
-def test_a_row_tells_the_crowd_and_what_each_costs() -> None:
+def test_rows_show_the_load_and_the_cost_of_each() -> None:
     rows = growth_rows(grown(lambda n: 16_384 * n))
     assert [row[0] for row in rows] == [
         "1 stream, 2 leases",
@@ -80,23 +80,23 @@ def test_a_row_tells_the_crowd_and_what_each_costs() -> None:
     assert rows[0][5] == rows[0][7] == "-"
 
 
-class Told:
-    """Stands for a child: answers what it is told to."""
+class FakeChildProcess:
+    """A child process with prepared status reports."""
 
-    def __init__(self, *answers: dict[str, Any]) -> None:
-        self._answers = iter(answers)
+    def __init__(self, *reports: dict[str, Any]) -> None:
+        self._reports = iter(reports)
 
-    def ask(self) -> dict[str, Any]:
-        return next(self._answers)
+    def request_status(self) -> dict[str, Any]:
+        return next(self._reports)
 
 
-def consumer(*gaps_ms: tuple[int, int]) -> Consumer:
+def consumer_gaps(*gaps_ms: tuple[int, int]) -> ConsumerGaps:
     gaps = [[since * MS, to * MS] for since, to in gaps_ms]
-    answers = ({"epoch": 7, "received": 9, "gaps": [gap]} for gap in gaps)
-    made = Consumer(Told(*answers))  # type: ignore[arg-type]
+    reports = ({"epoch": 7, "received": 9, "gaps": [gap]} for gap in gaps)
+    consumer = ConsumerGaps(FakeChildProcess(*reports))  # type: ignore[arg-type]
     for _ in gaps:
-        made.look()
-    return made
+        consumer.update()
+    return consumer
 
 
 @pytest.mark.parametrize(
@@ -108,21 +108,21 @@ def consumer(*gaps_ms: tuple[int, int]) -> Consumer:
         ([(0, 20), (500, 550), (900, 1100)], 250),
     ],
 )
-def test_long_gaps_are_added_up_and_of_short_ones_the_longest_counts(
+def test_long_gaps_are_summed_and_the_longest_short_gap_counts(
     gaps_ms: list[tuple[int, int]], without_ms: int
 ) -> None:
-    assert consumer(*gaps_ms).without_ns() == without_ms * MS
+    assert consumer_gaps(*gaps_ms).without_ns() == without_ms * MS
 
 
-def test_only_a_long_gap_ends_the_calm() -> None:
-    assert consumer((10, 90), (100, 120)).last_gap_ns == 90 * MS
+def test_last_gap_ignores_short_gaps() -> None:
+    assert consumer_gaps((10, 90), (100, 120)).last_gap_ns == 90 * MS
 
 
-def test_restarts_are_told_in_periods_too() -> None:
+def test_restart_rows_show_announce_periods() -> None:
     rounds = [
-        {"away_ms": 400.0, "without_ms": [900.0, 1100.0]},
-        {"away_ms": 600.0, "without_ms": [1000.0, 1500.0]},
-        {"away_ms": 500.0, "without_ms": [950.0, 1000.0]},
+        {"down_ms": 400.0, "without_ms": [900.0, 1100.0]},
+        {"down_ms": 600.0, "without_ms": [1000.0, 1500.0]},
+        {"down_ms": 500.0, "without_ms": [950.0, 1000.0]},
     ]
     restarts = Restarts({("100 Hz", "in order"): {"rounds": rounds, "others_cores": 0.5}})
     assert restart_rows(restarts) == [
@@ -131,6 +131,6 @@ def test_restarts_are_told_in_periods_too() -> None:
     assert restarts.others() == 0.5
 
 
-def test_the_driver_ends_in_order_and_by_force() -> None:
-    assert set(ENDS.values()) == {signal.SIGTERM, signal.SIGKILL}
-    assert Crowd(1000, 1).leases == 2000
+def test_restarts_end_the_driver_by_sigterm_and_sigkill() -> None:
+    assert set(END_SIGNALS.values()) == {signal.SIGTERM, signal.SIGKILL}
+    assert LoadSize(1000, 1).leases == 2000

@@ -1,4 +1,4 @@
-"""Where a consumer without shared memory reads its frames."""
+"""Fallback URIs: the address of frames for a consumer without shared memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tensorpool.bridge import FallbackUri
 from tensorpool.errors import ConfigError
 from tensorpool.transport import StreamAddress
 
-GOOD = FallbackUri(
+VALID = FallbackUri(
     "lab",
     StreamAddress("aeron:udp?endpoint=10.0.0.2:40100|mtu=1408", 3000),
     StreamAddress("aeron:udp?endpoint=10.0.0.2:40101", 3001),
@@ -18,15 +18,15 @@ GOOD = FallbackUri(
 )
 
 
-def test_it_comes_back_as_it_went():
-    assert str(GOOD).startswith(
+def test_fallback_uri_round_trips():
+    assert str(VALID).startswith(
         "bridge://lab?payload=aeron%3Audp%3Fendpoint%3D10.0.0.2%3A40100%7Cmtu%3D1408&"
     )
-    assert FallbackUri.parse(str(GOOD)) == GOOD
+    assert FallbackUri.parse(str(VALID)) == VALID
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "why"),
+    ("old", "new", "reason"),
     [
         ("bridge://", "http://", "use bridge://"),
         ("lab?", "?", "use bridge://"),
@@ -37,16 +37,16 @@ def test_it_comes_back_as_it_went():
         ("aeron%3Audp%3Fendpoint%3D10.0.0.2%3A40101", "file", "is no Aeron UDP channel"),
     ],
 )
-def test_what_cannot_be_used_is_said(old: str, new: str, why: str):
-    with pytest.raises(ConfigError, match=why):
-        FallbackUri.parse(str(GOOD).replace(old, new))
+def test_invalid_fallback_uri_is_refused_with_a_reason(old: str, new: str, reason: str):
+    with pytest.raises(ConfigError, match=reason):
+        FallbackUri.parse(str(VALID).replace(old, new))
 
 
 @given(st.text())
-def test_no_text_makes_it_fail_otherwise(text: str):
+def test_arbitrary_text_is_refused(text: str):
     try:
         FallbackUri.parse(text)
     except (ConfigError, ValueError):
         pass
     else:
-        pytest.fail("that is no address")
+        pytest.fail("this text is not a fallback URI")

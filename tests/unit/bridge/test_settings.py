@@ -1,4 +1,4 @@
-"""Every mistake in a bridge's configuration is named with its key."""
+"""Faults of a bridge's configuration are reported with their keys."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ PAYLOAD, CONTROL, METADATA = (f"aeron:udp?endpoint=10.0.0.2:{port}" for port in 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "bridge" / "bridge.toml"
 
 
-def mapping(source: int = 10_000, dest: int = 50_000, **words: Any) -> dict[str, Any]:
-    return {"source_stream_id": source, "dest_stream_id": dest, **words}
+def mapping(source: int = 10_000, dest: int = 50_000, **settings: Any) -> dict[str, Any]:
+    return {"source_stream_id": source, "dest_stream_id": dest, **settings}
 
 
-def load(*mappings: dict[str, Any], **words: Any) -> BridgeSettings:
+def load(*mappings: dict[str, Any], **settings: Any) -> BridgeSettings:
     table = {
         "instance_id": "lab",
         "payload_channel": PAYLOAD,
         "control_channel": CONTROL,
         "metadata_channel": METADATA,
         "mappings": list(mappings or [mapping()]),
-        **words,
+        **settings,
     }
     loaded: BridgeSettings = Config.load(BridgeSettings, tables={"bridge": table}, environ={})[BridgeSettings]
     return loaded
 
 
-def problems(*mappings: dict[str, Any], **words: Any) -> list[tuple[str | None, str]]:
+def problems(*mappings: dict[str, Any], **settings: Any) -> list[tuple[str | None, str]]:
     with pytest.raises(InvalidConfig) as caught:
-        load(*mappings, **words)
+        load(*mappings, **settings)
     return [(problem.key, problem.reason) for problem in caught.value.problems]
 
 
-def test_what_is_not_given_is_as_the_specification_says():
+def test_defaults_are_those_of_the_specification():
     settings = load()
     assert settings.max_chunk_bytes == 65_535
     assert settings.max_payload_bytes == 1 << 30
@@ -59,7 +59,7 @@ def test_what_is_not_given_is_as_the_specification_says():
 
 
 @pytest.mark.parametrize("key", ["instance_id", "payload_channel", "control_channel", "mappings"])
-def test_what_is_required_is_missed(key: str):
+def test_required_settings_are_reported_if_missing(key: str):
     table: dict[str, Any] = {
         "instance_id": "lab",
         "payload_channel": PAYLOAD,
@@ -73,7 +73,7 @@ def test_what_is_required_is_missed(key: str):
 
 
 @pytest.mark.requirement("bridge-10-1")
-def test_the_example_passes():
+def test_example_configuration_is_valid():
     settings = Config.load(BridgeSettings, file=EXAMPLE, environ={})[BridgeSettings]
     assert resolve_mappings(settings)
 
@@ -94,25 +94,25 @@ def test_the_example_passes():
         ("control_stream_id", 3000),
     ],
 )
-def test_a_value_that_cannot_be_is_named(key: str, value: object):
+def test_invalid_value_is_reported_with_its_key(key: str, value: object):
     shared = {"control_channel": PAYLOAD} if key == "control_stream_id" else {}
-    assert f"bridge.{key}" in [found for found, _ in problems(**{key: value, **shared})]
+    assert f"bridge.{key}" in [fault_key for fault_key, _ in problems(**{key: value, **shared})]
 
 
-def test_a_range_may_be_text_or_two_numbers():
+def test_id_range_may_be_text_or_two_numbers():
     text, numbers = load(dest_stream_id_range="50000-59999"), load(dest_stream_id_range=[50_000, 59_999])
     assert text == numbers
 
 
 @pytest.mark.requirement("bridge-7.1-4")
-def test_metadata_without_a_channel_fails_at_the_start():
+def test_forward_metadata_needs_a_channel():
     [(key, reason)] = problems(metadata_channel="")
     assert key == "bridge.metadata_channel"
     assert "forward_metadata = false" in reason
     settings = load(metadata_channel="", forward_metadata=False)
     assert resolve_mappings(settings)[0].metadata is None
-    own = load(mapping(metadata_channel=METADATA), metadata_channel="")
-    assert resolve_mappings(own)[0].metadata == StreamAddress(METADATA, 3002)
+    per_mapping = load(mapping(metadata_channel=METADATA), metadata_channel="")
+    assert resolve_mappings(per_mapping)[0].metadata == StreamAddress(METADATA, 3002)
 
 
 @pytest.mark.requirement("bridge-9-8", "bridge-9-9")
@@ -127,7 +127,7 @@ def test_forwarding_needs_both_control_streams(flag: str, missing: str):
 
 
 @pytest.mark.requirement("bridge-2.3-1")
-def test_a_stream_is_not_brought_back_into_itself():
+def test_mappings_must_not_form_a_loop():
     out = mapping(1000, 2000, direction="send")
     other = "aeron:udp?endpoint=10.0.0.1:40100"
     back = mapping(2000, 1000, direction="receive", payload_channel=other)
@@ -138,7 +138,7 @@ def test_a_stream_is_not_brought_back_into_itself():
 
 
 @pytest.mark.requirement("bridge-2.3-1", "bridge-2.3-2")
-def test_ids_tell_everything_on_a_channel_apart():
+def test_stream_ids_of_a_channel_must_differ():
     [(key, reason)] = problems(mapping(1, 2), mapping(1, 3))
     assert (key, "mappings[1].source_stream_id 1" in reason) == ("bridge.mappings", True)
     [(key, reason)] = problems(mapping(1, 3), mapping(2, 3), direction="receive")
@@ -150,12 +150,12 @@ def test_ids_tell_everything_on_a_channel_apart():
 
 
 @pytest.mark.requirement("bridge-4-1", "bridge-4-4", "bridge-10-2")
-def test_dynamic_destinations_need_a_range_of_their_own():
+def test_dynamic_destinations_need_an_unused_range():
     [(key, reason)] = problems(mapping(dest=0), direction="receive")
     assert (key, "mappings[0].dest_stream_id is 0" in reason) == ("bridge.dest_stream_id_range", True)
-    words: dict[str, Any] = {"direction": "receive", "dest_stream_id_range": "50000-50001"}
-    assert resolve_mappings(load(mapping(dest=0), **words))
-    [(key, reason)] = problems(*(mapping(source, 0) for source in (1, 2, 3)), **words)
+    common: dict[str, Any] = {"direction": "receive", "dest_stream_id_range": "50000-50001"}
+    assert resolve_mappings(load(mapping(dest=0), **common))
+    [(key, reason)] = problems(*(mapping(source, 0) for source in (1, 2, 3)), **common)
     assert (key, reason) == ("bridge.dest_stream_id_range", "has 2 ids for 3 mappings")
     for clash in (
         {"mappings": [mapping(dest=50_000)]},
@@ -163,38 +163,36 @@ def test_dynamic_destinations_need_a_range_of_their_own():
         {"mappings": [mapping(dest=1, source_control_stream_id=50_001)]},
         {"metadata_stream_id": 50_000, "mappings": [mapping(dest=1)]},
     ):
-        [(key, reason)] = problems(**(words | clash))
-        assert (key, reason.startswith("holds 5000")) == ("bridge.dest_stream_id_range", True)
+        [(key, reason)] = problems(**(common | clash))
+        assert (key, reason.startswith("contains 5000")) == ("bridge.dest_stream_id_range", True)
 
 
 @pytest.mark.requirement("bridge-4-4", "bridge-10-2")
-def test_destinations_keep_off_what_the_host_uses():
+def test_destinations_must_not_use_the_hosts_ids():
     settings = load(mapping(dest=1100), direction="receive", dest_stream_id_range="1000-1001")
     in_use = {"the control stream": 1000, "the descriptor stream": 1100, "another": 7}
     assert list(host_faults(settings, in_use)) == [
-        ("dest_stream_id_range", "holds 1000, which is the control stream"),
+        ("dest_stream_id_range", "contains 1000, which is the control stream"),
         ("mappings", "mappings[0].dest_stream_id 1100: that is the descriptor stream"),
     ]
 
 
-def test_a_profile_must_be_known():
+def test_profile_must_exist():
     [(key, reason)] = problems(mapping(profile="big"))
     assert (key, "mappings[0].profile 'big'" in reason) == ("bridge.mappings", True)
     assert resolve_mappings(load(mapping(profile="big"), profiles=[{"name": "big", "pools": ["1MiB"]}]))
     assert problems(mapping(profile="big"), profiles=[{"name": "big", "pools": ["3MiB"]}])
 
 
-def test_one_file_serves_both_ends():
+def test_one_file_configures_both_ends():
     table: dict[str, Any] = {
         "mappings": [mapping(), mapping(2, 3, direction="receive", payload_stream_id=3010)]
     }
-    assert [route.direction for route in resolve_mappings(load(**table))] == ["send", "receive"]
-    sends, receives = (resolve_mappings(load(direction=way))[0] for way in ("send", "receive"))
-    assert (sends.sends, receives.sends) == (True, False)
-    assert sends.payload == receives.payload
+    assert [resolved.direction for resolved in resolve_mappings(load(**table))] == ["send", "receive"]
+    sender, receiver = (resolve_mappings(load(direction=direction))[0] for direction in ("send", "receive"))
+    assert (sender.is_sending, receiver.is_sending) == (True, False)
+    assert sender.payload == receiver.payload
 
 
-def test_no_mappings_is_a_mistake():
-    assert problems(mappings=[]) == [
-        ("bridge.mappings", "is empty: there is nothing to do; add a [[bridge.mappings]]")
-    ]
+def test_empty_mappings_are_refused():
+    assert problems(mappings=[]) == [("bridge.mappings", "is empty; add a [[bridge.mappings]]")]

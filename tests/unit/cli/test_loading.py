@@ -1,4 +1,4 @@
-"""Ctrl-C while the command is still being loaded, and after."""
+"""Loading of the commands: Ctrl-C, a full disk, completion."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-# Stands in the way of the import of the commands, which takes long enough for somebody to change their mind.
+# Delays the import of the commands, during which a user may press Ctrl-C.
 _SLOW = """
 import sys, time
 class Slow:
@@ -21,7 +21,7 @@ sys.meta_path.insert(0, Slow())
 from tensorpool.cli import main
 main()
 """
-# Loads the commands, and says what Ctrl-C would do from then on.
+# Loads the commands, and prints whether the handler of Ctrl-C is the expected one.
 _LOADED = """
 import signal
 import tensorpool.cli.root as root
@@ -31,18 +31,18 @@ main()
 """
 
 
-def test_an_interrupt_while_loading_ends_it_without_a_word() -> None:
+def test_interrupt_while_loading_prints_nothing() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", _SLOW], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "loading\n"
         child.send_signal(signal.SIGINT)
-        _, words = child.communicate(timeout=60)
-    assert (child.returncode, words) == (-signal.SIGINT, "")
+        _, message = child.communicate(timeout=60)
+    assert (child.returncode, message) == (-signal.SIGINT, "")
 
 
-def test_once_loaded_an_interrupt_is_the_commands_own_affair() -> None:
+def test_interrupt_after_loading_is_handled_by_the_command() -> None:
     done = subprocess.run(
         [sys.executable, "-c", _LOADED.format(handler="signal.default_int_handler")],
         capture_output=True,
@@ -53,8 +53,8 @@ def test_once_loaded_an_interrupt_is_the_commands_own_affair() -> None:
     assert done.stdout == "True\n"
 
 
-def test_who_is_to_ignore_interrupts_goes_on_to_ignore_them() -> None:
-    """A shell starts what runs in the background that way."""
+def test_ignored_interrupts_stay_ignored() -> None:
+    """A shell starts background jobs with SIGINT ignored."""
     done = subprocess.run(
         [
             sys.executable,
@@ -71,7 +71,7 @@ def test_who_is_to_ignore_interrupts_goes_on_to_ignore_them() -> None:
 
 
 @pytest.mark.parametrize("more", [[], ["--json"]])
-def test_a_full_disk_behind_a_redirection_is_one_sentence(more: list[str]) -> None:
+def test_full_disk_behind_a_redirection_is_one_sentence(more: list[str]) -> None:
     with open("/dev/full", "w", encoding="utf-8") as full:
         done = subprocess.run(
             [
@@ -86,12 +86,12 @@ def test_a_full_disk_behind_a_redirection_is_one_sentence(more: list[str]) -> No
         )
     assert (done.returncode, done.stderr) == (
         1,
-        "error: nothing more can be written: No space left on device\n",
+        "error: stdout cannot be written: No space left on device\n",
     )
 
 
 def test_tab_completes_commands() -> None:
-    """As README.md says: click does it, and only if nothing is printed before."""
+    """As in README.md; it works only if nothing is printed before."""
     done = subprocess.run(
         [
             sys.executable,

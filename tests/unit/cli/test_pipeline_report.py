@@ -10,10 +10,10 @@ from click.testing import CliRunner
 
 from tensorpool.cli.pipeline import pipeline as command
 from tensorpool.cli.pipeline import report
-from tests.unit.pipeline.report.made import pipeline
+from tests.unit.pipeline.report.sample_tables import pipeline
 
 
-def test_the_page_lies_beside_the_tables_unless_said_otherwise(tmp_path: Path) -> None:
+def test_report_page_is_beside_the_tables_by_default(tmp_path: Path) -> None:
     pipeline(tmp_path / "out", seconds=3)
     done = CliRunner().invoke(report, [str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
@@ -23,35 +23,35 @@ def test_the_page_lies_beside_the_tables_unless_said_otherwise(tmp_path: Path) -
     assert (tmp_path / "x.html").is_file()
 
 
-def test_json_alone_writes_no_page(tmp_path: Path) -> None:
-    made = pipeline(tmp_path / "out", seconds=3)
+def test_report_with_json_alone_writes_no_page(tmp_path: Path) -> None:
+    sample = pipeline(tmp_path / "out", seconds=3)
     done = CliRunner().invoke(report, [str(tmp_path / "out"), "--json"])
-    assert json.loads(done.stdout)["totals"]["frames"] == sum(made.frames.values())
+    assert json.loads(done.stdout)["totals"]["frames"] == sum(sample.frames.values())
     assert not (tmp_path / "out.html").exists()
 
 
-def test_tables_that_do_not_add_up_fail_with_a_page_all_the_same(tmp_path: Path) -> None:
+def test_report_on_inconsistent_tables_fails_and_writes_a_page(tmp_path: Path) -> None:
     pipeline(tmp_path / "out", seconds=3)
     shutil.rmtree(tmp_path / "out/silver/rejects")
     done = CliRunner().invoke(report, [str(tmp_path / "out")])
     assert done.exit_code == 1
-    assert "silver judged" in done.stderr
+    assert "silver checked" in done.stderr
     assert "do not add up" in (tmp_path / "out.html").read_text("utf-8")
 
 
-def test_opening_needs_a_page(tmp_path: Path) -> None:
+def test_report_open_needs_a_page(tmp_path: Path) -> None:
     pipeline(tmp_path / "out", seconds=3)
     assert CliRunner().invoke(report, [str(tmp_path / "out"), "--json", "--open"]).exit_code == 2
 
 
-def test_report_is_a_verb_of_the_pipeline(tmp_path: Path) -> None:
+def test_report_is_a_command_of_pipeline(tmp_path: Path) -> None:
     pipeline(tmp_path / "out", seconds=3)
     assert CliRunner().invoke(command, ["report", str(tmp_path / "out")]).exit_code == 0
 
 
-def test_a_declarative_project_is_written_and_said_how_to_run(tmp_path: Path) -> None:
-    place = [str(tmp_path / "project"), "--recording", str(tmp_path / "day")]
-    done = CliRunner().invoke(command, ["init", "--declarative", *place])
+def test_init_writes_a_declarative_project(tmp_path: Path) -> None:
+    arguments = [str(tmp_path / "project"), "--recording", str(tmp_path / "day")]
+    done = CliRunner().invoke(command, ["init", "--declarative", *arguments])
     assert done.exit_code == 0, done.output
     assert "spark-pipelines run" in done.stderr
     assert str(tmp_path / "day") in (tmp_path / "project/pipeline.toml").read_text("utf-8")

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pyte
 import pytest
 
-from tensorpool.cli.record import ProgressLine, line
+from tensorpool.cli.record import ProgressLine, format_progress
 from tensorpool.recorder.state import RecorderStats
 
 BUSY = RecorderStats(
@@ -30,7 +30,7 @@ BUSY = RecorderStats(
 
 
 def test_with_room_it_says_everything() -> None:
-    assert line(BUSY).split("  ") == [
+    assert format_progress(BUSY).split("  ") == [
         "recording 62 min", "123,456 frames", "1,234 frames/s", "800 MiB/s", "backlog 8 MiB of 256 MiB",
         "disk left 120 GiB", "gaps disk_full 7, late 1,200",
     ]  # fmt: skip
@@ -38,7 +38,7 @@ def test_with_room_it_says_everything() -> None:
 
 @pytest.mark.parametrize("columns", range(1, 160))
 def test_it_never_takes_more_than_there_is(columns: int) -> None:
-    text = line(BUSY, columns)
+    text = format_progress(BUSY, columns)
     assert 0 < len(text) <= columns
     if columns >= 10:
         assert "gaps" in text
@@ -68,13 +68,13 @@ def test_what_is_logged_stands_above_the_line(monkeypatch: pytest.MonkeyPatch) -
     log.addHandler(logging.StreamHandler(progress))
     log.warning("before")
     progress.show(BUSY)
-    assert screen.lines == ["before", line(BUSY, 79)]
+    assert screen.lines == ["before", format_progress(BUSY, 79)]
     log.error("there is no room")
-    assert screen.lines == ["before", "there is no room", line(BUSY, 79)]
+    assert screen.lines == ["before", "there is no room", format_progress(BUSY, 79)]
     quiet = replace(BUSY, gaps={}, rows=1)
     progress._next = 0.0
     progress.show(quiet)
-    assert screen.lines == ["before", "there is no room", line(quiet, 79)]
+    assert screen.lines == ["before", "there is no room", format_progress(quiet, 79)]
     progress.end()
     log.warning("behind")
-    assert screen.lines == ["before", "there is no room", line(quiet, 79), "behind"]
+    assert screen.lines == ["before", "there is no room", format_progress(quiet, 79), "behind"]

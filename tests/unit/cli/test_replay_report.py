@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from tensorpool.cli.replay import _play
+from tensorpool.cli.replay import _run
 
 
 def ctrl_c() -> None:
@@ -35,7 +35,7 @@ class Playing:
 
     def stats(self) -> Any:
         self._asked()
-        return SimpleNamespace(as_json=lambda: {"frames": 3})
+        return SimpleNamespace(to_json=lambda: {"frames": 3})
 
 
 def broken() -> None:
@@ -55,6 +55,6 @@ def broken() -> None:
 def test_the_report_comes_once(playing: Playing, capsys: pytest.CaptureFixture[str]) -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with suppress(KeyboardInterrupt, ValueError):
-        _play(cast("Any", playing), False, True)
+        _run(cast("Any", playing), False, True)
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [{"frames": 3}]
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before

@@ -1,4 +1,4 @@
-"""Where everything travels when nobody has said otherwise (wire §14)."""
+"""Default channels and stream ids (wire §14)."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def test_channels_and_stream_ids_have_explicit_defaults(defaults: Config) -> Non
     )
     service = defaults[ServiceSettings]
     assert (service.channel, service.control_stream_id, service.status_stream_id) == ("aeron:ipc", 4000, 4001)
-    assert defaults[ContextSettings].own_channels == ("aeron:ipc",)
+    assert defaults[ContextSettings].per_consumer_channels == ("aeron:ipc",)
     assert descriptor_channel(aeron.descriptor_term_bytes).startswith("aeron:ipc?term-length=16777216|")
 
 
-def test_no_two_default_ranges_overlap(defaults: Config) -> None:
-    aeron, own, driver = defaults[AeronSettings], defaults[ContextSettings], defaults[DriverSettings]
+def test_default_stream_ids_do_not_overlap(defaults: Config) -> None:
+    aeron, context, driver = defaults[AeronSettings], defaults[ContextSettings], defaults[DriverSettings]
     service = defaults[ServiceSettings]
     single = (
         *(
@@ -58,16 +58,16 @@ def test_no_two_default_ranges_overlap(defaults: Config) -> None:
     )
     ranges = sorted(
         [
-            *((one, one) for one in single),
-            (own.own_descriptor_first, own.own_descriptor_last),
-            (own.own_control_first, own.own_control_last),
-            (driver.dynamic_first, driver.dynamic_last),
+            *((stream_id, stream_id) for stream_id in single),
+            (context.per_consumer_descriptor_ids.first, context.per_consumer_descriptor_ids.last),
+            (context.per_consumer_control_ids.first, context.per_consumer_control_ids.last),
+            (driver.dynamic_ids.first, driver.dynamic_ids.last),
         ]
     )
     assert all(last < first for (_, last), (first, _) in itertools.pairwise(ranges)), ranges
 
 
 @pytest.mark.parametrize("term", ["3MiB", "32KiB", "2GiB", "0"])
-def test_a_term_that_aeron_does_not_have_is_refused(term: str) -> None:
+def test_term_length_that_aeron_does_not_allow_is_refused(term: str) -> None:
     with pytest.raises(InvalidConfig, match="power of two from 64KiB to 1GiB"):
         Config.load(AeronSettings, environ={"TENSORPOOL_AERON__DESCRIPTOR_TERM": term})

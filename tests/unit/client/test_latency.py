@@ -1,4 +1,4 @@
-"""Latency as a program sees it: figures in a row, in words, in JSON."""
+"""Latency figures of a consumer: values, text and JSON."""
 
 from __future__ import annotations
 
@@ -8,30 +8,32 @@ import pytest
 
 from tensorpool import _native
 from tensorpool.client import Latency, LatencySummary, ReportOptions
+from tensorpool.transport import Connection
 
+NO_CONNECTION: Connection = None  # type: ignore[assignment]
 FIGURES = {"since": "publish", "left_out": 3, "life": (100, 2_000, 40_000, 1_234_567), "last": (0, 0, 0, 0)}
 
 
-def test_figures_become_values() -> None:
-    latency = Latency.of(FIGURES)
+def test_latency_has_the_figures_of_the_native_consumer() -> None:
+    latency = Latency.from_figures(FIGURES)
     assert latency == Latency(
         "publish", LatencySummary(0, 0, 0, 0), LatencySummary(100, 2_000, 40_000, 1_234_567), 3
     )
-    assert str(latency.life) == "p50 2.0 µs, p99 40.0 µs, max 1,234.6 µs of 100"
+    assert str(latency.total) == "p50 2.0 µs, p99 40.0 µs, max 1,234.6 µs of 100"
     assert str(latency.last) == "no frames"
 
 
-def test_json_has_the_same_names_as_the_events_on_the_status_stream() -> None:
-    told = json.loads(json.dumps(Latency.of(FIGURES).as_json()))
-    assert told["life"] == {"count": 100, "p50_ns": 2_000, "p99_ns": 40_000, "max_ns": 1_234_567}
-    assert (told["since"], told["left_out"], told["last"]["count"]) == ("publish", 3, 0)
+def test_latency_json_has_the_keys_of_the_status_stream() -> None:
+    document = json.loads(json.dumps(Latency.from_figures(FIGURES).to_json()))
+    assert document["life"] == {"count": 100, "p50_ns": 2_000, "p99_ns": 40_000, "max_ns": 1_234_567}
+    assert (document["since"], document["left_out"], document["last"]["count"]) == ("publish", 3, 0)
 
 
 @pytest.mark.parametrize("latency", [True, False])
-def test_a_producer_has_no_latency_to_tell(latency: bool) -> None:
-    class Plain:
-        """Neither a consumer nor anything else that would be asked."""
+def test_producer_has_no_latency_to_report(latency: bool) -> None:
+    class FakeProducer:
+        """Not a consumer: it has no latency."""
 
-    endpoint: _native.Producer = Plain()  # type: ignore[assignment]
-    reports = ReportOptions(latency=latency, counters=False, accounts=False)
-    assert reports.begin(endpoint, ("aeron:ipc", 4001), 1) is None
+    endpoint: _native.Producer = FakeProducer()  # type: ignore[assignment]
+    reports = ReportOptions(latency=latency, counters=False, ledgers=False)
+    assert reports.start_reporter(endpoint, NO_CONNECTION) is None

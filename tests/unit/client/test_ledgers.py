@@ -1,4 +1,4 @@
-"""The ledgers of producers and consumers add up, or say that they do not (decision 47)."""
+"""Ledgers of producers and consumers: counts by reason, and whether they add up (decision 47)."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ PRODUCER = {
 
 def consumer(span: int, received: int, **drops: int) -> ConsumerLedger:
     counters = {name: 0 for name, _, _ in _native.drop_reasons()} | drops
-    return ConsumerLedger.of({"span": span, "received": received, "drops": counters})
+    return ConsumerLedger.from_counters({"span": span, "received": received, "drops": counters})
 
 
-def test_what_a_producer_committed_is_published_or_not_by_reason() -> None:
-    ledger = ProducerLedger.of(PRODUCER)
+def test_committed_frames_are_published_or_not_by_reason() -> None:
+    ledger = ProducerLedger.from_counters(PRODUCER)
     assert ledger.unpublished == {"back_pressured": 4, "not_connected": 3, "closed": 3}
     assert ledger.dropped == {
         "no_pool": 7,
@@ -39,24 +39,24 @@ def test_what_a_producer_committed_is_published_or_not_by_reason() -> None:
     assert (ledger.deferred, ledger.balanced) == (0, True)
 
 
-def test_what_waits_behind_a_claim_is_deferred_and_not_lost() -> None:
-    ledger = ProducerLedger.of(PRODUCER | {"published": 88})
+def test_frames_behind_an_open_claim_are_deferred() -> None:
+    ledger = ProducerLedger.from_counters(PRODUCER | {"published": 88})
     assert (ledger.deferred, ledger.balanced) == (2, False)
 
 
-def test_the_span_of_a_consumer_is_received_and_dropped() -> None:
+def test_span_of_a_consumer_is_received_plus_dropped() -> None:
     assert consumer(10, 7, gap=2, late=1).balanced
     assert not consumer(10, 7, gap=2).balanced
     assert not consumer(10, 7, gap=2, late=2).balanced
 
 
-def test_descriptors_of_no_mapped_epoch_are_outside_of_every_span() -> None:
+def test_descriptors_of_no_mapped_epoch_are_outside_every_span() -> None:
     ledger = consumer(1, 1, epoch=5, unmapped=4, duplicate=3, regressed=2, malformed=1)
     assert ledger.balanced
     assert ledger.outside == {"epoch": 5, "unmapped": 4, "duplicate": 3, "regressed": 2, "malformed": 1}
     assert not ledger.outside.keys() & ledger.dropped.keys()
 
 
-def test_every_drop_is_on_one_side_or_the_other() -> None:
+def test_every_drop_reason_is_inside_or_outside_the_span() -> None:
     ledger = consumer(0, 0)
     assert ledger.outside.keys() | ledger.dropped.keys() == {name for name, _, _ in _native.drop_reasons()}

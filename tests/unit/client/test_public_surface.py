@@ -1,4 +1,4 @@
-"""What users may rely on: the names of the package, its errors, the words of its counters."""
+"""The public surface: names of the package, errors, drop reasons and outcomes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tensorpool as tp
 from tensorpool import _native, errors
 from tensorpool.client.ledger import DROP_REASONS, Outcome
 
-# Every public name. A change here is a change for users: say so in the changelog.
+# Every public name. A change here is a change for users and needs a line in the changelog.
 PUBLIC = {
     "AmbiguousStream",
     "AttachError",
@@ -71,40 +71,40 @@ PUBLIC = {
 }
 
 
-def test_the_public_names_are_exactly_these() -> None:
+def test_public_names_are_exactly_these() -> None:
     assert set(tp.__all__) == PUBLIC
     assert list(tp.__all__) == sorted(
         tp.__all__, key=lambda name: (name[0].islower() or name[0] == "_", name)
     )
 
 
-def test_every_public_name_exists_and_says_what_it_is_for() -> None:
+def test_every_public_class_has_a_docstring() -> None:
     for name in tp.__all__:
-        thing = getattr(tp, name)
+        value = getattr(tp, name)
         if (
-            inspect.isclass(thing)
-            and thing.__module__.startswith("tensorpool")
-            and "_native" not in thing.__module__
+            inspect.isclass(value)
+            and value.__module__.startswith("tensorpool")
+            and "_native" not in value.__module__
         ):
-            assert inspect.getdoc(thing), name
+            assert inspect.getdoc(value), name
 
 
-def test_nothing_else_is_public_in_the_package() -> None:
-    modules = {name for name, thing in vars(tp).items() if inspect.ismodule(thing)}
+def test_package_has_no_other_public_names() -> None:
+    modules = {name for name, value in vars(tp).items() if inspect.ismodule(value)}
     others = {name for name in vars(tp) if not name.startswith("_")} - modules - PUBLIC
     assert others == set()
 
 
 def all_errors() -> list[type[Exception]]:
     return [
-        thing
-        for thing in vars(errors).values()
-        if inspect.isclass(thing) and issubclass(thing, errors.TensorPoolError)
+        value
+        for value in vars(errors).values()
+        if inspect.isclass(value) and issubclass(value, errors.TensorPoolError)
     ]
 
 
-def test_the_tree_of_errors_is_drawn_as_it_is() -> None:
-    drawn = {}
+def test_error_tree_in_the_docstring_matches_the_classes() -> None:
+    documented = {}
     path: list[str] = []
     for line in (errors.__doc__ or "").splitlines():
         if match := re.match(r"(?P<lead>[│├└─ ]*)(?P<name>[A-Z]\w+)(?: \((?P<also>\w+)\))?", line):
@@ -112,19 +112,19 @@ def test_the_tree_of_errors_is_drawn_as_it_is() -> None:
             if depth == 0 and match["name"] != "TensorPoolError":
                 continue
             path[depth:] = [match["name"]]
-            drawn[match["name"]] = (path[depth - 1] if depth else None, match["also"])
-    real = {}
+            documented[match["name"]] = (path[depth - 1] if depth else None, match["also"])
+    actual = {}
     for error in all_errors():
         parents = [base.__name__ for base in error.__bases__ if issubclass(base, errors.TensorPoolError)]
         others = [base.__name__ for base in error.__bases__ if not issubclass(base, errors.TensorPoolError)]
-        real[error.__name__] = (
+        actual[error.__name__] = (
             parents[0] if parents else None,
             others[0] if others and others != ["Exception"] else None,
         )
-    assert drawn == real
+    assert documented == actual
 
 
-def test_every_reason_for_a_drop_has_a_name_of_its_own_and_a_meaning() -> None:
+def test_every_drop_reason_has_a_unique_name_and_meaning() -> None:
     names = [name for name, _, _ in _native.drop_reasons()]
     assert len(set(names)) == len(names)
     assert list(DROP_REASONS) == names
@@ -135,12 +135,12 @@ def test_every_reason_for_a_drop_has_a_name_of_its_own_and_a_meaning() -> None:
     assert len(set(meanings)) == len(meanings)
 
 
-def test_the_reasons_that_belong_to_no_mapped_epoch_are_these() -> None:
+def test_drop_reasons_outside_a_span_are_exactly_these() -> None:
     outside = {name for name, _, in_span in _native.drop_reasons() if not in_span}
     assert outside == {"epoch", "unmapped", "duplicate", "regressed", "malformed"}
 
 
-def test_every_outcome_of_an_offer_is_a_word() -> None:
+def test_outcomes_of_an_offer_are_exactly_these() -> None:
     assert [str(outcome) for outcome in Outcome] == [
         "published",
         "deferred",

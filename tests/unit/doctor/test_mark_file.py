@@ -1,4 +1,4 @@
-"""What a media driver's mark file tells, and the interval of its timers from its heartbeat."""
+"""The fields of a media driver's mark file, and the interval of its timers."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def cnc(tmp_path: Path) -> Path:
     return path
 
 
-class Beating:
-    """A clock that lets a heartbeat happen as it is slept on."""
+class HeartbeatClock:
+    """A clock whose sleep writes the heartbeats that fall into it."""
 
     def __init__(self, path: Path, interval_ms: int) -> None:
         self.path, self.interval_ms, self.at_s = path, interval_ms, 0.0
@@ -44,44 +44,44 @@ class Beating:
 
 
 @pytest.mark.parametrize(("interval_ms", "expected"), [(2, 0.002), (100, 0.1), (1000, 1.0)])
-def test_the_timer_interval_is_that_of_the_heartbeat(cnc: Path, interval_ms: int, expected: float) -> None:
-    beating = Beating(cnc, interval_ms)
+def test_timer_interval_is_that_of_the_heartbeat(cnc: Path, interval_ms: int, expected: float) -> None:
+    clock = HeartbeatClock(cnc, interval_ms)
     patience = 2.5
-    measured = measure_timer_interval(cnc, patience=patience, now=beating.now, sleep=beating.sleep)
+    measured = measure_timer_interval(cnc, timeout=patience, now=clock.now, sleep=clock.sleep)
     assert measured == pytest.approx(expected, rel=0.2)
-    assert beating.at_s <= patience + 0.001
+    assert clock.at_s <= patience + 0.001
 
 
-def test_a_heart_that_stands_still_has_no_interval(cnc: Path) -> None:
-    beating = Beating(cnc, 1 << 40)
-    assert measure_timer_interval(cnc, patience=1, now=beating.now, sleep=beating.sleep) is None
+def test_stopped_heartbeat_has_no_interval(cnc: Path) -> None:
+    clock = HeartbeatClock(cnc, 1 << 40)
+    assert measure_timer_interval(cnc, timeout=1, now=clock.now, sleep=clock.sleep) is None
     assert measure_timer_interval(cnc.with_name("nothing")) is None
 
 
-def test_the_fields_of_a_mark_file(cnc: Path) -> None:
-    found = read_mark_file(cnc.parent)
-    assert found is not None
-    assert (found.pid, found.started_ms, found.client_liveness_timeout_ns) == (
+def test_mark_file_fields_are_read(cnc: Path) -> None:
+    mark = read_mark_file(cnc.parent)
+    assert mark is not None
+    assert (mark.pid, mark.started_ms, mark.client_liveness_timeout_ns) == (
         77, 1_700_000_000_000, 10_000_000_000,
     )  # fmt: skip
-    assert found.owner_uid == os.getuid()
+    assert mark.owner_uid == os.getuid()
 
 
-def test_what_is_no_mark_file_is_told_apart(tmp_path: Path, cnc: Path) -> None:
+def test_incomplete_and_foreign_files_are_distinguished(tmp_path: Path, cnc: Path) -> None:
     assert read_mark_file(tmp_path / "nothing") is None
     cnc.write_bytes(b"\0" * 4096)
-    assert read_mark_file(cnc.parent) is None, "it is just being made"
+    assert read_mark_file(cnc.parent) is None, "it is being created"
     cnc.write_bytes(b"\xff" * 4096)
-    with pytest.raises(MediaDriverError, match="no mark file"):
+    with pytest.raises(MediaDriverError, match="not a mark file"):
         read_mark_file(cnc.parent)
 
 
-def test_a_real_media_driver_has_a_short_interval(aeron_dir: Path, wait_until: Callable) -> None:
+def test_embedded_media_driver_has_a_short_interval(aeron_dir: Path, wait_until: Callable) -> None:
     with tp.MediaDriver(aeron_dir):
         mark = wait_until(lambda: read_mark_file(aeron_dir))
         assert mark.pid == os.getpid()
         assert mark.age_s(time.time_ns()) < 60
         assert mark.mode == 0o700
-        # A busy machine may delay looks, but Aeron's own default of a second is far away.
-        interval = wait_until(lambda: measure_timer_interval(mark.path, patience=30))
+        # A busy machine may delay it, but not to Aeron's own default of a second.
+        interval = wait_until(lambda: measure_timer_interval(mark.path, timeout=30))
     assert 0.0005 < interval < 0.5

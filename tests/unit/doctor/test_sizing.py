@@ -1,4 +1,4 @@
-"""What `tensorpool doctor sizing` reckons, and what it refuses."""
+"""The sizing of streams, and `tensorpool doctor sizing`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tensorpool.cli import cli
 from tensorpool.context.config import AeronSettings
 from tensorpool.doctor import Needs, Sizing, Status, check_fit, size_stream
 from tensorpool.doctor.memory import Space
-from tensorpool.doctor.sizing import DESCRIPTOR_BYTES, OWN_STREAM_TERM_BYTES, available_memory
+from tensorpool.doctor.sizing import DESCRIPTOR_BYTES, PER_CONSUMER_TERM_BYTES, available_memory
 from tensorpool.driver import DriverSettings
 from tensorpool.errors import ConfigError
 from tensorpool.runtime.config import Config
@@ -28,16 +28,16 @@ SHM = Path("/dev/shm")
 
 
 def figures(sizing: Sizing) -> dict[str, int]:
-    return {one.name: one.value for one in sizing.figures}
+    return {figure.name: figure.value for figure in sizing.figures}
 
 
-def test_a_camera() -> None:
-    found = size_stream(Needs(200, 4_000_000, 0.1))
-    assert (found.nslots, found.stride_bytes) == (64, 4 * MIB)
-    assert figures(found)["header_ring_bytes"] == 5 * 4096
-    assert figures(found)["pool_bytes"] == 64 * 4 * MIB + 4096
-    assert found.peak_bytes == 2 * found.epoch_bytes
-    assert found.figures[0].reckoning == "200 Hz * 0.1 s * 2 = 40; next power of two"
+def test_sizing_of_a_camera() -> None:
+    result = size_stream(Needs(200, 4_000_000, 0.1))
+    assert (result.nslots, result.stride_bytes) == (64, 4 * MIB)
+    assert figures(result)["header_ring_bytes"] == 5 * 4096
+    assert figures(result)["pool_bytes"] == 64 * 4 * MIB + 4096
+    assert result.peak_bytes == 2 * result.epoch_bytes
+    assert result.figures[0].reckoning == "200 Hz * 0.1 s * 2 = 40; next power of two"
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_slots_are_the_next_power_of_two(rate: float, latency: float, safety: fl
 @pytest.mark.parametrize(
     ("size", "stride"), [(1, 64), (64, 64), (65, 128), (MIB, MIB), (MIB + 1, 2 * MIB), (1 << 31, 1 << 31)]
 )
-def test_the_stride_is_the_next_power_of_two_from_64_on(size: int, stride: int) -> None:
+def test_stride_is_the_next_power_of_two_from_64_on(size: int, stride: int) -> None:
     assert size_stream(Needs(1, size, 0.1)).stride_bytes == stride
 
 
@@ -69,22 +69,22 @@ def test_the_stride_is_the_next_power_of_two_from_64_on(size: int, stride: int) 
     consumers=st.integers(0, 200),
     safety=st.floats(1, 4),
 )
-def test_what_is_recommended_is_enough_and_no_more_than_it_has_to_be(
+def test_sizing_is_sufficient_and_not_larger_than_needed(
     rate: float, size: int, latency: float, consumers: int, safety: float
 ) -> None:
-    found = size_stream(Needs(rate, size, latency, consumers, safety))
-    wanted = rate * latency * safety
-    assert found.nslots >= wanted * (1 - 1e-6)
-    assert found.nslots == 4 or found.nslots < 2 * wanted + 2
-    assert size <= found.stride_bytes < max(65, 2 * size)
-    assert found.nslots & (found.nslots - 1) == 0
-    # A reader that is as late as it may be is not yet where Aeron puts it to rest.
-    assert found.descriptor_term_bytes * 3 // 8 >= rate * latency * DESCRIPTOR_BYTES
-    assert found.total_bytes == found.peak_bytes + found.descriptor_log_bytes + found.own_streams_bytes
+    result = size_stream(Needs(rate, size, latency, consumers, safety))
+    needed = rate * latency * safety
+    assert result.nslots >= needed * (1 - 1e-6)
+    assert result.nslots == 4 or result.nslots < 2 * needed + 2
+    assert size <= result.stride_bytes < max(65, 2 * size)
+    assert result.nslots & (result.nslots - 1) == 0
+    # A reader with the longest allowed latency is not yet rested by Aeron.
+    assert result.descriptor_term_bytes * 3 // 8 >= rate * latency * DESCRIPTOR_BYTES
+    assert result.total_bytes == result.peak_bytes + result.descriptor_log_bytes + result.own_streams_bytes
 
 
 @pytest.mark.parametrize(
-    ("needs", "words"),
+    ("needs", "text"),
     [
         ({"rate_hz": 0.0}, "rate 0"),
         ({"rate_hz": float("nan")}, "rate nan"),
@@ -95,46 +95,46 @@ def test_what_is_recommended_is_enough_and_no_more_than_it_has_to_be(
         ({"consumers": -1}, "-1 consumers"),
     ],
 )
-def test_what_makes_no_sense_is_refused(needs: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(words)):
+def test_invalid_needs_are_rejected(needs: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(text)):
         Needs(**({"rate_hz": 1.0, "frame_bytes": 1, "latency_s": 1.0} | needs))
 
 
-def test_what_no_ring_can_hold_is_refused() -> None:
+def test_needs_beyond_the_largest_ring_are_rejected() -> None:
     with pytest.raises(ConfigError, match="split the stream"):
         size_stream(Needs(1_000_000, 64, 1))
 
 
-def test_what_no_term_can_hold_is_refused() -> None:
+def test_needs_beyond_the_longest_term_are_rejected() -> None:
     with pytest.raises(ConfigError, match="longest term"):
         size_stream(Needs(100_000_000, 64, 0.001))
 
 
-def test_notes_say_what_else_has_to_change() -> None:
+def test_notes_name_further_settings() -> None:
     assert not size_stream(Needs(100, 60_000, 0.1)).notes
     (overtaken,) = size_stream(Needs(1000, 60_000, 0.2)).notes
     assert "max_outstanding_seq_gap=512" in overtaken
     (unused,) = size_stream(Needs(100, MIB + 1, 0.1)).notes
     assert "unused" in unused
-    assert any("own stream holds 4096" in one for one in size_stream(Needs(5000, 64, 1)).notes)
+    assert any("per-consumer stream holds 4096" in note for note in size_stream(Needs(5000, 64, 1)).notes)
 
 
 @pytest.mark.parametrize(
-    ("free", "available", "status", "words"),
+    ("free", "available", "status", "text"),
     [
-        (4 * GIB, None, Status.OK, "518 MiB fit"),
-        (4 * GIB, 4 * GIB, Status.OK, "4.0 GiB of memory available"),
+        (4 * GIB, None, Status.OK, "518.1 MiB fit"),
+        (4 * GIB, 4 * GIB, Status.OK, "4 GiB of memory available"),
         (4 * GIB, 256 * MIB, Status.FAIL, "swaps"),
         (600 * MIB, 4 * GIB, Status.WARN, "size=8G"),
         (256 * MIB, 4 * GIB, Status.FAIL, "size=5G"),
     ],
 )
-def test_it_is_held_against_what_there_is(
-    free: int, available: int | None, status: Status, words: str
+def test_sizing_is_compared_with_the_available_memory(
+    free: int, available: int | None, status: Status, text: str
 ) -> None:
     check = check_fit(size_stream(Needs(200, 4_000_000, 0.1)), SHM, Space(4 * GIB, free), available)
     assert check.status is status, check
-    assert words in f"{check.found} {check.meaning} {check.remedy}"
+    assert text in f"{check.found} {check.meaning} {check.remedy}"
     assert bool(check.remedy) == (status is not Status.OK)
 
 
@@ -143,19 +143,19 @@ def test_available_memory() -> None:
     assert available_memory("MemTotal: 8 kB\n") is None
 
 
-# --- figures that are somebody else's
+# --- figures of other packages
 
 
-def test_a_descriptor_takes_what_it_takes_in_aeron() -> None:
+def test_descriptor_size_is_that_of_aeron() -> None:
     encoded = len(FrameDescriptor(stream_id=1, epoch=1, seq=1).encode())
     aligned = -(-(encoded + 32) // 32) * 32
     assert aligned == DESCRIPTOR_BYTES
 
 
-def test_a_stream_of_ones_own_has_the_term_of_the_native_code() -> None:
-    lanes = (ROOT / "crates/dataplane/src/producer/lanes.rs").read_text("utf-8")
-    assert '"term-length=1m"' in lanes
-    assert OWN_STREAM_TERM_BYTES == MIB
+def test_per_consumer_term_is_that_of_the_native_code() -> None:
+    sources = (ROOT / "crates" / "dataplane" / "src" / "producer").rglob("*.rs")
+    assert any('"term-length=1m"' in source.read_text("utf-8") for source in sources)
+    assert PER_CONSUMER_TERM_BYTES == MIB
 
 
 # --- the command
@@ -165,30 +165,30 @@ def sizing(*arguments: str) -> Any:
     return CliRunner().invoke(cli, ["doctor", "sizing", *arguments], terminal_width=80)
 
 
-def test_the_command_shows_the_arithmetic() -> None:
+def test_sizing_command_prints_the_arithmetic() -> None:
     done = sizing("--rate", "200", "--bytes", "4000000", "--latency", "0.1")
     assert "200 Hz * 0.1 s * 2 = 40" in done.output
     assert "nslots = 64" in done.output
 
 
-def test_what_the_command_prints_for_a_configuration_is_one(tmp_path: Path) -> None:
+def test_sizing_command_prints_a_valid_configuration(tmp_path: Path) -> None:
     done = sizing("--rate", "20000", "--bytes", "64KiB", "--latency", "0.5", "--consumers", "3", "--json")
-    told = json.loads(done.output)
+    output = json.loads(done.output)
     file = tmp_path / "tensorpool.toml"
-    file.write_text(told["config"])
+    file.write_text(output["config"])
     config = Config.load(DriverSettings, AeronSettings, file=file, environ={})
     (stream,) = config[DriverSettings].streams
-    assert (stream.nslots, stream.pools) == (told["nslots"], (told["stride_bytes"],)) == (32768, (65536,))
-    assert config[AeronSettings].descriptor_term_bytes == told["descriptor_term_bytes"] == 8 * MIB
+    assert (stream.nslots, stream.pools) == (output["nslots"], (output["stride_bytes"],)) == (32768, (65536,))
+    assert config[AeronSettings].descriptor_term_bytes == output["descriptor_term_bytes"] == 8 * MIB
 
 
-def test_what_does_not_fit_fails() -> None:
+def test_sizing_command_fails_if_the_stream_does_not_fit() -> None:
     done = sizing("--rate", "1000", "--bytes", "1GiB", "--latency", "400")
     assert done.exit_code == 1
     assert "do not fit" in done.output
 
 
-def test_bad_arguments_are_misuse() -> None:
+def test_sizing_command_rejects_invalid_arguments() -> None:
     assert sizing("--rate", "fast", "--bytes", "1", "--latency", "1").exit_code == 2
     assert sizing("--rate", "1", "--bytes", "1").exit_code == 2
     assert isinstance(sizing("--rate", "1", "--bytes", "4 apples", "--latency", "1").exception, ConfigError)

@@ -1,4 +1,4 @@
-"""Storage of a test's own, and whole drivers on a real media driver."""
+"""Fixtures: storage, and whole drivers on a real media driver."""
 
 from __future__ import annotations
 
@@ -18,68 +18,70 @@ from tensorpool.driver.plan import StreamPlan
 from tensorpool.driver.storage import Storage
 from tensorpool.shm import EpochFiles
 from tensorpool.transport import MediaDriver
-from tests.unit.driver.party import SMALL, Client, Stage, agent, connect
-from tests.unit.driver.world import layout
+from tests.unit.driver.agent_harness import SMALL, AgentHarness, RawClient, agent, connect
+from tests.unit.driver.state_harness import layout
 from tests.unit.shm.conftest import mounted as mounted  # noqa: PLC0414 the fixture is used here too
 
 Job = MakeFiles | AssignFiles | RemoveFiles
 
 
-class Shelf:
-    """A storage, asked one thing at a time."""
+class StorageHarness:
+    """A storage that runs one job at a time."""
 
     def __init__(self, storage: Storage, base: Path, wait_until: Callable[..., Any]) -> None:
         self.storage = storage
         self.base = base
         self._wait_until = wait_until
 
-    def do(self, job: Job) -> FileResult:
+    def perform(self, job: Job) -> FileResult:
         self.storage.submit(job)
         (result,) = self._wait_until(self.storage.poll)
         return result
 
     def make(self, plan: StreamPlan) -> EpochFiles:
-        result = self.do(MakeFiles(plan))
+        result = self.perform(MakeFiles(plan))
         assert isinstance(result, FilesReady), result
         return result.files
 
     def assign(self, plan: StreamPlan, files: EpochFiles) -> EpochFiles:
-        result = self.do(AssignFiles(plan, files))
+        result = self.perform(AssignFiles(plan, files))
         assert isinstance(result, FilesReady), result
         return result.files
 
     def remove(self, plan: StreamPlan, files: EpochFiles) -> None:
-        self.do(RemoveFiles(plan.stream_id, files.directory))
+        self.perform(RemoveFiles(plan.stream_id, files.directory))
 
     def idle(self) -> None:
         self._wait_until(lambda: self.storage.is_idle)
 
     def files(self) -> list[Path]:
-        """Everything below the base."""
+        """All files and directories below the base."""
         return sorted(self.base.rglob("*"))
 
 
 @pytest.fixture
-def make_shelf(shm_base: Path, wait_until: Callable[..., Any]) -> Iterator[Callable[..., Shelf]]:
+def make_storage_harness(
+    shm_base: Path, wait_until: Callable[..., Any]
+) -> Iterator[Callable[..., StorageHarness]]:
     with ExitStack() as stack:
 
         def make(
             base: Path = shm_base,
-            place: str = "default",
+            namespace: str = "default",
             stale_after_ns: int = 3_000_000_000,
             prefault: bool = False,
-        ) -> Shelf:
-            state = driver_state(base, place)
-            storage = Storage(base, place, state, stale_after_ns=stale_after_ns, prefault=prefault)
+        ) -> StorageHarness:
+            state = driver_state(base, namespace)
+            storage = Storage(base, namespace, state, stale_after_ns=stale_after_ns, prefault=prefault)
             stack.callback(storage.close)
-            return Shelf(storage, base, wait_until)
+            return StorageHarness(storage, base, wait_until)
 
         yield make
 
 
 @pytest.fixture
-def shelf(make_shelf: Callable[..., Shelf]) -> Shelf:
-    return make_shelf()
+def storage_harness(make_storage_harness: Callable[..., StorageHarness]) -> StorageHarness:
+    return make_storage_harness()
 
 
 @pytest.fixture
@@ -98,32 +100,34 @@ def media_driver(aeron_dir: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def on(media_driver: Path, shm_base: Path) -> Iterator[_native.Conductor]:
+def conductor(media_driver: Path, shm_base: Path) -> Iterator[_native.Conductor]:
     with connect(media_driver, shm_base) as context:
-        yield context._conductor
+        yield context.connection.conductor
 
 
 @pytest.fixture
-def stage(on: _native.Conductor, media_driver: Path, shm_base: Path) -> Iterator[Callable[..., Stage]]:
+def make_agent(
+    conductor: _native.Conductor, media_driver: Path, shm_base: Path
+) -> Iterator[Callable[..., AgentHarness]]:
     with ExitStack() as stack:
 
-        def make(**settings: Any) -> Stage:
+        def make(**settings: Any) -> AgentHarness:
             clock = ManualClock()
-            usual: dict[str, Any] = {"streams": (SMALL,), "clock": clock}
-            made = Stage(agent(on, media_driver, shm_base, **(usual | settings)), clock)
-            stack.callback(made.runner.close)
-            return made
+            defaults: dict[str, Any] = {"streams": (SMALL,), "clock": clock}
+            harness = AgentHarness(agent(conductor, media_driver, shm_base, **(defaults | settings)), clock)
+            stack.callback(harness.runner.close)
+            return harness
 
         yield make
 
 
 @pytest.fixture
-def join(media_driver: Path, shm_base: Path) -> Iterator[Callable[..., Client]]:
-    """A client of a stage, or of a driver that runs by itself."""
+def raw_client(media_driver: Path, shm_base: Path) -> Iterator[Callable[..., RawClient]]:
+    """A client of an agent harness, or of a driver on its own thread."""
     with ExitStack() as stack:
 
-        def make(stage: Stage | None = None) -> Client:
-            client = Client(media_driver, shm_base, stage.turn if stage else lambda: None)
+        def make(make_agent: AgentHarness | None = None) -> RawClient:
+            client = RawClient(media_driver, shm_base, make_agent.step if make_agent else lambda: None)
             stack.callback(client.close)
             return client
 
@@ -132,14 +136,14 @@ def join(media_driver: Path, shm_base: Path) -> Iterator[Callable[..., Client]]:
 
 @pytest.fixture
 def embed(
-    on: _native.Conductor, media_driver: Path, shm_base: Path
+    conductor: _native.Conductor, media_driver: Path, shm_base: Path
 ) -> Iterator[Callable[..., EmbeddedDriver]]:
     with ExitStack() as stack:
 
         def make(**settings: Any) -> EmbeddedDriver:
-            usual: dict[str, Any] = {"streams": (SMALL,), "embedded": True}
+            defaults: dict[str, Any] = {"streams": (SMALL,), "embedded": True}
             return stack.enter_context(
-                EmbeddedDriver(agent(on, media_driver, shm_base, **(usual | settings)))
+                EmbeddedDriver(agent(conductor, media_driver, shm_base, **(defaults | settings)))
             )
 
         yield make

@@ -1,4 +1,4 @@
-"""Processes of their own for tests: a holder of the driver's lock, and another user."""
+"""Processes for tests: a holder of the driver's lock, and another user."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from tensorpool.driver.lock import DriverLock, Holder, read_holder
 
 
 def holder(namespace: str = "default", aeron_dir: str = "/dev/shm/aeron-x", control: int = 1000) -> Holder:
-    return Holder.here(namespace=namespace, aeron_dir=aeron_dir, control_stream_id=control, embedded=False)
+    return Holder.for_this_process(
+        namespace=namespace, aeron_dir=aeron_dir, control_stream_id=control, embedded=False
+    )
 
 
 class LockHolder:
-    """Holds the lock until it ends, one way or another."""
+    """Holds the driver's lock until it releases it or ends."""
 
     def __init__(self, base: str, embedded: bool = False) -> None:
-        who = Holder.here(
+        identity = Holder.for_this_process(
             namespace="default", aeron_dir="/dev/shm/aeron-x", control_stream_id=1000, embedded=embedded
         )
-        self._lock = DriverLock(Path(base), "default", who)
+        self._lock = DriverLock(Path(base), "default", identity)
 
     def pid(self) -> int:
         return os.getpid()
@@ -34,7 +36,7 @@ class LockHolder:
 
 
 class OtherUser:
-    """Somebody without any right of root's: tries what a client would, and what it should not."""
+    """An unprivileged user that attempts permitted and forbidden operations."""
 
     def __init__(self, uid: int, gid: int, groups: list[int]) -> None:
         os.setgroups(groups)
@@ -42,7 +44,7 @@ class OtherUser:
         os.seteuid(uid)
 
     def tries(self, directory: str) -> dict[str, str]:
-        """What came of each attempt: "ok", or the error's name."""
+        """The result of each attempt: "ok", or the name of the error."""
         path = Path(directory)
         ring = path / "header.ring"
         return {

@@ -1,4 +1,4 @@
-"""Which modes follow from which settings; the kernel's part is in test_permissions.py."""
+"""Modes of files and directories by settings; test_permissions.py tests the kernel's enforcement."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from tensorpool.driver.plan import Access, Plan
     [
         (Access(), 0o600, 0o700, 0o700),
         (Access(group="lab"), 0o660, 0o2770, 0o711),
-        # Members may read, and not write: consumers only.
+        # Members may only read: consumers.
         (Access(group="lab", mode=0o640), 0o640, 0o2750, 0o711),
         (Access(mode=0o644), 0o644, 0o755, 0o711),
         (Access(group="lab", mode=0o600), 0o600, 0o2700, 0o700),
-        # Directories stay the driver's: an owner passes through, no more.
+        # The driver keeps the directories: the owner of the files may only search them.
         (Access(owner="alice"), 0o600, 0o711, 0o711),
         (Access(owner="alice", group="lab"), 0o660, 0o2771, 0o711),
     ],
 )
-def test_modes_follow_from_who_may_map(
+def test_access_modes_follow_from_owner_and_group(
     access: Access, file_mode: int, dir_mode: int, parent_mode: int
 ) -> None:
     assert (access.file_mode, access.dir_mode, access.parent_mode) == (file_mode, dir_mode, parent_mode)
 
 
-def test_a_stream_inherits_group_and_mode_from_the_driver() -> None:
+def test_stream_inherits_group_and_mode_from_the_driver() -> None:
     streams = (
         StreamSettings(stream_id=1),
         StreamSettings(stream_id=2, group="other", mode=0o640, owner="alice"),

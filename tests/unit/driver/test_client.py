@@ -1,4 +1,4 @@
-"""All rows of a driver, in as many answers as it takes, and from whoever answers in its name."""
+"""Rows of a driver's service: several replies, and malformed replies of other programs."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from tensorpool.driver.client import all_rows
 from tensorpool.errors import CommandFailed
 
 
-class Client:
-    """Gives two rows at a time."""
+class FakeClient:
+    """Returns two rows per call. `repeats`: ignores `first` and returns the same rows again."""
 
-    def __init__(self, *ids: int, cheats: bool = False) -> None:
-        self.ids, self.cheats, self.asked = ids, cheats, 0
+    def __init__(self, *ids: int, repeats: bool = False) -> None:
+        self.ids, self.repeats, self.calls = ids, repeats, 0
 
     def call(self, command: str, arguments: dict[str, Any]) -> list[dict[str, Any]]:
-        self.asked += 1
-        assert self.asked < 10
-        first = 0 if self.cheats else arguments["first"]
-        return [{"stream_id": str(one)} for one in self.ids if one >= first][:2]
+        self.calls += 1
+        assert self.calls < 10
+        first = 0 if self.repeats else arguments["first"]
+        return [{"stream_id": str(stream_id)} for stream_id in self.ids if stream_id >= first][:2]
 
 
-def test_rows_come_in_several_answers() -> None:
-    client = Client(1, 4, 5, 9, 12)
+def test_rows_come_in_several_replies() -> None:
+    client = FakeClient(1, 4, 5, 9, 12)
     assert [row["stream_id"] for row in all_rows(client, "streams")] == ["1", "4", "5", "9", "12"]  # type: ignore[arg-type]
-    assert client.asked == 4
-    assert all_rows(Client(), "streams") == []  # type: ignore[arg-type]
+    assert client.calls == 4
+    assert all_rows(FakeClient(), "streams") == []  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    "answer", [7, [7], [{}], {"stream_id": 7}, [{"stream_id": "x"}], [{"stream_id": None}]]
+    "reply", [7, [7], [{}], {"stream_id": 7}, [{"stream_id": "x"}], [{"stream_id": None}]]
 )
-def test_an_answer_that_is_no_rows_says_so(answer: Any) -> None:
-    client = Client()
-    client.call = lambda command, arguments: answer  # type: ignore[method-assign]
-    with pytest.raises(CommandFailed, match="rows that have no stream_id"):
+def test_malformed_reply_is_an_error(reply: Any) -> None:
+    client = FakeClient()
+    client.call = lambda command, arguments: reply  # type: ignore[method-assign]
+    with pytest.raises(CommandFailed, match="rows without stream_id"):
         all_rows(client, "streams")  # type: ignore[arg-type]
 
 
-def test_who_gives_the_same_rows_for_ever_is_not_asked_for_ever() -> None:
-    with pytest.raises(CommandFailed, match="where 5 comes next"):
-        all_rows(Client(1, 4, 5, cheats=True), "streams")  # type: ignore[arg-type]
+def test_repeated_rows_are_an_error() -> None:
+    with pytest.raises(CommandFailed, match="has stream_id 4 after 4"):
+        all_rows(FakeClient(1, 4, 5, repeats=True), "streams")  # type: ignore[arg-type]

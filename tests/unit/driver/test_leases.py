@@ -27,7 +27,7 @@ def refused(table: LeaseTable, stream: int, client: int, role: Role, most: int |
 
 
 @pytest.mark.requirement("driver-5-1")
-def test_a_stream_has_one_producer_and_many_consumers() -> None:
+def test_stream_has_one_producer_and_many_consumers() -> None:
     table = LeaseTable()
     first = attached(table, 10, 1, Role.PRODUCER)
     refusal = refused(table, 10, 2, Role.PRODUCER)
@@ -40,26 +40,26 @@ def test_a_stream_has_one_producer_and_many_consumers() -> None:
 
 
 @pytest.mark.requirement("driver-4.8-4")
-def test_a_client_has_one_lease_whatever_stream_and_role() -> None:
+def test_client_has_one_lease_over_all_streams() -> None:
     table = LeaseTable()
     attached(table, 10, 1, Role.CONSUMER)
     for stream, role in ((10, Role.CONSUMER), (11, Role.PRODUCER)):
-        assert "draw another client id" in refused(table, stream, 1, role).reason
+        assert "use another client id" in refused(table, stream, 1, role).reason
 
 
 @pytest.mark.requirement("driver-4.4-1", "driver-4.4-3", "driver-4.1-1")
-def test_a_lease_lives_as_long_as_keepalives_come() -> None:
+def test_lease_lasts_as_long_as_keepalives_arrive() -> None:
     table = LeaseTable()
     lease = attached(table, 10, 1, Role.CONSUMER, now=0)
     assert lease.state is LeaseState.ATTACHED
     assert table.overdue(3 * S - 1) == []
     table.keep_alive(lease, 2 * S)
-    assert [one.state for one in table] == [LeaseState.ACTIVE]
+    assert [lease.state for lease in table] == [LeaseState.ACTIVE]
     assert table.overdue(5 * S - 1) == []
     assert table.overdue(5 * S) == [lease]
 
 
-def test_a_keepalive_must_name_the_lease_in_full() -> None:
+def test_keepalive_must_match_the_lease() -> None:
     table = LeaseTable()
     lease = attached(table, 10, 1, Role.CONSUMER)
     assert table.find(lease.lease_id, 10, 1, Role.CONSUMER) is lease
@@ -69,7 +69,7 @@ def test_a_keepalive_must_name_the_lease_in_full() -> None:
     assert table.find(lease.lease_id + 1, 10, 1, Role.CONSUMER) is None
 
 
-def test_a_stream_may_have_a_limit_of_leases() -> None:
+def test_stream_may_have_a_limit_of_leases() -> None:
     table = LeaseTable()
     attached(table, 10, 1, Role.PRODUCER)
     attached(table, 10, 2, Role.CONSUMER)
@@ -78,20 +78,20 @@ def test_a_stream_may_have_a_limit_of_leases() -> None:
     assert table.refusal(11, 3, Role.CONSUMER, 2) is None
 
 
-def test_a_reserved_lease_keeps_others_out_and_does_not_age() -> None:
+def test_reserved_lease_excludes_others_and_does_not_expire() -> None:
     table = LeaseTable()
     lease = table.reserve(10, 1, Role.PRODUCER, 0)
     assert "has a producer already" in refused(table, 10, 2, Role.PRODUCER).reason
     assert "has lease" in refused(table, 11, 1, Role.CONSUMER).reason
     assert table.overdue(1000 * S) == []
-    # Nobody knows of it yet, so nobody can name it.
+    # A reserved lease is not known to its client yet, so it cannot be found.
     assert table.find(lease.lease_id, 10, 1, Role.PRODUCER) is None
     table.grant(lease, 1000 * S)
     assert table.overdue(1003 * S - 1) == []
     assert table.overdue(1003 * S) == [lease]
 
 
-def test_a_reservation_that_came_to_nothing_leaves_nothing_behind() -> None:
+def test_dropped_reservation_leaves_nothing() -> None:
     table = LeaseTable()
     lease = table.reserve(10, 1, Role.PRODUCER, 0)
     table.drop(lease)
@@ -100,7 +100,7 @@ def test_a_reservation_that_came_to_nothing_leaves_nothing_behind() -> None:
     assert attached(table, 10, 1, Role.PRODUCER).lease_id > lease.lease_id
 
 
-def test_how_a_lease_ended_is_remembered_for_a_while() -> None:
+def test_reason_of_an_ended_lease_is_kept_for_a_while() -> None:
     table = LeaseTable()
     first = attached(table, 10, 1, Role.CONSUMER)
     table.end(first, LeaseRevokeReason.EXPIRED)
@@ -111,7 +111,7 @@ def test_how_a_lease_ended_is_remembered_for_a_while() -> None:
     assert table.ended(first.lease_id + 4998) is LeaseRevokeReason.DETACHED
 
 
-def test_overdue_leases_are_told_once_and_in_order() -> None:
+def test_overdue_leases_are_returned_once_and_in_order() -> None:
     table = LeaseTable()
     leases = [attached(table, 10, client, Role.CONSUMER, now=(10 - client) * S) for client in range(1, 10)]
     for lease in leases[:3]:

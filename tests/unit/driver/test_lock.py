@@ -1,4 +1,4 @@
-"""One driver a namespace, and one a control stream; who has it is known (driver §2.1)."""
+"""Locks of namespaces and control streams, and their holders (driver §2.1)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 from tensorpool.driver import read_holder
 from tensorpool.driver.lock import DriverLock, Holder, driver_state, qualified_namespace
 from tensorpool.errors import DriverAlreadyRunning
-from tests.remote import Remote
+from tests.remote_process import RemoteProcess
 from tests.unit.driver.roles import LockHolder, holder
 
 
 @pytest.mark.requirement("driver-2.1-1", "driver-4.11-2")
-def test_a_second_driver_is_refused_and_told_who_the_first_is(tmp_path: Path) -> None:
-    with Remote(LockHolder, str(tmp_path)) as first:
+def test_second_driver_is_refused_with_the_holder(tmp_path: Path) -> None:
+    with RemoteProcess(LockHolder, str(tmp_path)) as first:
         pid = first.call("pid")
         with pytest.raises(DriverAlreadyRunning) as caught:
             DriverLock(tmp_path, "default", holder())
@@ -26,20 +26,20 @@ def test_a_second_driver_is_refused_and_told_who_the_first_is(tmp_path: Path) ->
         assert f"namespace 'default' below {tmp_path} has a driver already" in message
         assert f"the service, process {pid} of " in message
         assert "media driver /dev/shm/aeron-x" in message
-        assert "attach to that one, stop it, or choose another namespace" in message
+        assert "attach to that driver, stop it, or choose another namespace" in message
         assert (caught.value.pid, caught.value.embedded) == (pid, False)
-        found = read_holder(tmp_path, "default")
-        assert found is not None
-        assert found == Holder.parse(caught.value.holder)
-        assert (found.pid, found.control_stream_id, found.embedded) == (pid, 1000, False)
-        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", found.started)
-        # Looking takes nothing from anybody.
-        assert first.call("read", base=str(tmp_path)) == str(found)
+        holder_read = read_holder(tmp_path, "default")
+        assert holder_read is not None
+        assert holder_read == Holder.parse(caught.value.holder)
+        assert (holder_read.pid, holder_read.control_stream_id, holder_read.embedded) == (pid, 1000, False)
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", holder_read.started)
+        # Reading the holder does not take the lock.
+        assert first.call("read", base=str(tmp_path)) == str(holder_read)
     assert read_holder(tmp_path, "default") is None
 
 
-def test_an_embedded_driver_is_told_apart(tmp_path: Path) -> None:
-    with Remote(LockHolder, str(tmp_path), True) as first:
+def test_lock_error_names_an_embedded_driver(tmp_path: Path) -> None:
+    with RemoteProcess(LockHolder, str(tmp_path), True) as first:
         pid = first.call("pid")
         with pytest.raises(DriverAlreadyRunning, match=f"embedded in process {pid} of ") as caught:
             DriverLock(tmp_path, "default", holder())
@@ -47,21 +47,21 @@ def test_an_embedded_driver_is_told_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("driver-2.1-1")
-def test_the_lock_dies_with_its_holder(tmp_path: Path) -> None:
-    with Remote(LockHolder, str(tmp_path)) as first:
+def test_lock_ends_with_its_process(tmp_path: Path) -> None:
+    with RemoteProcess(LockHolder, str(tmp_path)) as first:
         first.call("pid")
         first.kill()
-        # Its file is still there; its lock is not.
+        # The file remains; the lock has ended.
         assert (driver_state(tmp_path, "default") / "lock").exists()
         assert read_holder(tmp_path, "default") is None
         lock = DriverLock(tmp_path, "default", holder())
-    found = read_holder(tmp_path, "default")
-    assert found is not None
-    assert found.pid == os.getpid()
+    holder_read = read_holder(tmp_path, "default")
+    assert holder_read is not None
+    assert holder_read.pid == os.getpid()
     lock.release()
 
 
-def test_namespaces_instances_and_bases_do_not_get_in_each_others_way(tmp_path: Path) -> None:
+def test_namespaces_instances_and_bases_have_separate_locks(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     locks = [
@@ -77,13 +77,13 @@ def test_namespaces_instances_and_bases_do_not_get_in_each_others_way(tmp_path: 
 
 
 @pytest.mark.requirement("driver-2.1-1")
-def test_two_drivers_on_one_control_stream_would_both_answer(tmp_path: Path) -> None:
+def test_control_stream_has_one_driver(tmp_path: Path) -> None:
     first = DriverLock(tmp_path, "a", holder("a", control=1000))
     with pytest.raises(DriverAlreadyRunning) as caught:
         DriverLock(tmp_path, "b", holder("b", control=1000))
     assert "control stream 1000 of the media driver /dev/shm/aeron-x has a driver" in str(caught.value)
     assert "namespace 'a'" in str(caught.value)
-    # What it had taken is given back.
+    # The namespace's lock is released again.
     assert read_holder(tmp_path, "b") is None
     second = DriverLock(tmp_path, "b", holder("b", control=1001))
     third = DriverLock(tmp_path, "c", holder("c", aeron_dir="/dev/shm/aeron-y"))
@@ -91,7 +91,7 @@ def test_two_drivers_on_one_control_stream_would_both_answer(tmp_path: Path) -> 
         lock.release()
 
 
-def test_a_base_is_the_same_by_whatever_name(tmp_path: Path) -> None:
+def test_symlinked_base_has_the_same_lock(tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(tmp_path)
     lock = DriverLock(tmp_path, "default", holder())
@@ -100,17 +100,17 @@ def test_a_base_is_the_same_by_whatever_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "pid 7", "[]", "{}", '{"pid": "7"}', "\x00"])
-def test_a_holder_that_says_nothing_is_another_process(tmp_path: Path, text: str) -> None:
+def test_holder_without_text_is_another_process(tmp_path: Path, text: str) -> None:
     assert Holder.parse(text) is None
     lock = DriverLock(tmp_path, "default", holder())
     (driver_state(tmp_path, "default") / "lock").write_text(text)
-    found = read_holder(tmp_path, "default")
-    assert found == Holder()
-    assert str(found) == "another process"
+    holder_read = read_holder(tmp_path, "default")
+    assert holder_read == Holder()
+    assert str(holder_read) == "another process"
     lock.release()
 
 
-def test_of_many_who_try_at_once_one_has_it(tmp_path: Path) -> None:
+def test_one_of_many_concurrent_drivers_gets_the_lock(tmp_path: Path) -> None:
     won: list[DriverLock] = []
     lost: list[DriverAlreadyRunning] = []
     barrier = threading.Barrier(8)

@@ -1,4 +1,4 @@
-"""The kernel enforces who may map what: tried by a real second user."""
+"""Enforcement of access rights by the kernel, with a real second user."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tensorpool.driver.actions import FilesFailed, MakeFiles
 from tensorpool.driver.plan import Access, StreamPlan
 from tensorpool.driver.storage import group_id, owner_id
 from tensorpool.errors import ConfigError
-from tests.remote import Remote
-from tests.unit.driver.conftest import Shelf
+from tests.remote_process import RemoteProcess
+from tests.unit.driver.conftest import StorageHarness
 from tests.unit.driver.roles import OtherUser
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="takes root to be somebody else")
@@ -25,25 +25,25 @@ DENIED = "PermissionError"
 
 
 @pytest.fixture
-def tries(shelf: Shelf, plan: StreamPlan, shm_base: Path) -> Callable[..., dict[str, str]]:
-    """What a member of a group, or a stranger, can do with a stream of this access."""
+def tries(storage_harness: StorageHarness, plan: StreamPlan, shm_base: Path) -> Callable[..., dict[str, str]]:
+    """The permitted operations of a user of these groups on a stream with this access."""
     shm_base.chmod(0o755)
 
     def tries(access: Access, *, uid: int = ALICE, groups: tuple[int, ...] = (OTHERS,)) -> dict[str, str]:
         mine = replace(plan, access=access)
-        # As a producer would get it, after its rename.
-        files = shelf.assign(mine, shelf.make(mine))
-        with Remote(OtherUser, uid, groups[0], list(groups)) as other:
+        # Assigned, as a producer gets it.
+        files = storage_harness.assign(mine, storage_harness.make(mine))
+        with RemoteProcess(OtherUser, uid, groups[0], list(groups)) as other:
             return other.call("tries", directory=str(files.directory))
 
     return tries
 
 
-def test_a_private_stream_is_the_drivers_alone(tries: Callable[..., dict[str, str]]) -> None:
+def test_private_stream_is_only_for_the_drivers_user(tries: Callable[..., dict[str, str]]) -> None:
     assert set(tries(Access()).values()) == {DENIED}
 
 
-def test_a_group_may_map_and_strangers_may_not(tries: Callable[..., dict[str, str]]) -> None:
+def test_group_may_map_and_other_users_may_not(tries: Callable[..., dict[str, str]]) -> None:
     access = Access(group=str(LAB))
     member = tries(access, groups=(OTHERS, LAB))
     assert (member["read"], member["write"], member["list"]) == ("ok", "ok", "ok")
@@ -51,7 +51,7 @@ def test_a_group_may_map_and_strangers_may_not(tries: Callable[..., dict[str, st
     assert set(tries(access).values()) == {DENIED}
 
 
-def test_a_group_that_may_only_read_can_neither_write_nor_change_anything(
+def test_read_only_group_cannot_write_or_rename(
     tries: Callable[..., dict[str, str]],
 ) -> None:
     member = tries(Access(group=str(LAB), mode=0o640), groups=(OTHERS, LAB))
@@ -59,7 +59,7 @@ def test_a_group_that_may_only_read_can_neither_write_nor_change_anything(
     assert (member["write"], member["rename"], member["create"]) == (DENIED, DENIED, DENIED)
 
 
-def test_an_owner_may_map_and_not_change_the_directory(tries: Callable[..., dict[str, str]]) -> None:
+def test_owner_may_map_and_not_change_the_directory(tries: Callable[..., dict[str, str]]) -> None:
     access = Access(owner=str(ALICE))
     alice = tries(access)
     assert (alice["read"], alice["write"]) == ("ok", "ok")
@@ -68,39 +68,44 @@ def test_an_owner_may_map_and_not_change_the_directory(tries: Callable[..., dict
     assert (bob["read"], bob["write"]) == (DENIED, DENIED)
 
 
-def test_everybody_may_read_where_the_mode_says_so(tries: Callable[..., dict[str, str]]) -> None:
+def test_all_users_may_read_if_the_mode_allows_it(tries: Callable[..., dict[str, str]]) -> None:
     anyone = tries(Access(mode=0o644))
     assert (anyone["read"], anyone["list"]) == ("ok", "ok")
     assert (anyone["write"], anyone["create"]) == (DENIED, DENIED)
 
 
-def test_streams_of_different_groups_lie_side_by_side(
-    tries: Callable[..., dict[str, str]], shelf: Shelf, plan: StreamPlan, free_stream_ids: Callable[[], int]
+def test_streams_of_different_groups_coexist(
+    tries: Callable[..., dict[str, str]],
+    storage_harness: StorageHarness,
+    plan: StreamPlan,
+    free_stream_ids: Callable[[], int],
 ) -> None:
-    private = shelf.make(replace(plan, stream_id=free_stream_ids()))
-    # The parents were private, and are opened just enough.
+    private = storage_harness.make(replace(plan, stream_id=free_stream_ids()))
+    # The parent directories were private; now all users may search them.
     member = tries(Access(group=str(LAB)), groups=(OTHERS, LAB))
     assert member["read"] == "ok"
-    shared = shelf.make(replace(plan, stream_id=free_stream_ids(), access=Access(group=str(OTHERS))))
-    with Remote(OtherUser, ALICE, LAB, [LAB]) as other:
+    shared = storage_harness.make(
+        replace(plan, stream_id=free_stream_ids(), access=Access(group=str(OTHERS)))
+    )
+    with RemoteProcess(OtherUser, ALICE, LAB, [LAB]) as other:
         for files in (private, shared):
             assert other.call("tries", directory=str(files.directory))["read"] == DENIED
 
 
-def test_a_private_stream_shuts_nobody_out_of_the_others(
-    shelf: Shelf, plan: StreamPlan, free_stream_ids: Callable[[], int], shm_base: Path
+def test_private_stream_does_not_restrict_other_streams(
+    storage_harness: StorageHarness, plan: StreamPlan, free_stream_ids: Callable[[], int], shm_base: Path
 ) -> None:
     shm_base.chmod(0o755)
-    shared = shelf.make(replace(plan, access=Access(group=str(LAB))))
-    shelf.make(replace(plan, stream_id=free_stream_ids()))
-    with Remote(OtherUser, ALICE, LAB, [LAB]) as member:
+    shared = storage_harness.make(replace(plan, access=Access(group=str(LAB))))
+    storage_harness.make(replace(plan, stream_id=free_stream_ids()))
+    with RemoteProcess(OtherUser, ALICE, LAB, [LAB]) as member:
         assert member.call("tries", directory=str(shared.directory))["read"] == "ok"
 
 
-def test_modes_and_groups_are_on_every_file_whatever_the_umask(shelf: Shelf, plan: StreamPlan) -> None:
+def test_files_have_mode_and_group_under_any_umask(storage_harness: StorageHarness, plan: StreamPlan) -> None:
     before = os.umask(0o777)
     try:
-        files = shelf.make(replace(plan, access=Access(group=str(LAB))))
+        files = storage_harness.make(replace(plan, access=Access(group=str(LAB))))
     finally:
         os.umask(before)
     for path in files.directory.iterdir():
@@ -111,12 +116,12 @@ def test_modes_and_groups_are_on_every_file_whatever_the_umask(shelf: Shelf, pla
         assert stat.S_IMODE(directory.stat().st_mode) == 0o711
 
 
-def test_an_unknown_user_or_group_is_named(shelf: Shelf, plan: StreamPlan) -> None:
-    with pytest.raises(ConfigError, match="group 'no-such-group': there is no such group"):
+def test_unknown_user_or_group_is_named(storage_harness: StorageHarness, plan: StreamPlan) -> None:
+    with pytest.raises(ConfigError, match="group 'no-such-group' does not exist"):
         group_id(Access(group="no-such-group"))
-    with pytest.raises(ConfigError, match="owner 'no-such-user': there is no such user"):
+    with pytest.raises(ConfigError, match="owner 'no-such-user' does not exist"):
         owner_id(Access(owner="no-such-user"))
     assert (group_id(Access(group="root")), owner_id(Access(owner="root"))) == (0, 0)
-    result = shelf.do(MakeFiles(replace(plan, access=Access(owner="no-such-user"))))
+    result = storage_harness.perform(MakeFiles(replace(plan, access=Access(owner="no-such-user"))))
     assert isinstance(result, FilesFailed)
-    assert shelf.files() == []
+    assert storage_harness.files() == []

@@ -1,4 +1,4 @@
-"""Bytes in, bytes out: both revisions, nulls, malformed requests, repeats (driver §4.2)."""
+"""Requests and responses as bytes: both revisions, nulls, malformed requests, repeats (driver §4.2)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tensorpool.driver.actions import Send, Stop
 from tensorpool.driver.config import StreamSettings
 from tensorpool.driver.counters import DriverCounters
 from tensorpool.driver.leases import Refusal
-from tensorpool.driver.requests import ResponseCache, attach_refused, detach_answer
+from tensorpool.driver.requests import ResponseCache, attach_refused, detach_response
 from tensorpool.runtime.config import Secret
 from tensorpool.sbe import (
     PublishMode,
@@ -30,7 +30,7 @@ from tensorpool.sbe import (
     ShmLeaseKeepalive,
     ShutdownReason,
 )
-from tests.unit.driver.world import World, with_header
+from tests.unit.driver.state_harness import StateHarness, with_header
 
 REFUSED = Refusal(ResponseCode.REJECTED, "no")
 ATTACH = ShmAttachRequest(
@@ -53,15 +53,15 @@ SHUTDOWN = ShmDriverShutdownRequest(
 
 
 @pytest.fixture
-def world() -> World:
-    return World(streams=(StreamSettings(stream_id=10_000),), shutdown_token=Secret("open sesame"))
+def harness() -> StateHarness:
+    return StateHarness(streams=(StreamSettings(stream_id=10_000),), shutdown_token=Secret("open sesame"))
 
 
 # --- nulls
 
 
 @pytest.mark.requirement("driver-4.2-4", "driver-4.2-5", "driver-4.2-6")
-def test_a_failure_response_is_null_in_every_byte_but_the_three() -> None:
+def test_failure_response_is_null_except_three_fields() -> None:
     expected = (
         struct.pack("<HHHH", 51, 2, 901, 1)
         + struct.pack("<qi", -9, 3)
@@ -75,19 +75,19 @@ def test_a_failure_response_is_null_in_every_byte_but_the_three() -> None:
 
 
 @pytest.mark.requirement("driver-4.2-5", "driver-4.2-6")
-def test_a_failure_response_of_the_later_revision_is_null_too() -> None:
-    made = attach_refused(-9, REFUSED, 2).encode()
-    assert made[:8] == struct.pack("<HHHH", 54, 2, 901, 1)
-    assert made[8:20] == struct.pack("<qi", -9, 3)
-    assert made[20:62] == b"\xff" * (8 + 8 + 4 + 8 + 4 + 4 + 2 + 4)
-    assert made.endswith(struct.pack("<II", 0, 2) + b"no")
+def test_failure_response_of_the_later_revision_is_null_too() -> None:
+    encoded = attach_refused(-9, REFUSED, 2).encode()
+    assert encoded[:8] == struct.pack("<HHHH", 54, 2, 901, 1)
+    assert encoded[8:20] == struct.pack("<qi", -9, 3)
+    assert encoded[20:62] == b"\xff" * (8 + 8 + 4 + 8 + 4 + 4 + 2 + 4)
+    assert encoded.endswith(struct.pack("<II", 0, 2) + b"no")
 
 
 @pytest.mark.requirement("driver-4.2-6")
-def test_nothing_that_a_client_needs_is_null_in_a_granted_one(world: World) -> None:
-    world.say(ATTACH)
-    world.work()
-    answer = world.answer(11)
+def test_granted_response_has_no_null_field(harness: StateHarness) -> None:
+    harness.send(ATTACH)
+    harness.work()
+    answer = harness.response(11)
     assert isinstance(answer, ShmAttachResponse)
     again = sbe.decode(answer.encode())
     assert again == answer
@@ -96,25 +96,25 @@ def test_nothing_that_a_client_needs_is_null_in_a_granted_one(world: World) -> N
 
 
 @pytest.mark.requirement("driver-4.2-7")
-def test_an_absent_enum_is_255_and_means_the_careful_choice(world: World) -> None:
+def test_absent_enum_is_255_and_has_the_safe_default(harness: StateHarness) -> None:
     request = ShmAttachRequest(correlation_id=1, stream_id=20_000, client_id=5, role=Role.CONSUMER).encode()
     assert request[8 + 22 : 8 + 24] == b"\xff\xff"
-    world.say(request)
-    assert "not provisioned" in world.refusal(1)[1]
+    harness.send(request)
+    assert "not provisioned" in harness.refusal(1)[1]
 
 
-def test_a_detach_response_is_short() -> None:
-    made = detach_answer(7, None).encode()
-    assert made == struct.pack("<HHHHqiI", 12, 4, 901, 1, 7, 0, 0)
+def test_detach_response_is_short() -> None:
+    encoded = detach_response(7, None).encode()
+    assert encoded == struct.pack("<HHHHqiI", 12, 4, 901, 1, 7, 0, 0)
 
 
-# --- what cannot be used
+# --- invalid requests
 
 
-def counted(world: World) -> dict[str, int]:
-    found = world.state.counters.snapshot()["unusable"]
-    assert isinstance(found, dict)
-    return {reason: int(count) for reason, count in found.items() if count}
+def counted(harness: StateHarness) -> dict[str, int]:
+    counts = harness.state.counters.snapshot()["unusable"]
+    assert isinstance(counts, dict)
+    return {reason: int(count) for reason, count in counts.items() if count}
 
 
 @pytest.mark.requirement("driver-4.6-1")
@@ -128,216 +128,214 @@ def counted(world: World) -> dict[str, int]:
     ],
 )
 def test_another_schema_version_is_unsupported(
-    world: World, message: bytes, correlation: int, kind: type[Any]
+    harness: StateHarness, message: bytes, correlation: int, kind: type[Any]
 ) -> None:
-    world.say(with_header(message, version=2))
-    answer = world.answer(correlation)
+    harness.send(with_header(message, version=2))
+    answer = harness.response(correlation)
     assert isinstance(answer, kind)
     assert answer.code is ResponseCode.UNSUPPORTED
     assert "version is 2, expected 1" in answer.error_message
-    assert counted(world) == {"version": 1}
-    assert world.stops == []
+    assert counted(harness) == {"version": 1}
+    assert harness.stops == []
 
 
 @pytest.mark.requirement("driver-4.6-1")
-def test_a_publish_mode_of_the_future_is_unsupported(world: World) -> None:
+def test_unknown_publish_mode_is_unsupported(harness: StateHarness) -> None:
     message = bytearray(ATTACH)
     message[8 + 22] = 9
-    world.say(bytes(message))
-    assert world.refusal(11)[0] is ResponseCode.UNSUPPORTED
-    assert counted(world) == {"feature": 1}
+    harness.send(bytes(message))
+    assert harness.refusal(11)[0] is ResponseCode.UNSUPPORTED
+    assert counted(harness) == {"feature": 1}
 
 
-def test_a_hugepages_policy_of_the_future_is_unsupported(world: World) -> None:
+def test_unknown_hugepages_policy_is_unsupported(harness: StateHarness) -> None:
     message = bytearray(ATTACH_R2)
     message[8 + 22] = 9
-    world.say(bytes(message))
-    answer = world.answer(12)
+    harness.send(bytes(message))
+    answer = harness.response(12)
     assert isinstance(answer, ShmAttachResponseR2)
     assert answer.code is ResponseCode.UNSUPPORTED
 
 
 @pytest.mark.requirement("driver-4.6-1")
 @pytest.mark.parametrize("message", [ATTACH, DETACH])
-def test_a_role_that_is_none_is_malformed(world: World, message: bytes) -> None:
+def test_unknown_role_is_malformed(harness: StateHarness, message: bytes) -> None:
     role_at = {ATTACH: 8 + 16, DETACH: 8 + 24}[message]
     broken = bytearray(message)
     broken[role_at] = 7
-    world.say(bytes(broken))
-    answer = world.sent[-1]
+    harness.send(bytes(broken))
+    answer = harness.sent[-1]
     assert isinstance(answer, ShmAttachResponse | ShmDetachResponse)
     assert answer.code is ResponseCode.INVALID_PARAMS
     assert "7 is no Role" in answer.error_message
-    assert counted(world) == {"malformed": 1}
+    assert counted(harness) == {"malformed": 1}
 
 
 @pytest.mark.parametrize("length", range(8, len(ATTACH)))
-def test_a_cut_request_is_answered_as_long_as_its_correlation_id_is_there(world: World, length: int) -> None:
-    world.say(ATTACH[:length])
+def test_truncated_request_gets_a_response_by_its_correlation_id(harness: StateHarness, length: int) -> None:
+    harness.send(ATTACH[:length])
     if length >= 16:
-        assert world.refusal(11)[0] is ResponseCode.INVALID_PARAMS
-        assert counted(world) == {"malformed": 1}
+        assert harness.refusal(11)[0] is ResponseCode.INVALID_PARAMS
+        assert counted(harness) == {"malformed": 1}
     else:
-        assert world.sent == []
-        assert counted(world) == {"unanswerable": 1}
-    assert len(world.state.leases) == 0
+        assert harness.sent == []
+        assert counted(harness) == {"unanswerable": 1}
+    assert len(harness.state.leases) == 0
 
 
-def test_a_block_that_is_too_short_is_malformed(world: World) -> None:
-    world.say(with_header(ATTACH, block_length=20))
-    code, reason = world.refusal(11)
+def test_block_that_is_too_short_is_malformed(harness: StateHarness) -> None:
+    harness.send(with_header(ATTACH, block_length=20))
+    code, reason = harness.refusal(11)
     assert code is ResponseCode.INVALID_PARAMS
     assert "shorter" in reason
 
 
-def test_a_longer_block_of_a_later_revision_is_read(world: World) -> None:
-    world.say(with_header(ATTACH[:32], block_length=40) + b"\0" * 16)
-    world.work()
-    assert world.answer(11).code is ResponseCode.OK
+def test_longer_block_of_a_later_revision_is_read(harness: StateHarness) -> None:
+    harness.send(with_header(ATTACH[:32], block_length=40) + b"\0" * 16)
+    harness.work()
+    assert harness.response(11).code is ResponseCode.OK
 
 
 @pytest.mark.parametrize(("length", "reason"), [(0, "short"), (7, "short")])
-def test_what_is_shorter_than_a_header_is_counted(world: World, length: int, reason: str) -> None:
-    world.say(ATTACH[:length])
-    assert counted(world) == {reason: 1}
-    assert world.sent == []
+def test_message_shorter_than_a_header_is_counted(harness: StateHarness, length: int, reason: str) -> None:
+    harness.send(ATTACH[:length])
+    assert counted(harness) == {reason: 1}
+    assert harness.sent == []
 
 
-def test_a_template_that_nobody_knows_is_counted(world: World) -> None:
-    world.say(with_header(ATTACH, template_id=99))
-    assert counted(world) == {"template": 1}
-    assert world.sent == []
+def test_unknown_template_is_counted(harness: StateHarness) -> None:
+    harness.send(with_header(ATTACH, template_id=99))
+    assert counted(harness) == {"template": 1}
+    assert harness.sent == []
 
 
-def test_a_malformed_keepalive_is_counted_and_unanswered(world: World) -> None:
-    world.say(KEEPALIVE[:20])
-    world.say(with_header(KEEPALIVE, version=3))
-    assert counted(world) == {"malformed": 1, "version": 1}
-    assert world.sent == []
+def test_malformed_keepalive_is_counted_without_a_response(harness: StateHarness) -> None:
+    harness.send(KEEPALIVE[:20])
+    harness.send(with_header(KEEPALIVE, version=3))
+    assert counted(harness) == {"malformed": 1, "version": 1}
+    assert harness.sent == []
 
 
-def test_what_is_meant_for_others_is_left_alone(world: World) -> None:
+def test_foreign_messages_are_ignored(harness: StateHarness) -> None:
     others = [
         sbe.QosProducer(stream_id=1, producer_id=1, epoch=1, current_seq=1).encode(),
         ShmDriverShutdown(timestamp_ns=1, reason=ShutdownReason.NORMAL).encode(),
         attach_refused(11, REFUSED, 1).encode(),
         attach_refused(11, REFUSED, 2).encode(),
-        detach_answer(11, None).encode(),
+        detach_response(11, None).encode(),
         with_header(ATTACH, schema_id=77),
     ]
     for message in others:
-        world.say(message)
-    assert world.sent == []
-    assert world.state.counters.snapshot()["foreign"] == len(others)
-    assert counted(world) == {}
+        harness.send(message)
+    assert harness.sent == []
+    assert harness.state.counters.snapshot()["foreign"] == len(others)
+    assert counted(harness) == {}
 
 
-def test_no_garbage_whatever_raises_or_gets_a_lease(world: World) -> None:
+def test_malformed_messages_never_raise_or_get_a_lease(harness: StateHarness) -> None:
     dice = random.Random(7)
     for message in (ATTACH, ATTACH_R2, DETACH, KEEPALIVE, SHUTDOWN):
         for _ in range(500):
             broken = bytearray(message)
             for _ in range(dice.randint(1, 6)):
                 broken[dice.randrange(len(broken))] = dice.randrange(256)
-            world.say(bytes(broken[: dice.randint(0, len(broken))]))
-    assert len(world.sent) > 100
+            harness.send(bytes(broken[: dice.randint(0, len(broken))]))
+    assert len(harness.sent) > 100
 
 
 # --- repeats
 
 
 @pytest.mark.parametrize("message", [ATTACH, DETACH])
-def test_a_request_that_comes_again_gets_the_same_answer_and_nothing_is_done(
-    world: World, message: bytes
-) -> None:
-    world.say(message)
-    world.work()
-    first, leases = world.sent[-1], len(world.state.leases)
-    world.say(message)
-    world.work()
-    assert world.sent[-2:] == [first, first]
-    assert len(world.state.leases) == leases
-    assert world.state.counters.snapshot()["repeats"] == 1
+def test_repeated_request_gets_the_cached_response(harness: StateHarness, message: bytes) -> None:
+    harness.send(message)
+    harness.work()
+    first, leases = harness.sent[-1], len(harness.state.leases)
+    harness.send(message)
+    harness.work()
+    assert harness.sent[-2:] == [first, first]
+    assert len(harness.state.leases) == leases
+    assert harness.state.counters.snapshot()["repeats"] == 1
 
 
-def test_a_request_that_comes_again_while_it_is_worked_on_is_answered_once(world: World) -> None:
-    world.say(ATTACH)
-    world.say(ATTACH)
-    assert len(world.jobs) == 1
-    world.work()
-    assert world.answer(11).code is ResponseCode.OK
+def test_request_repeated_while_pending_gets_one_response(harness: StateHarness) -> None:
+    harness.send(ATTACH)
+    harness.send(ATTACH)
+    assert len(harness.jobs) == 1
+    harness.work()
+    assert harness.response(11).code is ResponseCode.OK
 
 
-def test_the_same_correlation_id_of_another_client_is_another_request(world: World) -> None:
-    world.say(ATTACH)
+def test_same_correlation_id_of_another_client_is_another_request(harness: StateHarness) -> None:
+    harness.send(ATTACH)
     other = ShmAttachRequest(correlation_id=11, stream_id=10_000, client_id=9, role=Role.CONSUMER)
-    world.say(other)
-    world.work()
-    assert len(world.state.leases) == 2
+    harness.send(other)
+    harness.work()
+    assert len(harness.state.leases) == 2
 
 
-def test_answers_are_kept_in_bounded_number() -> None:
+def test_response_cache_is_bounded() -> None:
     actions: list = []
-    answers = ResponseCache(actions, DriverCounters(), most=3)
+    responses = ResponseCache(actions, DriverCounters(), capacity=3)
     for n in range(5):
-        answers.give(ShmDetachResponse(correlation_id=n, code=ResponseCode.OK), (int, 1, n))
-    assert len(answers) == 3
-    assert not answers.is_repeat((int, 1, 1))
-    assert answers.is_repeat((int, 1, 2))
-    assert [one.is_repeat for one in actions] == [False] * 5 + [True]
+        responses.respond(ShmDetachResponse(correlation_id=n, code=ResponseCode.OK), (int, 1, n))
+    assert len(responses) == 3
+    assert not responses.is_repeat((int, 1, 1))
+    assert responses.is_repeat((int, 1, 2))
+    assert [action.is_repeat for action in actions] == [False] * 5 + [True]
 
 
-# --- the end by message
+# --- shutdown by message
 
 
 @pytest.mark.requirement("driver-4.12-1")
-def test_the_right_token_stops_the_driver(world: World) -> None:
-    world.say(SHUTDOWN)
-    assert world.answer(14).code is ResponseCode.OK
-    assert world.stops == [Stop(ShutdownReason.ADMIN, "")]
-    world.say(SHUTDOWN)
-    assert len(world.stops) == 1
+def test_right_token_stops_the_driver(harness: StateHarness) -> None:
+    harness.send(SHUTDOWN)
+    assert harness.response(14).code is ResponseCode.OK
+    assert harness.stops == [Stop(ShutdownReason.ADMIN, "")]
+    harness.send(SHUTDOWN)
+    assert len(harness.stops) == 1
 
 
 @pytest.mark.requirement("driver-4.12-1")
 @pytest.mark.parametrize("token", ["", "open", "open sesame!", "OPEN SESAME"])
-def test_a_wrong_token_stops_nothing(world: World, token: str) -> None:
+def test_wrong_token_stops_nothing(harness: StateHarness, token: str) -> None:
     request = ShmDriverShutdownRequest(correlation_id=1, reason=ShutdownReason.NORMAL, token=token)
-    world.say(request)
-    answer = world.answer(1)
+    harness.send(request)
+    answer = harness.response(1)
     assert (answer.code, answer.error_message) == (ResponseCode.REJECTED, "the token is wrong")
-    assert world.stops == []
-    # What was tried is said to nobody.
+    assert harness.stops == []
+    # The response does not contain the token.
     assert token == "" or token not in answer.error_message.replace("the token is wrong", "")
 
 
 @pytest.mark.requirement("driver-4.12-1")
-def test_without_a_configured_token_nobody_stops_the_driver() -> None:
-    world = World()
-    world.say(ShmDriverShutdownRequest(correlation_id=1, reason=ShutdownReason.NORMAL, token=""))
-    answer = world.answer(1)
+def test_driver_without_a_token_cannot_be_stopped_by_message() -> None:
+    harness = StateHarness()
+    harness.send(ShmDriverShutdownRequest(correlation_id=1, reason=ShutdownReason.NORMAL, token=""))
+    answer = harness.response(1)
     assert answer.code is ResponseCode.REJECTED
     assert "no token is configured" in answer.error_message
-    assert world.stops == []
+    assert harness.stops == []
 
 
 @pytest.mark.requirement("driver-4.12-2")
-def test_the_goodbye_comes_before_everything_goes(world: World) -> None:
-    world.say(ATTACH)
-    world.work()
-    waiting = world.ask(20_000, 6, Role.PRODUCER)
-    actions = world.state.on_stop(ShutdownReason.ADMIN, "maintenance", world.now)
+def test_shutdown_notice_precedes_removal(harness: StateHarness) -> None:
+    harness.send(ATTACH)
+    harness.work()
+    waiting = harness.request_attach(20_000, 6, Role.PRODUCER)
+    actions = harness.state.on_stop(ShutdownReason.ADMIN, "maintenance", harness.now)
     sent = [action.message for action in actions if isinstance(action, Send)]
     assert sent[-1] == ShmDriverShutdown(
-        timestamp_ns=world.now, reason=ShutdownReason.ADMIN, error_message="maintenance"
+        timestamp_ns=harness.now, reason=ShutdownReason.ADMIN, error_message="maintenance"
     )
     assert actions.index(Send(sent[-1])) < len(actions) - 1
-    world.do(actions)
-    assert "the driver is stopping" in world.refusal(waiting)[1]
-    assert world.announced == {}
-    world.work()
-    assert all(not directories for directories in world.directories.values())
-    # It is over: nothing is answered or done any more.
-    assert world.state.on_stop(ShutdownReason.NORMAL, "", world.now) == []
-    assert world.state.on_message(DETACH, world.now) == []
-    assert world.state.on_tick(world.now + 10**12, drained=True) == []
+    harness.perform(actions)
+    assert "the driver is stopping" in harness.refusal(waiting)[1]
+    assert harness.announced == {}
+    harness.work()
+    assert all(not directories for directories in harness.directories.values())
+    # A stopping driver handles no more requests.
+    assert harness.state.on_stop(ShutdownReason.NORMAL, "", harness.now) == []
+    assert harness.state.on_message(DETACH, harness.now) == []
+    assert harness.state.on_tick(harness.now + 10**12, drained=True) == []

@@ -1,4 +1,4 @@
-"""`[driver]` as people write it (driver §4.4: the periods in force can be found)."""
+"""The settings of `[driver]` (driver §4.4)."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ import pytest
 
 from tensorpool.driver import DriverSettings
 from tensorpool.errors import InvalidConfig
-from tensorpool.runtime.config import Config
+from tensorpool.runtime.config import Config, IdRange
 
 TEXT = """
 [driver]
 keepalive = "500ms"
 grace = 4
 quota = "2GiB"
-dynamic_first = 30000
-dynamic_last = 30999
+dynamic_ids = "30000-30999"
 group = "lab"
 mode = "0640"
 shutdown_token = "secret"
@@ -43,11 +42,11 @@ def load(path: Path, text: str) -> DriverSettings:
     return Config.load(DriverSettings, file=path, environ={})[DriverSettings]
 
 
-def test_every_key_is_read(tmp_path: Path) -> None:
+def test_all_driver_settings_are_read(tmp_path: Path) -> None:
     settings = load(tmp_path, TEXT)
     assert settings.lease_ns == 2_000_000_000
     assert settings.quota_bytes == 2 << 30
-    assert (settings.dynamic_first, settings.dynamic_last) == (30_000, 30_999)
+    assert settings.dynamic_ids == IdRange(30_000, 30_999)
     assert settings.mode == 0o640
     assert settings.shutdown_token is not None
     (stream,) = settings.streams
@@ -60,10 +59,10 @@ def test_every_key_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("driver-4.4-5", "driver-4.4-6")
-def test_the_defaults_are_those_of_the_document(tmp_path: Path) -> None:
+def test_defaults_are_those_of_the_specification(tmp_path: Path) -> None:
     settings = load(tmp_path, "")
     assert (settings.keepalive_ns, settings.grace) == (1_000_000_000, 3)
-    assert (settings.dynamic_first, settings.dynamic_last) == (20_000, 29_999)
+    assert settings.dynamic_ids == IdRange(20_000, 29_999)
     assert settings.pools == (64 << 10, 1 << 20, 4 << 20)
     page = (Path(__file__).parents[3] / "docs" / "reference" / "configuration.md").read_text()
     section = page.split("## `[driver]`")[1]
@@ -74,9 +73,13 @@ def test_the_defaults_are_those_of_the_document(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("[driver]\ndynamic_first = 5\ndynamic_last = 4", "comes before dynamic_first, which is 5"),
-        ('[driver]\nshutdown_token = ""', "is empty, which would protect nothing"),
-        ("[[driver.streams]]\nstream_id = 1\n[[driver.streams]]\nstream_id = 1", "stream 1 is there 2 times"),
+        ('[driver]\ndynamic_ids = "5-4"', "the last id is below the first; write '4-5'"),
+        ('[driver]\ndynamic_ids = "0-9"', "use ids from 1 to 4294967294"),
+        ('[driver]\nshutdown_token = ""', "is empty; remove it"),
+        (
+            "[[driver.streams]]\nstream_id = 1\n[[driver.streams]]\nstream_id = 1",
+            "stream 1 is configured 2 times",
+        ),
         ("[[driver.streams]]\nnslots = 8", "driver.streams[0].stream_id: missing"),
         ("[[driver.streams]]\nstream_id = 1\nnslots = 3", "use a power of two"),
         ('[[driver.streams]]\nstream_id = 1\npools = ["3KiB"]', "must be a power of two"),
@@ -89,7 +92,7 @@ def test_the_defaults_are_those_of_the_document(tmp_path: Path) -> None:
         ("[driver]\ngraze = 3", "did you mean 'grace'?"),
     ],
 )
-def test_what_cannot_be_is_named(tmp_path: Path, text: str, part: str) -> None:
+def test_invalid_settings_are_named(tmp_path: Path, text: str, part: str) -> None:
     with pytest.raises(InvalidConfig) as caught:
         load(tmp_path, text)
     assert part in str(caught.value)

@@ -1,4 +1,4 @@
-"""The systemd unit in `deploy/`: well-formed, and its hardening leaves the driver what it needs."""
+"""The systemd unit in `deploy/`: well-formed, and its hardening permits what the driver needs."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ UNIT = Path(__file__).parents[3] / "deploy" / "tensorpool-driver.service"
 
 
 def sections() -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = {}
+    sections: dict[str, dict[str, str]] = {}
     current: dict[str, str] = {}
     for line in UNIT.read_text().splitlines():
         if not line.strip() or line.startswith("#"):
             continue
         if line.startswith("["):
-            current = found.setdefault(line.strip("[]"), {})
+            current = sections.setdefault(line.strip("[]"), {})
             continue
         key, equals, value = line.partition("=")
         assert equals, line
         assert key not in current, f"{key} is there twice"
         current[key] = value
-    return found
+    return sections
 
 
-def test_systemd_takes_it(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
         pytest.skip("no systemd-analyze here; the other tests read the file themselves")
@@ -40,7 +40,7 @@ def test_systemd_takes_it(tmp_path: Path) -> None:
     assert about_it == []
 
 
-def test_it_is_ready_when_the_driver_says_so_and_watched_from_then_on() -> None:
+def test_unit_is_of_type_notify_with_a_watchdog() -> None:
     service = sections()["Service"]
     assert service["Type"] == "notify"
     assert "tensorpool driver run --config /etc/tensorpool/driver.toml" in service["ExecStart"]
@@ -48,7 +48,7 @@ def test_it_is_ready_when_the_driver_says_so_and_watched_from_then_on() -> None:
     assert service["Restart"] == "on-failure"
 
 
-def test_the_hardening_leaves_shared_memory_alone() -> None:
+def test_unit_hardening_allows_shared_memory() -> None:
     service = sections()["Service"]
     assert service["RemoveIPC"] == "no"
     assert service["RestrictSUIDSGID"] == "no"
@@ -59,7 +59,7 @@ def test_the_hardening_leaves_shared_memory_alone() -> None:
     assert service["User"] != "root"
 
 
-def test_marks_and_locks_lie_where_the_unit_may_write() -> None:
+def test_unit_may_write_the_state_directory() -> None:
     service = sections()["Service"]
     # `state_dir` adds the package's name.
     assert service["Environment"] == "XDG_STATE_HOME=/var/lib"

@@ -1,31 +1,46 @@
-"""From the picture to metrics."""
+"""The metrics of a snapshot of the system model."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from tensorpool.metrics import Family, Limits, collect
-from tensorpool.metrics.collect import CATALOGUE
-from tensorpool.metrics.reference import page
+from tensorpool.metrics.collect import CATALOGUE, collect
+from tensorpool.metrics.config import DEFAULT_LIMITS, Limits
 from tensorpool.monitor.snapshot import Snapshot
-from tests.unit.top.scene import consumer, stream, system
+from tests.unit.top.snapshots import consumer, stream, system
 
 ROOT = Path(__file__).parents[3]
 
-
-def samples(snapshot: Snapshot, limits: Limits | None = None) -> dict[str, dict[tuple[str, ...], float]]:
-    found: list[Family] = collect(snapshot, limits or Limits(), version="1.2.3")
-    return {one.metric.name: one.samples for one in found}
+Samples = dict[tuple[str, ...], float]
 
 
-def test_every_metric_of_the_catalogue_has_a_sample_in_a_system_that_has_everything() -> None:
+def samples(snapshot: Snapshot, limits: Limits = DEFAULT_LIMITS) -> dict[str, Samples]:
+    """The samples of every metric of the catalogue, by label values."""
+    by_name: dict[str, Samples] = {metric.name: {} for metric in CATALOGUE}
+    labels = {metric.name: metric.labels for metric in CATALOGUE}
+    for family in collect(snapshot, limits, version="1.2.3"):
+        for sample in family.samples:
+            assert tuple(sample.labels) == labels[sample.name]
+            key = tuple(sample.labels.values())
+            assert key not in by_name[sample.name], "two samples with the same labels"
+            by_name[sample.name][key] = sample.value
+    return by_name
+
+
+def test_complete_system_has_samples_of_every_metric() -> None:
     found = samples(system())
     optional = {"tensorpool_producer_frames_dropped_total"}
     assert {name for name, values in found.items() if not values} == optional
-    assert list(found) == [one.name for one in CATALOGUE]
 
 
-def test_figures_are_those_of_the_picture_in_base_units() -> None:
+def test_families_are_in_the_order_of_the_catalogue() -> None:
+    names = [family.name for family in collect(system())]
+    order = [metric.name.removesuffix("_total") for metric in CATALOGUE]
+    assert names == [name for name in order if name in names]
+
+
+def test_values_are_those_of_the_snapshot_in_base_units() -> None:
     found = samples(system())
     assert found["tensorpool_streams"] == {
         ("live",): 3, ("quiet",): 1, ("no_producer",): 1, ("stale",): 1,
@@ -50,29 +65,35 @@ def test_figures_are_those_of_the_picture_in_base_units() -> None:
     assert found["tensorpool_id_collisions"] == {("consumer",): 1, ("producer",): 0, ("stream",): 0}
 
 
-def test_what_nobody_told_has_no_sample() -> None:
+def test_unknown_values_have_no_sample() -> None:
     assert samples(Snapshot(0))["tensorpool_ledger_paths"] == {}
     found = samples(system())
     assert ("10040",) not in found["tensorpool_stream_activity_age_seconds"]
     assert ("10040",) not in found["tensorpool_producer_sequences_total"]
 
 
-def test_labels_are_bounded_and_what_is_left_out_is_counted() -> None:
-    crowd = tuple(
+def test_labels_are_bounded_and_the_excluded_are_counted() -> None:
+    streams = tuple(
         stream(n, consumers=tuple(consumer(n, m, {f"reason-{r}": 1 for r in range(60)}) for m in range(4)))
         for n in range(50, 0, -1)
     )
-    found = samples(Snapshot(0, streams=crowd), Limits(streams=10, consumers=12))
-    assert sorted(int(one) for one, _ in found["tensorpool_stream_info"]) == list(range(1, 11))
+    found = samples(Snapshot(0, streams=streams), Limits(streams=10, consumers=12))
+    assert sorted(int(stream_id) for stream_id, _ in found["tensorpool_stream_info"]) == list(range(1, 11))
     assert len(found["tensorpool_consumer_info"]) == 12
-    left_out = found["tensorpool_metrics_left_out"]
-    assert (left_out["streams",], left_out["consumers",]) == (40, 188)
+    excluded = found["tensorpool_metrics_excluded"]
+    assert (excluded["streams",], excluded["consumers",]) == (40, 188)
     dropped = found["tensorpool_consumer_frames_dropped_total"]
     assert dropped["1", "0", "other"] == 28
     assert len(dropped) == 12 * 33
     assert found["tensorpool_streams"]["live",] == 50
 
 
-def test_the_reference_page_is_what_the_code_says() -> None:
-    written = (ROOT / "docs" / "reference" / "metrics.md").read_text("utf-8")
-    assert written == page(), "run: python -m tensorpool.metrics.reference > docs/reference/metrics.md"
+def test_two_recorders_of_one_instance_give_one_sample() -> None:
+    snapshot = system()
+    [recorder] = snapshot.recorders
+    long = "r" * 200
+    twins = tuple(
+        replace(recorder, instance=long + suffix, rows=rows) for suffix, rows in (("a", 1), ("b", 2))
+    )
+    found = samples(replace(snapshot, recorders=twins))
+    assert list(found["tensorpool_recorder_rows_total"].values()) == [2]

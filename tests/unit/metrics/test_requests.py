@@ -1,4 +1,4 @@
-"""What the endpoint answers, and to whom."""
+"""HTTP requests to the metrics endpoint and their responses."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorpool.metrics.server import LARGEST_REQUEST, HttpResponse, answer, host_is_known, is_whole
+from tensorpool.metrics.server import MAX_REQUEST, HttpResponse, is_complete, is_known_host, respond
 
 
-def pages(path: str) -> HttpResponse | None:
+def resources(path: str) -> HttpResponse | None:
     return HttpResponse(200, b"the page") if path == "/metrics" else None
 
 
-def ask(line: str, *fields: str, hosts: tuple[str, ...] = ()) -> HttpResponse:
-    return answer("\r\n".join([line, *fields, "", ""]).encode(), pages, hosts)
+def request(line: str, *fields: str, hosts: tuple[str, ...] = ()) -> HttpResponse:
+    return respond("\r\n".join([line, *fields, "", ""]).encode(), resources, hosts)
 
 
-def test_a_page_is_got_with_its_length_and_the_connection_ends() -> None:
-    found = ask("GET /metrics?x=1 HTTP/1.1", "Host: localhost:9464").encode()
-    head, _, body = found.partition(b"\r\n\r\n")
+def test_get_returns_the_page_its_length_and_closes() -> None:
+    encoded = request("GET /metrics?x=1 HTTP/1.1", "Host: localhost:9464").encode()
+    head, _, body = encoded.partition(b"\r\n\r\n")
     assert body == b"the page"
     assert b"HTTP/1.1 200 OK" in head
     assert b"Content-Length: 8" in head
     assert b"Connection: close" in head
 
 
-def test_head_gets_the_length_and_no_body() -> None:
-    found = ask("HEAD /metrics HTTP/1.1", "Host: localhost").encode()
-    assert found.endswith(b"\r\n\r\n")
-    assert b"Content-Length: 8" in found
+def test_head_returns_the_length_and_no_body() -> None:
+    encoded = request("HEAD /metrics HTTP/1.1", "Host: localhost").encode()
+    assert encoded.endswith(b"\r\n\r\n")
+    assert b"Content-Length: 8" in encoded
 
 
 @pytest.mark.parametrize(
@@ -46,8 +46,8 @@ def test_head_gets_the_length_and_no_body() -> None:
         ("", 400),
     ],
 )
-def test_everything_else_is_refused_by_its_proper_number(line: str, status: int) -> None:
-    assert ask(line, "Host: 127.0.0.1").status == status
+def test_other_requests_are_rejected_with_their_status(line: str, status: int) -> None:
+    assert request(line, "Host: 127.0.0.1").status == status
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,8 @@ def test_everything_else_is_refused_by_its_proper_number(line: str, status: int)
         "10.1.2.3:80",
     ],
 )
-def test_this_machine_is_known_by_its_addresses_and_as_localhost(host: str) -> None:
-    assert host_is_known(host)
+def test_host_may_be_an_address_or_localhost(host: str) -> None:
+    assert is_known_host(host)
 
 
 @pytest.mark.parametrize(
@@ -83,30 +83,30 @@ def test_this_machine_is_known_by_its_addresses_and_as_localhost(host: str) -> N
         "lab-7",
     ],
 )
-def test_a_foreign_name_that_points_here_is_refused(host: str) -> None:
-    assert not host_is_known(host)
-    assert ask("GET /metrics HTTP/1.1", f"Host: {host}").status == 421
+def test_host_with_a_foreign_name_is_rejected(host: str) -> None:
+    assert not is_known_host(host)
+    assert request("GET /metrics HTTP/1.1", f"Host: {host}").status == 421
 
 
-def test_names_that_were_set_are_let_in() -> None:
-    assert host_is_known("Lab-7:9464", ("lab-7",))
-    assert ask("GET /metrics HTTP/1.1", "Host: lab-7:9464", hosts=("lab-7",)).status == 200
+def test_host_may_be_a_configured_name() -> None:
+    assert is_known_host("Lab-7:9464", ("lab-7",))
+    assert request("GET /metrics HTTP/1.1", "Host: lab-7:9464", hosts=("lab-7",)).status == 200
 
 
-def test_a_request_without_a_host_or_with_two_is_refused() -> None:
-    assert ask("GET /metrics HTTP/1.1").status == 421
-    assert ask("GET /metrics HTTP/1.1", "Host: localhost", "host: evil.example").status == 400
-    assert ask("GET /metrics HTTP/1.1", "Host : localhost").status == 400
+def test_request_without_a_host_or_with_two_is_rejected() -> None:
+    assert request("GET /metrics HTTP/1.1").status == 421
+    assert request("GET /metrics HTTP/1.1", "Host: localhost", "host: evil.example").status == 400
+    assert request("GET /metrics HTTP/1.1", "Host : localhost").status == 400
 
 
-def test_a_request_is_no_larger_than_it_may_be() -> None:
-    long = b"GET /" + b"x" * LARGEST_REQUEST
-    assert is_whole(long)
-    assert answer(long, pages).status == 431
-    assert not is_whole(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
+def test_request_over_the_size_limit_is_rejected() -> None:
+    long = b"GET /" + b"x" * MAX_REQUEST
+    assert is_complete(long)
+    assert respond(long, resources).status == 431
+    assert not is_complete(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=300))
-def test_whatever_comes_is_answered(noise: bytes) -> None:
-    assert answer(noise + b"\r\n\r\n", pages).status in (200, 400, 404, 405, 421)
+def test_any_bytes_get_a_response(noise: bytes) -> None:
+    assert respond(noise + b"\r\n\r\n", resources).status in (200, 400, 404, 405, 421)

@@ -21,8 +21,6 @@ from tensorpool.monitor.reports import (
     RepeatedAnnounce,
     RepeatedMetadata,
     ServiceAlive,
-    StatusKind,
-    parse_status,
 )
 from tensorpool.monitor.services import read_mapping, read_recorded, read_recorder
 from tensorpool.monitor.snapshot import PoolView, StreamState, StreamView
@@ -384,11 +382,3 @@ def test_consumer_count_is_right_after_any_events(events: list[tuple[object, int
         for consumer in stream.consumers:
             assert consumer.report_age_ns <= model.limits.forget_consumer_ns
             assert consumer.backlog is None or consumer.backlog >= 0
-
-
-KINDS: tuple[StatusKind, ...] = ("producer", "consumer", "latency")
-
-
-@given(st.text(), st.sampled_from(KINDS))
-def test_parse_status_never_raises_on_any_text(text: str, kind: StatusKind) -> None:
-    assert parse_status(kind, text) is None

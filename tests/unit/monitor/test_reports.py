@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -10,16 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tensorpool import sbe
 from tensorpool.monitor.reports import (
     AnnounceReader,
     ConsumerQos,
+    ConsumerStatus,
+    LatencyStatus,
     MessageReader,
     ProducerQos,
+    ProducerStatus,
     RejectedMessage,
     RepeatedAnnounce,
     RepeatedMetadata,
-    StatusKind,
-    parse_status,
     read_status_event,
 )
 from tensorpool.sbe.driver import ShmDriverShutdown, ShutdownReason
@@ -36,7 +37,6 @@ from tests.unit.monitor.test_model import announce, meta, source
 
 NULL = (1 << 64) - 1
 numbers = st.integers(0, NULL)
-counts = st.dictionaries(st.sampled_from(["gap", "late", "rate_limited", "odd\\", "ü", ""]), numbers)
 
 
 def hello(consumer_id: int, **more: Any) -> ConsumerHello:
@@ -71,9 +71,10 @@ def read(reader: MessageReader, message: bytes) -> object | None:
     return events[0] if events else None
 
 
-def read_natively(message: bytes) -> object | None:
-    [event] = MessageReader().read_status([message])
-    return None if event is message else event
+def read_status(message: bytes) -> list[object]:
+    """The events of one message of the status stream; empty if it is not a status report."""
+    events = MessageReader().read_status([message])
+    return [] if events == [message] else events
 
 
 def test_qos_reports_are_read_natively_every_time() -> None:
@@ -175,7 +176,7 @@ def test_readers_never_raise_on_any_bytes(noise: bytes) -> None:
     reader = MessageReader()
     read(reader, noise)
     read_status_event(noise)
-    assert read_natively(noise) is None
+    assert read_status(noise) == []
     for message in (announce().encode(), hello(7).encode(), qos().encode()):
         # Noise behind a known message header.
         read(reader, message[:8] + noise)
@@ -191,77 +192,106 @@ def test_truncated_status_event_is_not_read() -> None:
     assert read_status_event(hello(7).encode()) is None
 
 
-consumers = st.fixed_dictionaries(
-    {
-        "stream_id": numbers,
-        "consumer_id": numbers,
-        "pid": numbers,
-        "epoch": st.none() | numbers.map(str),
-        "first_seq": st.none() | numbers.map(str),
-        "last_seq": st.none() | numbers.map(str),
-        "span": numbers,
-        "received": numbers,
-        "dropped": counts,
-        "outside": counts,
-        "looks": numbers,
-        "final": st.booleans(),
-    }
+ids = st.integers(0, (1 << 32) - 1)
+counters = st.integers(0, NULL - 1)
+counts = st.lists(
+    st.builds(
+        sbe.ReasonCount,
+        frames=st.integers(1, NULL - 1),
+        reason=st.sampled_from(["gap", "late", "rate_limited", "odd\\", ""]),
+    ),
+    unique_by=lambda entry: entry.reason,
+).map(tuple)
+sources = st.lists(ids, unique=True, max_size=3).map(
+    lambda stream_ids: tuple(sbe.SourceStream(stream_id=stream_id) for stream_id in sorted(stream_ids))
 )
-producers = st.fixed_dictionaries(
-    {
-        "stream_id": numbers,
-        "producer_id": numbers,
-        "pid": numbers,
-        "epoch": numbers.map(str),
-        "next_seq": numbers.map(str),
-        "committed": numbers,
-        "published": numbers,
-        "unpublished": counts,
-        "deferred": numbers,
-        "dropped": counts,
-        "holes": numbers,
-        "bytes": numbers.map(str),
-        "sources": st.lists(numbers, max_size=3),
-        "final": st.booleans(),
-    }
+producers = st.builds(
+    sbe.ProducerStatus,
+    **dict.fromkeys(("stream_id", "producer_id", "pid"), ids),
+    **dict.fromkeys(("epoch", "next_seq", "committed", "published"), counters),
+    **dict.fromkeys(("deferred", "holes", "payload_bytes"), counters),
+    is_final=st.booleans(),
+    unpublished=counts,
+    dropped=counts,
+    sources=sources,
 )
-summary = dict.fromkeys(("count", "p50_ns", "p99_ns", "max_ns"), numbers)
-latencies = st.fixed_dictionaries(
-    {
-        "stream_id": numbers,
-        "consumer_id": numbers,
-        "since": st.sampled_from(["publish", "capture", "mixed", "ü"]),
-        **summary,
-        "left_out": numbers,
-        "received": numbers,
-        "dropped": numbers,
-        "life": st.fixed_dictionaries(summary),
-    }
+INTERVAL = ("interval_frames", "interval_p50_ns", "interval_p99_ns", "interval_max_ns")
+TOTAL = ("total_frames", "total_p50_ns", "total_p99_ns", "total_max_ns")
+consumers = st.builds(
+    sbe.ConsumerStatus,
+    **dict.fromkeys(("stream_id", "consumer_id", "pid"), ids),
+    **dict.fromkeys(("epoch", "first_seq", "last_seq"), st.none() | counters),
+    **dict.fromkeys(("span", "received", "polls", "latency_excluded", *INTERVAL, *TOTAL), counters),
+    is_final=st.booleans(),
+    latency_since=st.sampled_from(sbe.TimeOrigin),
+    dropped=counts,
+    outside=counts,
 )
 
 
-@pytest.mark.parametrize(
-    ("kind", "reports"), [("consumer", consumers), ("producer", producers), ("latency", latencies)]
-)
-def test_native_reader_and_json_parser_agree(kind: StatusKind, reports: Any) -> None:
-    read_count = 0
+def by_reason(entries: tuple[sbe.ReasonCount, ...]) -> dict[str, int]:
+    return {entry.reason: entry.frames for entry in entries}
 
-    @given(reports, st.sampled_from([",", ", "]))
-    def check(report: dict[str, Any], comma: str) -> None:
-        nonlocal read_count
-        text = json.dumps(report, separators=(comma, ":"), ensure_ascii=False)
-        role, key = ("consumer", "latency") if kind == "latency" else (kind, "account")
-        native = read_natively(Event(f"service:{role}:5", key, text).encode())
-        parsed = parse_status(kind, text)
-        assert parsed is not None
-        if native is not None:
-            read_count += 1
-            assert native == parsed
-            assert type(native) is type(parsed)
-        # With another role or key it is no status report.
-        assert read_natively(Event(f"service:camera:{role}", key, text).encode()) is None
-        assert read_natively(Event(f"service:{role}:5", "other", text).encode()) is None
 
-    check()
-    # The native reader does not leave everything to the parser.
-    assert read_count > 5
+def event(role: str, value: Any, key: str = sbe.STATUS_KEY) -> bytes:
+    return Event(f"service:{role}:5", key, value).encode()
+
+
+@given(producers)
+def test_producer_status_is_read_as_python_encodes_it(p: sbe.ProducerStatus) -> None:
+    assert read_status(event("producer", p.encode())) == [
+        ProducerStatus(
+            stream_id=p.stream_id,
+            producer_id=p.producer_id,
+            pid=p.pid,
+            epoch=p.epoch,
+            next_seq=p.next_seq,
+            committed=p.committed,
+            published=p.published,
+            unpublished=by_reason(p.unpublished),
+            deferred=p.deferred,
+            dropped=by_reason(p.dropped),
+            holes=p.holes,
+            nbytes=p.payload_bytes,
+            sources=tuple(source.stream_id for source in p.sources),
+            is_final=p.is_final,
+        )
+    ]
+
+
+@given(consumers)
+def test_consumer_status_is_read_as_python_encodes_it(c: sbe.ConsumerStatus) -> None:
+    ledger, *latencies = read_status(event("consumer", c.encode()))
+    assert ledger == ConsumerStatus(
+        stream_id=c.stream_id,
+        consumer_id=c.consumer_id,
+        pid=c.pid,
+        epoch=c.epoch,
+        first_seq=c.first_seq,
+        last_seq=c.last_seq,
+        span=c.span,
+        received=c.received,
+        dropped=by_reason(c.dropped),
+        outside=by_reason(c.outside),
+        polls=c.polls,
+        is_final=c.is_final,
+    )
+    assert type(ledger) is ConsumerStatus
+    has_latency = c.interval_frames and not c.is_final and c.latency_since is not sbe.TimeOrigin.NOTHING
+    interval = (c.interval_frames, c.interval_p50_ns, c.interval_p99_ns, c.interval_max_ns)
+    latency = LatencyStatus(c.stream_id, c.consumer_id, *interval, c.latency_since.name.lower())
+    assert latencies == ([latency] if has_latency else [])
+
+
+@given(consumers, st.binary(max_size=300))
+def test_malformed_status_is_rejected_and_never_raises(c: sbe.ConsumerStatus, noise: bytes) -> None:
+    malformed = [RejectedMessage("malformed")]
+    value = c.encode()
+    for end in range(0, len(value), 7):
+        assert read_status(event("consumer", value[:end])) == malformed
+        assert read_status(event("consumer", value[:end] + noise)) != []
+    assert read_status(event("producer", value)) == malformed
+    # Other messages: of another service, under another key, or with a value of another format.
+    assert read_status(event("camera", value)) == []
+    assert read_status(event("consumer", value, "other")) == []
+    assert read_status(event("consumer", "text")) == []

@@ -22,7 +22,7 @@ from tensorpool.pipeline import compact, compact_plan, compaction
 from tensorpool.pipeline.layout import Layout
 from tensorpool.pipeline.run import _held
 from tensorpool.pipeline.schemas import VERSION_KEY
-from tests.unit.pipeline.support import Killed, Stages, cut, define, dies_at, keys, record, table
+from tests.unit.pipeline.harness import Killed, Stages, cut, define, dies_at, keys, record, table
 
 PIECES = 10
 """Five micro-batches a day."""
@@ -302,7 +302,7 @@ def test_files_of_other_columns_or_versions_stay_apart(copied: Any) -> None:
     assert versions == [(b"0", False), (b"1", True)]
 
 
-def test_what_is_somebody_elses_in_a_partition_is_left_alone(copied: Any) -> None:
+def test_foreign_files_in_a_partition_are_left_alone(copied: Any) -> None:
     settings = copied
     first, second = (settings.out / f"bronze/frames/stream_id={one}/date=2023-11-14" for one in (10, 11))
     (first / "notes").mkdir()

@@ -13,7 +13,7 @@ from tensorpool.errors import InvalidConfig, PipelineError
 from tensorpool.pipeline import Pipeline, load
 from tensorpool.pipeline.builder import read_definition
 from tensorpool.pipeline.columns import parse_columns
-from tests.unit.pipeline.support import Stages, define, record
+from tests.unit.pipeline.harness import Stages, define, record
 
 GOOD = """
 [pipeline]
@@ -29,10 +29,10 @@ def written(tmp_path: Path, more: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("more", "message"),
     [
         ("pyload = 'ref'\n", r":5: pipeline.pyload: no such key; did you mean 'payload'"),
-        ("payload = 'both'\n", r"pipeline.payload.*none of ref, inline"),
+        ("payload = 'both'\n", r"pipeline.payload.*not one of ref, inline"),
         ("[[pipeline.rules]]\nstreams = [1]\n", r"rules\[?.?0.*demands nothing"),
         ("[[pipeline.rules]]\ndtype = ['int17']\n", r"int17"),
         ("[[pipeline.alignments]]\nname = 'a'\nstreams = [1]\n", r"streams.*at least two"),
@@ -50,8 +50,8 @@ def written(tmp_path: Path, more: str) -> Path:
         ),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path: Path, more: str, words: str) -> None:
-    with pytest.raises(InvalidConfig, match=f"(?s){words}"):
+def test_what_is_wrong_is_named(tmp_path: Path, more: str, message: str) -> None:
+    with pytest.raises(InvalidConfig, match=f"(?s){message}"):
         load(written(tmp_path, more), environ={})
 
 
@@ -85,7 +85,7 @@ def test_a_definition_in_python_has_functions_at_hand(tmp_path: Path) -> None:
         read_definition(file)
 
 
-def test_init_validate_and_status_speak_json_and_words(tmp_path: Path) -> None:
+def test_init_validate_and_status_print_json_and_text(tmp_path: Path) -> None:
     run = CliRunner()
     root, out, file = tmp_path / "recording", tmp_path / "tables", tmp_path / "pipeline.toml"
     record(root, range(10))

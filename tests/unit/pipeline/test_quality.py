@@ -80,7 +80,7 @@ def test_percentiles_are_values_that_occurred(values: list[int]) -> None:
     ]
 
 
-def test_a_frame_whose_latency_nobody_knows_has_none() -> None:
+def test_frame_without_known_latency_has_none() -> None:
     rows = events([(FRAME, at, 1) for at in range(4)])
     known = pa.array([7, None, None, 9], pa.int64())
     whole = rows.set_column(rows.schema.get_field_index("latency_ns"), EVENTS.field("latency_ns"), known)

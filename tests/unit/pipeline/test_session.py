@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from tensorpool.pipeline.session import open_session
 
 
-def test_a_session_leaves_ctrl_c_to_whoever_had_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_keeps_the_previous_ctrl_c_handler(monkeypatch: pytest.MonkeyPatch) -> None:
     def takes_it(_: Any) -> Any:
         # As Spark does, to cancel its jobs.
         signal.signal(signal.SIGINT, lambda *_: None)

@@ -19,7 +19,7 @@ from tensorpool.durable import replace_file
 from tensorpool.errors import LockHeld, PipelineError
 from tensorpool.pipeline import commit, status
 from tensorpool.pipeline.layout import Layout
-from tests.unit.pipeline.support import Killed, Stages, define, dies_at, frame, keys, record, rows_of, table
+from tests.unit.pipeline.harness import Killed, Stages, define, dies_at, frame, keys, record, rows_of, table
 
 ALIGNMENT = [{"name": "stereo", "streams": [10, 11], "tolerance": "1ms", "wait": "100ms"}]
 
@@ -230,7 +230,7 @@ def test_a_staged_file_that_something_else_removed_is_named(
         Stages(define(root, out)).take_all()
 
 
-def test_a_stream_that_vanishes_is_seen_in_the_status_and_holds_up_nobody(root: Path, out: Path) -> None:
+def test_vanished_stream_is_in_the_status_and_blocks_no_other(root: Path, out: Path) -> None:
     record(root, range(1000))
     record(root, range(10), stream_id=11, shift_ns=1000)
     settings = define(root, out, alignments=ALIGNMENT)
@@ -280,7 +280,7 @@ def test_a_root_stays_with_what_it_was_begun_with(root: Path, out: Path) -> None
         status(out)
 
 
-def test_a_directory_of_somebody_elses_is_left_alone(root: Path, out: Path) -> None:
+def test_foreign_directory_is_left_alone(root: Path, out: Path) -> None:
     record(root, range(5))
     out.mkdir()
     (out / "thesis.tex").touch()
@@ -288,7 +288,7 @@ def test_a_directory_of_somebody_elses_is_left_alone(root: Path, out: Path) -> N
         Stages(define(root, out))
 
 
-def test_a_second_pipeline_on_a_root_is_refused_and_told_of_the_first(root: Path, out: Path) -> None:
+def test_second_pipeline_on_a_root_is_refused_and_names_the_first(root: Path, out: Path) -> None:
     from tensorpool.pipeline.run import _held
 
     record(root, range(5))

@@ -1,4 +1,4 @@
-"""From pieces to files, with a disk that is full, slow to recover, or never does."""
+"""The sink: arena rows to files, with a disk that is full for some time or for good."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from tensorpool.recorder.sink import Sink
 from tensorpool.recording import Gap, segment_writer
 from tests.unit.recording.conftest import STREAM, frames
 
-from .test_account import piece
+from .test_ledger import arena_rows
 
 
-class Scene:
-    """A sink, the clock, and a disk whose room the test decides."""
+class SinkHarness:
+    """A sink, its clock, and a disk whose free space the test sets."""
 
     def __init__(self, root: Path, keep_free: int = 0) -> None:
         self.root = root
         self.clock = ManualClock()
         self.free = 1 << 30
-        self.heard: list[bool] = []
+        self.disk_changes: list[bool] = []
         self.keep_free = keep_free
         self.sink = self.open()
 
@@ -38,36 +38,37 @@ class Scene:
             limits=recording.WriterLimits(),
             keep_free_bytes=self.keep_free,
             clock=self.clock,
-            on_disk=self.heard.append,
+            on_disk_change=self.disk_changes.append,
             free=lambda _: self.free,
         )
         sink.open_stream(STREAM)
         return sink
 
-    def later(self) -> None:
+    def advance(self) -> None:
+        """Lets the time of the next disk check come."""
         self.clock.advance(2.0)
 
     def ledger(self) -> list[recording.RecordingLedger]:
-        with recording.open(self.root) as found:
-            return found.ledger(STREAM)
+        with recording.open(self.root) as opened:
+            return opened.ledger(STREAM)
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Callable[..., Scene]]:
-    made: list[Scene] = []
+def open_sink(tmp_path: Path) -> Iterator[Callable[..., SinkHarness]]:
+    harnesses: list[SinkHarness] = []
 
-    def make(**options: Any) -> Scene:
-        made.append(Scene(tmp_path / "recording", **options))
-        return made[-1]
+    def make(**options: Any) -> SinkHarness:
+        harnesses.append(SinkHarness(tmp_path / "recording", **options))
+        return harnesses[-1]
 
     yield make
-    for one in made:
-        one.sink.close()
+    for harness in harnesses:
+        harness.sink.close()
 
 
 @pytest.fixture
 def full_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
-    """`full_disk(True)`: segments cannot be written to from here on."""
+    """`full_disk(True)`: writes to segments fail from now on."""
     write_all = segment_writer.write_all  # type: ignore[attr-defined]
 
     def write(fd: int, parts: Any) -> int:
@@ -76,181 +77,190 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     return lambda is_full: monkeypatch.setattr(segment_writer, "write_all", write if is_full else write_all)
 
 
-def test_what_is_free_is_known_before_the_first_look(scene: Callable[..., Scene]) -> None:
-    assert scene().sink.free_bytes == 1 << 30
+def test_sink_knows_free_bytes_before_the_first_check(open_sink: Callable[..., SinkHarness]) -> None:
+    assert open_sink().sink.free_bytes == 1 << 30
 
 
-def test_what_is_put_is_written_and_accounted_for(scene: Callable[..., Scene]) -> None:
-    one = scene()
-    one.sink.put(piece(10, 4, (14, 2, 4)))
-    one.sink.put(piece(16, 2))
-    assert one.sink.work()
-    assert one.sink.rows == 6
-    assert one.sink.gaps() == {"late": 2}
-    one.sink.close()
-    assert one.ledger() == one.sink.ledgers()
-    assert one.ledger()[0].balanced
+def test_sink_writes_rows_and_keeps_the_ledger(open_sink: Callable[..., SinkHarness]) -> None:
+    harness = open_sink()
+    harness.sink.enqueue(arena_rows(10, 4, (14, 2, 4)))
+    harness.sink.enqueue(arena_rows(16, 2))
+    assert harness.sink.write_pending()
+    assert harness.sink.rows == 6
+    assert harness.sink.gaps() == {"late": 2}
+    harness.sink.close()
+    assert harness.ledger() == harness.sink.ledgers()
+    assert harness.ledger()[0].balanced
 
 
-def test_a_gap_of_the_epoch_before_still_counts(scene: Callable[..., Scene]) -> None:
-    one = scene()
-    one.sink.put(piece(10, 4))
-    one.sink.put(piece(0, 2, epoch=2))
-    stray = TimedGap(Gap(STREAM, 1, 14, 3, "epoch"), 0, 0)
-    one.sink.put(ArenaRows(STREAM, 2, frames(2, 1, epoch=2), (stray,)))
-    assert one.sink.work()
-    one.sink.close()
-    assert [(found.rows, found.gaps) for found in one.ledger()] == [(4, {"epoch": 3}), (3, {})]
-    assert one.ledger() == one.sink.ledgers()
+def test_sink_counts_a_late_gap_of_a_past_epoch(open_sink: Callable[..., SinkHarness]) -> None:
+    harness = open_sink()
+    harness.sink.enqueue(arena_rows(10, 4))
+    harness.sink.enqueue(arena_rows(0, 2, epoch=2))
+    late_gap = TimedGap(Gap(STREAM, 1, 14, 3, "epoch"), 0, 0)
+    harness.sink.enqueue(ArenaRows(STREAM, 2, frames(2, 1, epoch=2), (late_gap,)))
+    assert harness.sink.write_pending()
+    harness.sink.close()
+    assert [(ledger.rows, ledger.gaps) for ledger in harness.ledger()] == [(4, {"epoch": 3}), (3, {})]
+    assert harness.ledger() == harness.sink.ledgers()
 
 
-def test_a_full_disk_keeps_the_line_and_goes_on_when_there_is_room(
-    scene: Callable[..., Scene], full_disk: Callable[[bool], None]
+def test_sink_keeps_its_queue_while_the_disk_is_full(
+    open_sink: Callable[..., SinkHarness], full_disk: Callable[[bool], None]
 ) -> None:
-    one = scene()
-    one.sink.put(piece(10, 4))
-    assert one.sink.work()
+    harness = open_sink()
+    harness.sink.enqueue(arena_rows(10, 4))
+    assert harness.sink.write_pending()
     full_disk(True)
-    one.sink.put(piece(14, 4))
-    one.sink.put(piece(18, 4))
-    assert not one.sink.work()
-    assert one.heard == [False]
-    assert one.sink.waiting_rows == 8
-    one.later()
-    assert not one.sink.work(), "there was room, and then there was none"
+    harness.sink.enqueue(arena_rows(14, 4))
+    harness.sink.enqueue(arena_rows(18, 4))
+    assert not harness.sink.write_pending()
+    assert harness.disk_changes == [False]
+    assert harness.sink.pending_rows == 8
+    harness.advance()
+    assert not harness.sink.write_pending(), "the disk reports space, but the write fails again"
     full_disk(False)
-    assert not one.sink.work(), "it does not ask all the time"
-    one.later()
-    assert one.sink.work()
-    assert one.heard[-1] is True
-    one.sink.close()
-    (ledger,) = one.ledger()
+    assert not harness.sink.write_pending(), "the next check is not due yet"
+    harness.advance()
+    assert harness.sink.write_pending()
+    assert harness.disk_changes[-1] is True
+    harness.sink.close()
+    (ledger,) = harness.ledger()
     assert (ledger.rows, ledger.gaps) == (12, {})
 
 
-def test_what_a_full_disk_never_took_is_counted_at_the_end(
-    scene: Callable[..., Scene], full_disk: Callable[[bool], None]
+def test_sink_counts_unwritten_rows_as_disk_full_at_close(
+    open_sink: Callable[..., SinkHarness], full_disk: Callable[[bool], None]
 ) -> None:
-    one = scene()
-    one.sink.put(piece(10, 4))
-    assert one.sink.work()
+    harness = open_sink()
+    harness.sink.enqueue(arena_rows(10, 4))
+    assert harness.sink.write_pending()
     full_disk(True)
-    one.sink.put(piece(14, 4, (18, 2, 4)))
-    assert not one.sink.work()
+    harness.sink.enqueue(arena_rows(14, 4, (18, 2, 4)))
+    assert not harness.sink.write_pending()
     full_disk(False)
-    one.sink.disk.failed(one.clock.monotonic_ns(), "still full")
-    one.free = 0
-    one.sink.close()
-    (ledger,) = one.ledger()
+    harness.sink.disk.on_failure(harness.clock.monotonic_ns(), "still full")
+    harness.free = 0
+    harness.sink.close()
+    (ledger,) = harness.ledger()
     assert (ledger.rows, ledger.gaps) == (4, {"disk_full": 4, "late": 2})
-    assert one.sink.ledgers() == [ledger]
+    assert harness.sink.ledgers() == [ledger]
 
 
-def test_room_that_has_to_be_kept_free_is_kept_free(scene: Callable[..., Scene]) -> None:
-    one = scene(keep_free=1000)
-    one.free = 999
-    one.sink.put(piece(10, 4))
-    assert not one.sink.work()
-    assert one.sink.rows == 0
-    one.later()
-    one.free = 1999
-    assert not one.sink.work()
-    one.later()
-    one.free = 2000
-    assert one.sink.work()
-    assert one.sink.rows == 4
+def test_sink_stops_below_keep_free_and_resumes_at_twice(open_sink: Callable[..., SinkHarness]) -> None:
+    harness = open_sink(keep_free=1000)
+    harness.free = 999
+    harness.sink.enqueue(arena_rows(10, 4))
+    assert not harness.sink.write_pending()
+    assert harness.sink.rows == 0
+    harness.advance()
+    harness.free = 1999
+    assert not harness.sink.write_pending()
+    harness.advance()
+    harness.free = 2000
+    assert harness.sink.write_pending()
+    assert harness.sink.rows == 4
 
 
-def test_frames_that_the_writer_refuses_are_gaps(scene: Callable[..., Scene]) -> None:
-    one = scene()
-    one.sink.put(piece(10, 2))
+def test_sink_counts_invalid_frames_as_unfit(open_sink: Callable[..., SinkHarness]) -> None:
+    harness = open_sink()
+    harness.sink.enqueue(arena_rows(10, 2))
     wrong = frames(12, 2, dtype=np.array([1, 99], np.int16))
-    one.sink.put(ArenaRows(STREAM, 1, wrong, (TimedGap(Gap(STREAM, 1, 14, 1, "late"), 2, 0),)))
-    one.sink.put(piece(15, 1))
-    assert one.sink.work()
-    one.sink.close()
-    (ledger,) = one.ledger()
+    harness.sink.enqueue(ArenaRows(STREAM, 1, wrong, (TimedGap(Gap(STREAM, 1, 14, 1, "late"), 2, 0),)))
+    harness.sink.enqueue(arena_rows(15, 1))
+    assert harness.sink.write_pending()
+    harness.sink.close()
+    (ledger,) = harness.ledger()
     assert (ledger.rows, ledger.gaps) == (3, {"unfit": 2, "late": 1})
-    assert one.sink.ledgers() == [ledger]
+    assert harness.sink.ledgers() == [ledger]
 
 
-@pytest.mark.parametrize("is_refused", [False, True])
-def test_a_gap_beside_rows_that_are_not_written_is_told_once(
-    scene: Callable[..., Scene],
+@pytest.mark.parametrize("is_invalid", [False, True])
+def test_sink_writes_gaps_of_unwritten_rows_once(
+    open_sink: Callable[..., SinkHarness],
     full_disk: Callable[[bool], None],
-    is_refused: bool,
+    is_invalid: bool,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Of the epoch before, of its own, and the hole in front of it: each is a step, or goes with its rows."""
-    one = scene()
-    one.sink.put(piece(10, 2))
-    one.sink.put(piece(0, 2, epoch=2))
-    assert one.sink.work()
-    dtype = np.array([1, 99], np.int16) if is_refused else np.array([1, 1], np.int16)
+    """Gaps of the past epoch, of the same epoch and before the rows: each is a step or goes with its rows."""
+    harness = open_sink()
+    harness.sink.enqueue(arena_rows(10, 2))
+    harness.sink.enqueue(arena_rows(0, 2, epoch=2))
+    assert harness.sink.write_pending()
+    dtype = np.array([1, 99], np.int16) if is_invalid else np.array([1, 1], np.int16)
     gaps = (Gap(STREAM, 1, 12, 3, "epoch"), Gap(STREAM, 2, 7, 1, "late"))
     timed = tuple(TimedGap(gap, before, 0) for gap, before in zip(gaps, (0, 2), strict=True))
-    one.sink.put(ArenaRows(STREAM, 2, frames(5, 2, epoch=2, dtype=dtype), timed), hole_reason="not_triggered")
-    if not is_refused:
+    harness.sink.enqueue(
+        ArenaRows(STREAM, 2, frames(5, 2, epoch=2, dtype=dtype), timed), gap_reason="not_triggered"
+    )
+    if not is_invalid:
         full_disk(True)
-        one.sink.work()
+        harness.sink.write_pending()
         full_disk(False)
-        one.free = 0
-        one.sink.disk.failed(one.clock.monotonic_ns(), "still full")
-    one.sink.close()
-    why = "unfit" if is_refused else "disk_full"
-    assert [(found.rows, found.gaps) for found in one.sink.ledgers()] == [
+        harness.free = 0
+        harness.sink.disk.on_failure(harness.clock.monotonic_ns(), "still full")
+    harness.sink.close()
+    reason = "unfit" if is_invalid else "disk_full"
+    assert [(ledger.rows, ledger.gaps) for ledger in harness.sink.ledgers()] == [
         (2, {"epoch": 3}),
-        (2, {"not_triggered": 3, why: 2, "late": 1}),
+        (2, {"not_triggered": 3, reason: 2, "late": 1}),
     ]
-    assert one.ledger() == one.sink.ledgers()
-    # Told twice, the second would be refused with words that mean nothing to anybody.
-    said = [record.msg for record in caplog.records]
-    assert "%s could not be counted: %s" not in said
-    assert said.count("some frames were refused: %s") == int(is_refused)
+    assert harness.ledger() == harness.sink.ledgers()
+    # A gap written twice would be rejected with a log line that helps no operator.
+    messages = [record.msg for record in caplog.records]
+    assert "the gap %s could not be written: %s" not in messages
+    assert messages.count("the writer rejected frames: %s") == int(is_invalid)
 
 
-def test_what_was_left_out_on_purpose_has_its_reason(scene: Callable[..., Scene]) -> None:
-    one = scene()
+def test_sink_counts_skipped_sequences_with_the_given_reason(open_sink: Callable[..., SinkHarness]) -> None:
+    harness = open_sink()
     for first in (5, 10):
-        one.sink.put(piece(first, 2), hole_reason="not_triggered")
-    one.sink.put(piece(12, 1), hole_reason="not_triggered")
-    assert one.sink.work()
-    one.sink.close()
-    (ledger,) = one.ledger()
+        harness.sink.enqueue(arena_rows(first, 2), gap_reason="not_triggered")
+    harness.sink.enqueue(arena_rows(12, 1), gap_reason="not_triggered")
+    assert harness.sink.write_pending()
+    harness.sink.close()
+    (ledger,) = harness.ledger()
     assert (ledger.first_seq, ledger.rows, ledger.gaps) == (5, 5, {"not_triggered": 3})
-    assert one.sink.ledgers() == [ledger]
+    assert harness.sink.ledgers() == [ledger]
 
 
-def test_who_goes_on_knows_where(scene: Callable[..., Scene]) -> None:
-    one = scene()
-    one.sink.put(piece(10, 4, (14, 2, 4)))
-    assert one.sink.work()
-    one.sink.close()
-    again = one.open()
-    assert again.open_stream(STREAM) == (1, 15)
-    again.put(ArenaRows(STREAM, 1, frames(20, 1), (TimedGap(Gap(STREAM, 1, 16, 4, "not_recording"), 0, 0),)))
-    assert again.work()
-    again.close()
-    (ledger,) = one.ledger()
+def test_sink_continues_where_an_earlier_recorder_ended(open_sink: Callable[..., SinkHarness]) -> None:
+    harness = open_sink()
+    harness.sink.enqueue(arena_rows(10, 4, (14, 2, 4)))
+    assert harness.sink.write_pending()
+    harness.sink.close()
+    continued = harness.open()
+    assert continued.open_stream(STREAM) == (1, 15)
+    continued.enqueue(
+        ArenaRows(STREAM, 1, frames(20, 1), (TimedGap(Gap(STREAM, 1, 16, 4, "not_recording"), 0, 0),))
+    )
+    assert continued.write_pending()
+    continued.close()
+    (ledger,) = harness.ledger()
     assert (ledger.rows, ledger.gaps) == (5, {"late": 2, "not_recording": 4})
-    (own,) = again.ledgers()
-    assert (own.first_seq, own.rows, own.gaps, own.balanced) == (16, 1, {"not_recording": 4}, True)
+    (session,) = continued.ledgers()
+    assert (session.first_seq, session.rows, session.gaps, session.balanced) == (
+        16,
+        1,
+        {"not_recording": 4},
+        True,
+    )
 
 
-def test_a_closed_disk_is_said_at_the_end(
-    scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch
+def test_sink_close_raises_a_failed_write(
+    open_sink: Callable[..., SinkHarness], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = scene()
-    one.sink.put(piece(10, 1))
-    assert one.sink.work()
+    harness = open_sink()
+    harness.sink.enqueue(arena_rows(10, 1))
+    assert harness.sink.write_pending()
 
-    close = one.sink.writer._tables.close
+    close = harness.sink.writer._tables.close
 
     def fail() -> None:
         close()
-        raise DiskFull("full", path=one.root, code=errno.ENOSPC)
+        raise DiskFull("full", path=harness.root, code=errno.ENOSPC)
 
     with monkeypatch.context() as patch:
-        patch.setattr(one.sink.writer._tables, "close", fail)
+        patch.setattr(harness.sink.writer._tables, "close", fail)
         with pytest.raises(DiskFull):
-            one.sink.close()
+            harness.sink.close()

@@ -1,4 +1,4 @@
-"""Frames to record, and what they should look like when read back."""
+"""Frames to record, writers for them, and a comparison of recorded frames with the originals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tensorpool.clock import ManualClock
 from tensorpool.recording.batch import NO_TIMESTAMP, FrameBatch
 from tensorpool.recording.tensors import MAX_DIMS
 
-# Its threads, if it has any, start now: before the first snapshot of a leak check.
+# pyarrow starts its threads, if any, now: before the first snapshot of a leak check.
 pa.table({"a": [1]}).column(0).to_pylist()
 
 STREAM = 10_000
@@ -34,8 +34,8 @@ def clock() -> ManualClock:
 
 
 @dataclass
-class Writing:
-    """Makes writers of one recording that do what they are told and nothing by themselves."""
+class WriterFactory:
+    """Makes writers of one recording, without a sync thread and with a manual clock."""
 
     root: Path
     clock: ManualClock
@@ -47,17 +47,17 @@ class Writing:
 
 
 @pytest.fixture
-def writing(root: Path, clock: ManualClock) -> Writing:
-    return Writing(root, clock)
+def make_writer(root: Path, clock: ManualClock) -> WriterFactory:
+    return WriterFactory(root, clock)
 
 
 def payload(seq: int, nbytes: int = 100) -> npt.NDArray[np.uint8]:
-    """Bytes that are different for each sequence, and cheap to make again."""
+    """Bytes that differ for each sequence and can be computed again."""
     return np.random.default_rng(seq).integers(0, 256, nbytes, np.uint8)
 
 
 def frames(first: int, count: int = 4, nbytes: int = 100, *, epoch: int = 1, **changes: Any) -> FrameBatch:
-    """A batch as a native loop would hand it over."""
+    """A batch as the recorder's native loop hands it over."""
     step = -(-nbytes // 64) * 64
     arena = np.zeros(count * step, np.uint8)
     for number in range(count):
@@ -83,14 +83,14 @@ def frames(first: int, count: int = 4, nbytes: int = 100, *, epoch: int = 1, **c
     return FrameBatch(STREAM, epoch, arena, **(columns | changes))
 
 
-def seqs(of: recording.Recording, stream_id: int = STREAM, **choice: Any) -> list[int]:
-    """The sequences that read back, each payload compared with what was written."""
-    found = []
-    for frame in of.frames(stream_id, **choice):
+def seqs(of: recording.Recording, stream_id: int = STREAM, **selection: Any) -> list[int]:
+    """The recorded sequences. Compares each payload with the original."""
+    sequences = []
+    for frame in of.frames(stream_id, **selection):
         assert np.array_equal(frame.payload, payload(frame.seq, frame.nbytes)), frame
         assert frame.valid()
-        found.append(frame.seq)
-    return found
+        sequences.append(frame.seq)
+    return sequences
 
 
 def segment_files(root: Path) -> list[Path]:

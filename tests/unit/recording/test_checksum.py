@@ -1,4 +1,4 @@
-"""CRC32C: known values, and the ways in which it is asked for."""
+"""CRC-32C: known values, seeds, buffers and ranges."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from tensorpool import _native
         (bytes(range(32)), 0x46DD794E),
     ],
 )
-def test_known_values_come_out(content: bytes, crc: int) -> None:
+def test_crc32c_of_known_values(content: bytes, crc: int) -> None:
     assert _native.crc32c(content) == crc
 
 
-def test_the_seed_is_the_checksum_of_what_came_before() -> None:
+def test_crc32c_continues_from_a_seed() -> None:
     content = np.random.default_rng(1).bytes(100_000)
     whole = _native.crc32c(content)
     for cut in (0, 1, 63, 16_384, 99_999, 100_000):
         assert _native.crc32c(content[cut:], _native.crc32c(content[:cut])) == whole
 
 
-def test_any_contiguous_buffer_will_do_and_others_are_refused() -> None:
+def test_crc32c_accepts_contiguous_buffers_only() -> None:
     array = np.arange(64, dtype=np.float32)
     assert _native.crc32c(array) == _native.crc32c(array.tobytes())
     assert _native.crc32c(array[8:16]) == _native.crc32c(array[8:16].tobytes())
@@ -41,7 +41,7 @@ def test_any_contiguous_buffer_will_do_and_others_are_refused() -> None:
         _native.crc32c(array[::2])
 
 
-def test_many_runs_in_one_call_equal_one_call_each() -> None:
+def test_crc32c_each_equals_single_calls() -> None:
     content = np.random.default_rng(2).integers(0, 256, 1_000, np.uint8)
     offsets, lengths = np.array([0, 10, 999, 1000], np.uint64), np.array([10, 0, 1, 0], np.uint64)
     runs = zip(offsets.tolist(), lengths.tolist(), strict=True)
@@ -50,7 +50,7 @@ def test_many_runs_in_one_call_equal_one_call_each() -> None:
 
 
 @pytest.mark.parametrize(("offset", "length"), [(1_000, 1), (999, 2), (0, 1_001), (2**64 - 1, 2)])
-def test_a_run_outside_the_buffer_is_refused(offset: int, length: int) -> None:
+def test_crc32c_each_rejects_ranges_outside_the_buffer(offset: int, length: int) -> None:
     with pytest.raises(ValueError, match="outside"):
         _native.crc32c_each(bytes(1_000), np.array([offset], np.uint64), np.array([length], np.uint64))
     with pytest.raises(ValueError, match="as many"):

@@ -1,4 +1,4 @@
-"""`tensorpool recording`, as it is typed."""
+"""The command `tensorpool recording`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def root(make_recording: Make) -> Path:
     return make_recording("a recording", (0, 5), (8, 4), segment_bytes=1)
 
 
-def test_info_in_words_and_as_json(root: Path) -> None:
+def test_info_as_text_and_as_json(root: Path) -> None:
     done = run("info", root)
     assert done.exit_code == 0
     assert "9 in" in done.stdout
@@ -57,10 +57,10 @@ def test_info_of_a_long_recording_fits_eighty_columns(root: Path, monkeypatch: p
     assert "…" not in done.stdout
     assert head.split() == ["stream", "epochs", "segments", "frames", "size", "from", "lasts", "missing"]
     assert "2023-11-14 22:13Z" in row
-    assert "unexplai" in row, "the only one that wraps"
+    assert "unexplai" in row, "only the last column wraps"
 
 
-def test_a_recording_of_nothing_is_sound_and_cannot_be_exported(tmp_path: Path) -> None:
+def test_empty_recording_verifies_and_cannot_be_exported(tmp_path: Path) -> None:
     recording.RecordingWriter(tmp_path / "empty", background=False).close()
     done = run("verify", tmp_path / "empty")
     assert (done.exit_code, done.stdout) == (0, "✓ 0 frames in 0 segments, 0 B: all as written\n")
@@ -69,13 +69,13 @@ def test_a_recording_of_nothing_is_sound_and_cannot_be_exported(tmp_path: Path) 
     assert "has no frames" in done.stderr
 
 
-def test_a_manifest_that_is_gone_is_noted_where_there_are_frames(root: Path) -> None:
+def test_verify_notes_a_missing_manifest(root: Path) -> None:
     (root / "_manifest").unlink()
     done = run("verify", root)
     assert (done.exit_code, "there is no manifest" in done.stdout) == (0, True)
 
 
-def test_verify_tells_by_its_status_and_repair_mends(root: Path) -> None:
+def test_verify_exit_status_and_repair(root: Path) -> None:
     assert run("verify", root).exit_code == 0
     ref = recording.open(root).frame(STREAM, 2).ref
     content = bytearray(ref.path.read_bytes())
@@ -93,7 +93,7 @@ def test_verify_tells_by_its_status_and_repair_mends(root: Path) -> None:
     assert "nothing to repair" in run("repair", root).stdout
 
 
-def test_cut_merge_and_export_write_what_was_asked_for(root: Path, tmp_path: Path) -> None:
+def test_cut_merge_and_export_write_the_selection(root: Path, tmp_path: Path) -> None:
     done = run("cut", root, tmp_path / "a", "--first-seq", 0, "--last-seq", 2)
     assert (done.exit_code, done.stdout) == (0, "")
     assert "3 frames" in done.stderr
@@ -115,27 +115,27 @@ def test_cut_merge_and_export_write_what_was_asked_for(root: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
-        (["export", "ROOT", "f.csv"], "there are npy"),
+        (["export", "ROOT", "f.csv"], "the formats are npy"),
         (["cut", "ROOT", "x", "--from", "yesterday"], "2026-01-31T12:00:00Z"),
         (["info", "nowhere"], "does not exist"),
         (["merge", "ROOT"], "--into"),
     ],
 )
-def test_misuse_has_status_two_and_says_what_would_do(arguments: list[str], words: str, root: Path) -> None:
-    done = run(*(str(root) if one == "ROOT" else one for one in arguments))
+def test_usage_error_has_status_two_and_a_hint(arguments: list[str], message: str, root: Path) -> None:
+    done = run(*(str(root) if argument == "ROOT" else argument for argument in arguments))
     assert done.exit_code == 2
-    assert words in done.stderr
+    assert message in done.stderr
 
 
-def test_a_directory_without_a_recording_is_an_error_of_ours(tmp_path: Path) -> None:
+def test_directory_without_a_recording_raises_not_a_recording(tmp_path: Path) -> None:
     done = run("info", tmp_path)
     assert isinstance(done.exception, NotARecording)
 
 
 @pytest.mark.parametrize("verb", ["info", "verify", "repair", "cut", "merge", "export"])
-def test_every_verb_has_examples_in_its_help(verb: str) -> None:
+def test_help_of_every_command_has_examples(verb: str) -> None:
     done = run(verb, "--help")
     assert done.exit_code == 0
     assert f"tensorpool recording {verb}" in done.stdout

@@ -1,4 +1,4 @@
-"""A disk without room: a clear error, nothing is lost, and writing goes on when there is room."""
+"""A full disk: the error is clear, no frame is lost, and writing continues once there is space."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ import pytest
 from tensorpool import recording
 from tensorpool.clock import ManualClock
 from tensorpool.errors import DiskFull, WriteFailed
-from tests.unit.recording.conftest import STREAM, Writing, frames, seqs
+from tests.unit.recording.conftest import STREAM, WriterFactory, frames, seqs
 
 SIZE = 4 << 20
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A filesystem of 4 MiB, where the test may mount one."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(place)]
+    """A filesystem of 4 MiB; skips the test if it cannot be mounted."""
+    mount_point = tmp_path / "disk"
+    mount_point.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(mount_point)]
     if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode != 0:
-        pytest.skip("needs the right to mount a small filesystem")
-    yield place
-    # An exception and its traceback hold each other, and a mapping with them.
+        pytest.skip("needs permission to mount a small filesystem")
+    yield mount_point
+    # An exception and its traceback form a reference cycle that keeps a mapping alive.
     gc.collect()
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
+    subprocess.run(["umount", "--lazy", str(mount_point)], check=True)
 
 
-def test_a_real_full_disk_keeps_what_it_has_and_goes_on_when_there_is_room(small_disk: Path) -> None:
+def test_writer_continues_after_a_full_disk_without_loss(small_disk: Path) -> None:
     root = small_disk / "recording"
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(SIZE // 2))
     limits = recording.WriterLimits(segment_bytes=1 << 20)
     written = 0
     with recording.RecordingWriter(root, limits=limits, background=False, clock=ManualClock()) as writer:
-        with pytest.raises(DiskFull, match="make room") as caught:  # noqa: PT012
+        with pytest.raises(DiskFull, match="free some disk space") as caught:  # noqa: PT012
             for first in range(0, 10_000, 5):
                 writer.write_batch(frames(first, 5, 50_000))
                 written = first + 5
@@ -53,7 +53,7 @@ def test_a_real_full_disk_keeps_what_it_has_and_goes_on_when_there_is_room(small
         with pytest.raises(DiskFull):
             writer.write_batch(frames(written, 5, 50_000))
         ballast.unlink()
-        # The very batch that did not fit, and more behind it.
+        # The batch that did not fit, and another one behind it.
         writer.write_batch(frames(written, 5, 50_000))
         writer.write_batch(frames(written + 5, 5, 50_000))
         found.refresh()
@@ -66,7 +66,7 @@ def test_a_real_full_disk_keeps_what_it_has_and_goes_on_when_there_is_room(small
     assert recording.verify(root).ok
 
 
-def test_a_writer_that_ends_on_a_full_disk_leaves_a_recording_that_reads(small_disk: Path) -> None:
+def test_writer_closed_on_a_full_disk_leaves_a_readable_recording(small_disk: Path) -> None:
     root = small_disk / "recording"
     writer = recording.RecordingWriter(root, background=False, clock=ManualClock())
     written = 0
@@ -82,10 +82,8 @@ def test_a_writer_that_ends_on_a_full_disk_leaves_a_recording_that_reads(small_d
 
 
 @pytest.mark.parametrize("form", ["npy", "npz"])
-def test_an_export_to_a_full_disk_says_so_and_leaves_nothing(
-    small_disk: Path, tmp_path: Path, form: str
-) -> None:
-    """In a process of its own: a write to a mapped file without room behind it would end that."""
+def test_export_to_a_full_disk_fails_and_leaves_no_file(small_disk: Path, tmp_path: Path, form: str) -> None:
+    """In its own process: a write to a mapped file without disk space would end the process."""
     root, target = tmp_path / "recording", small_disk / f"frames.{form}"
     with recording.RecordingWriter(root, background=False) as writer:
         writer.write_batch(frames(0, 2 * SIZE // 50_000, 50_000))
@@ -93,13 +91,14 @@ def test_an_export_to_a_full_disk_says_so_and_leaves_nothing(
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
     assert "DiskFull" in done.stderr.splitlines()[-1]
-    assert "make room, or choose another place" in done.stderr.splitlines()[-1]
+    assert "free some disk space or choose another directory" in done.stderr.splitlines()[-1]
     assert not target.exists()
 
 
 class Failing:
-    """Stands for the system call that writes a batch, and fails as often as it was told, having done a part
-    of its work. Tables are written in one part."""
+    """A replacement of the system call that writes a batch. It fails a number of times, optionally after a
+    partial write. Tables are written in one part and do not fail.
+    """
 
     def __init__(self, real: object, code: int, times: int, part: bool) -> None:
         self.real, self.code, self.times, self.part = real, code, times, part
@@ -121,16 +120,16 @@ os_writev = os.writev
 @pytest.mark.parametrize(
     ("code", "kind"), [(errno.ENOSPC, DiskFull), (errno.EDQUOT, DiskFull), (errno.EIO, WriteFailed)]
 )
-def test_a_batch_is_written_whole_or_not_at_all(
+def test_batch_is_written_completely_or_not_at_all(
     part: bool,
     code: int,
     kind: type[WriteFailed],
-    writing: Writing,
+    make_writer: WriterFactory,
     root: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gap = recording.Gap(STREAM, 1, 4, 3, "late")
-    with writing() as writer:
+    with make_writer() as writer:
         writer.write_batch(frames(0, 4))
         with monkeypatch.context() as broken:
             broken.setattr(os, "writev", Failing(os.writev, code, 2 if part else 1, part))
@@ -143,15 +142,15 @@ def test_a_batch_is_written_whole_or_not_at_all(
     assert seqs(found) == [0, 1, 2, 3, 7, 8]
     (ledger,) = found.ledger(STREAM)
     assert (ledger.span, ledger.gaps) == (9, {"late": 3})
-    # Declared once, however often it was offered.
+    # Recorded once, although the batch was passed twice.
     assert found.table("gaps").num_rows == 1
     assert recording.verify(root).notes == []
 
 
-def test_frames_that_waited_for_room_are_written_later(
-    writing: Writing, root: Path, monkeypatch: pytest.MonkeyPatch
+def test_frames_rejected_by_a_full_disk_are_written_later(
+    make_writer: WriterFactory, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with writing() as writer:
+    with make_writer() as writer:
         writer.append([1, 2], stream_id=STREAM, epoch=1, seq=0)
         with monkeypatch.context() as broken:
             broken.setattr(os, "writev", Failing(os.writev, errno.ENOSPC, 9, False))
@@ -161,13 +160,13 @@ def test_frames_that_waited_for_room_are_written_later(
     assert [frame.array.tolist() for frame in recording.open(root).frames(STREAM)] == [[1, 2], [3, 4]]
 
 
-def test_a_failed_sync_ends_the_segment_for_good(
-    writing: Writing, root: Path, monkeypatch: pytest.MonkeyPatch
+def test_failed_sync_makes_the_segment_unusable(
+    make_writer: WriterFactory, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(fd: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    writer = writing()
+    writer = make_writer()
     writer.write_batch(frames(0, 2))
     with monkeypatch.context() as broken:
         broken.setattr(os, "fdatasync", fail)
@@ -178,13 +177,13 @@ def test_a_failed_sync_ends_the_segment_for_good(
         writer.write_batch(frames(2, 2))
     with pytest.raises(WriteFailed):
         writer.close()
-    with writing() as other:
+    with make_writer() as other:
         other.write_batch(frames(2, 2))
-    assert [one.rows for one in other.recovered] == [2]
+    assert [segment.rows for segment in other.recovered] == [2]
     assert seqs(recording.open(root)) == [0, 1, 2, 3]
 
 
-def test_the_writers_own_thread_reports_what_it_met(
+def test_error_of_the_sync_thread_is_raised_to_the_caller(
     root: Path, monkeypatch: pytest.MonkeyPatch, wait_until
 ) -> None:
     limits = recording.WriterLimits(sync_ns=2_000_000)

@@ -1,4 +1,4 @@
-"""A segment has its final name only when everything in it is on the disk, and then the name is too."""
+"""Durability: files are synced before they get their final name, and the name is synced after."""
 
 from __future__ import annotations
 
@@ -11,80 +11,79 @@ import numpy as np
 import pytest
 
 from tensorpool import recording
-from tensorpool.errors import ClosedError
+from tensorpool.durable import JsonState, replace_file
+from tensorpool.errors import ClosedError, DiskFull
 from tensorpool.recording import tables
-from tests.unit.recording.conftest import Writing, frames, segment_files
+from tests.unit.recording.conftest import WriterFactory, frames, segment_files
 
 Calls = list[tuple[str, str]]
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    """What is synced and renamed from now on, in order."""
-    found: Calls = []
+    """All syncs and renames from now on, in order."""
+    recorded: Calls = []
 
-    def watched(name: str, what: Any, place: Any) -> Any:
-        def call(*given: Any, **more: Any) -> Any:
-            where = place(given[0])
-            result = what(*given, **more)
-            found.append((name, where))
+    def record_calls(name: str, function: Any, path_of: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            path = path_of(arguments[0])
+            result = function(*arguments, **options)
+            recorded.append((name, path))
             return result
 
         return call
 
-    def of_descriptor(fd: int) -> str:
+    def path_of_descriptor(fd: int) -> str:
         return os.readlink(f"/proc/self/fd/{fd}")
 
     for name in ("fsync", "fdatasync"):
-        monkeypatch.setattr(os, name, watched("sync", getattr(os, name), of_descriptor))
+        monkeypatch.setattr(os, name, record_calls("sync", getattr(os, name), path_of_descriptor))
     for name in ("rename", "replace"):
-        monkeypatch.setattr(os, name, watched("rename", getattr(os, name), os.fspath))
-    return found
+        monkeypatch.setattr(os, name, record_calls("rename", getattr(os, name), os.fspath))
+    return recorded
 
 
 def is_durable(calls: Calls, sealed: Path) -> bool:
-    """Content, then the name, then the directory that has it."""
+    """Whether the content was synced, then the file renamed, then its directory synced."""
     partial = f"{sealed}.partial"
     named = calls.index(("rename", partial))
     before, behind = calls[:named], calls[named + 1 :]
     return ("sync", partial) in before and ("sync", str(sealed.parent)) in behind
 
 
-def test_a_sealed_segment_is_on_the_disk_before_it_has_its_name(
-    writing: Writing, root: Path, calls: Calls
-) -> None:
-    with writing() as writer:
+def test_segment_is_synced_before_it_is_renamed(make_writer: WriterFactory, root: Path, calls: Calls) -> None:
+    with make_writer() as writer:
         writer.write_batch(frames(0, 3))
     (sealed,) = segment_files(root)
     assert is_durable(calls, sealed), calls
 
 
-def test_what_is_recovered_is_on_the_disk_before_it_has_its_name(
-    writing: Writing, root: Path, calls: Calls
+def test_recovered_segment_is_synced_before_it_is_renamed(
+    make_writer: WriterFactory, root: Path, calls: Calls
 ) -> None:
-    with writing() as writer:
+    with make_writer() as writer:
         writer.write_batch(frames(0, 3))
     (sealed,) = segment_files(root)
     torn = sealed.rename(f"{sealed}.partial")
     with torn.open("ab") as file:
         file.write(b"torn")
     calls.clear()
-    with writing() as writer:
+    with make_writer() as writer:
         writer.write_batch(frames(3, 3))
     assert sealed.exists()
     assert is_durable(calls, sealed), calls
 
 
-def test_a_table_that_begins_during_a_sync_is_synced_too(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its directory is new as well: without its name on the disk the rows would be gone with it."""
+def test_table_created_during_a_sync_is_synced_too(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its directory is new as well: if its name were lost in a crash, the rows would be lost too."""
     root.mkdir()
     writer = tables.TableWriter(root, "session")
     synced: list[Path] = []
 
     def sync(directory: Path) -> None:
         if directory == writer.path("gaps").parent and "marks" not in writer._files:
-            # The last one, so that nothing else brings those to the disk that come now.
-            assert len(writer._names_to_sync) <= 1
+            # The last directory, so that no later sync covers the new ones by accident.
+            assert len(writer._directories_to_sync) <= 1
             synced.clear()
             writer.add("marks", {"time_ns": 1, "stream_id": None, "label": "b"})
             writer.flush()
@@ -99,14 +98,12 @@ def test_a_table_that_begins_during_a_sync_is_synced_too(root: Path, monkeypatch
     assert {writer.path("gaps").parent, marks, marks.parent} <= set(synced)
 
 
-def test_a_name_that_could_not_be_synced_is_synced_the_next_time(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_directory_sync_is_repeated(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root.mkdir()
     writer = tables.TableWriter(root, "session")
     writer.add("marks", {"time_ns": 1, "stream_id": None, "label": "a"})
     writer.flush()
-    wanted = set(writer._names_to_sync)
+    wanted = set(writer._directories_to_sync)
     synced: set[Path] = set()
 
     def fail(directory: Path) -> None:
@@ -121,7 +118,7 @@ def test_a_name_that_could_not_be_synced_is_synced_the_next_time(
     assert synced == wanted
 
 
-def test_nothing_is_taken_after_the_end(tmp_path: Path) -> None:
+def test_closed_writer_rejects_frames_and_marks(tmp_path: Path) -> None:
     writer = recording.RecordingWriter(tmp_path / "r", background=False)
     writer.append(np.zeros(1), stream_id=10_000, epoch=1, seq=0)
     writer.mark("before")
@@ -131,6 +128,35 @@ def test_nothing_is_taken_after_the_end(tmp_path: Path) -> None:
     with pytest.raises(ClosedError):
         writer.mark("after")
     with pytest.raises(ClosedError):
-        writer.note("metadata", b"x", stream_id=10_000)
+        writer.add_message("metadata", b"x", stream_id=10_000)
     with recording.open(tmp_path / "r") as read:
         assert read.table("marks")["label"].to_pylist() == ["before"]
+
+
+def test_replace_file_syncs_content_and_name(tmp_path: Path, calls: Calls) -> None:
+    path = tmp_path / "file"
+    replace_file(path, b"new")
+    (temporary,) = [name for call, name in calls if call == "rename"]
+    assert calls == [("sync", temporary), ("rename", temporary), ("sync", str(tmp_path))]
+    assert path.read_bytes() == b"new"
+    calls.clear()
+    replace_file(path, b"newer", sync=False, mode=0o600)
+    assert [call for call, _ in calls] == ["rename"]
+    assert (path.read_bytes(), path.stat().st_mode & 0o777) == (b"newer", 0o600)
+
+
+def test_failed_replacement_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = tmp_path / "directory"
+    directory.mkdir()
+    state = JsonState(directory / "state.json")
+    assert state.load() is None
+    state.save({"done": 1})
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "writev", full)
+    with pytest.raises(DiskFull, match=r"state\.json"):
+        state.save({"done": 2})
+    assert state.load() == {"done": 1}
+    assert [path.name for path in directory.iterdir()] == ["state.json"]

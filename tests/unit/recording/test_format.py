@@ -1,4 +1,4 @@
-"""What is written reads back, to the last bit, by us and by any Arrow reader."""
+"""Recorded frames are read back exactly, by this package and by any Arrow reader."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ from tensorpool.recording import arrow_format, layout
 from tensorpool.recording.manifest_store import file_stats
 from tensorpool.recording.segment_file import SegmentFile
 from tensorpool.recording.tensors import NUMBERS, NUMPY
-from tests.unit.recording.conftest import STREAM, Writing, frames, segment_files, seqs
+from tests.unit.recording.conftest import STREAM, WriterFactory, frames, segment_files, seqs
 
 U64_MAX = 2**64 - 1
 SHAPES: list[tuple[int, ...]] = [(), (1,), (7,), (0,), (3, 0, 2), (5, 3), (2, 3, 4), (1, 1, 1, 1, 1, 1, 1, 2)]
 
 
 @pytest.mark.parametrize("name", sorted(NUMBERS))
-def test_every_element_type_reads_back_in_every_shape(name: str, writing: Writing, root: Path) -> None:
+def test_every_element_type_is_read_back_in_every_shape(
+    name: str, make_writer: WriterFactory, root: Path
+) -> None:
     rng = np.random.default_rng(NUMBERS[name])
     arrays = []
     for shape in SHAPES:
         raw = rng.integers(0, 256, int(np.prod(shape)) * NUMPY[name].itemsize, np.uint8)
         arrays.append((raw % 2 if name == "bool" else raw).view(NUMPY[name]).reshape(shape))
-    with writing() as writer:
+    with make_writer() as writer:
         for seq, array in enumerate(arrays):
             kind = name if name in ("bytes", "bit") else None
             writer.append(array, stream_id=STREAM, epoch=1, seq=seq, element_type=kind)
@@ -43,18 +45,18 @@ def test_every_element_type_reads_back_in_every_shape(name: str, writing: Writin
         assert frame.valid()
 
 
-def test_padding_is_zero_whatever_was_in_the_arena_before(writing: Writing, root: Path) -> None:
-    with writing(batch_rows=2) as writer:
+def test_padding_is_zero_in_a_reused_arena(make_writer: WriterFactory, root: Path) -> None:
+    with make_writer(batch_rows=2) as writer:
         for seq, nbytes in enumerate((64, 64, 3, 3)):
             writer.append(np.full(nbytes, 7, np.uint8), stream_id=STREAM, epoch=1, seq=seq)
     block, _ = list(recording.open(root).frames(STREAM).runs())[1]
     assert block.arrow.column("payload")[0].as_py() == b"\x07" * 3 + bytes(61)
 
 
-def test_arrays_of_any_layout_keep_their_values(writing: Writing, root: Path) -> None:
+def test_arrays_of_any_memory_layout_keep_their_values(make_writer: WriterFactory, root: Path) -> None:
     plain = np.arange(60, dtype=np.int32).reshape(3, 4, 5)
     given = [plain, np.asfortranarray(plain), plain.transpose(1, 0, 2), plain[::2, ::-1], plain[:, :, 1]]
-    with writing() as writer:
+    with make_writer() as writer:
         for seq, array in enumerate(given):
             writer.append(array, stream_id=STREAM, epoch=1, seq=seq)
     found = list(recording.open(root).frames(STREAM))
@@ -65,8 +67,10 @@ def test_arrays_of_any_layout_keep_their_values(writing: Writing, root: Path) ->
 
 
 @pytest.mark.parametrize("nbytes", [1, 63, 64, 65, 1000, 4096])
-def test_payloads_are_aligned_read_only_views_of_the_file(nbytes: int, writing: Writing, root: Path) -> None:
-    with writing() as writer:
+def test_payloads_are_aligned_read_only_views_of_the_file(
+    nbytes: int, make_writer: WriterFactory, root: Path
+) -> None:
+    with make_writer() as writer:
         for first in (0, 3, 8):
             writer.write_batch(frames(first, 3, nbytes))
     (path,) = segment_files(root)
@@ -82,8 +86,8 @@ def test_payloads_are_aligned_read_only_views_of_the_file(nbytes: int, writing: 
             frame.array[0] = 1
 
 
-def test_numbers_keep_all_their_bits(writing: Writing, root: Path) -> None:
-    with writing() as writer:
+def test_numbers_keep_all_their_bits(make_writer: WriterFactory, root: Path) -> None:
+    with make_writer() as writer:
         writer.append(
             np.zeros(1), stream_id=2**32 - 1, epoch=U64_MAX - 1, seq=U64_MAX - 1, timestamp_ns=2**63,
             publish_timestamp_ns=U64_MAX - 1, receive_time_ns=-5, meta_version=2**32 - 1, trace_id=U64_MAX,
@@ -100,8 +104,8 @@ def test_numbers_keep_all_their_bits(writing: Writing, root: Path) -> None:
     assert (rows[0]["trace_id"], rows[1]["trace_id"]) == (-1, None)
 
 
-def test_any_arrow_reader_reads_a_segment(writing: Writing, root: Path) -> None:
-    with writing() as writer:
+def test_any_arrow_reader_reads_a_segment(make_writer: WriterFactory, root: Path) -> None:
+    with make_writer() as writer:
         writer.write_batch(frames(0, 3, 100))
         writer.write_batch(frames(3, 2, 64))
     (path,) = segment_files(root)
@@ -113,14 +117,14 @@ def test_any_arrow_reader_reads_a_segment(writing: Writing, root: Path) -> None:
     assert [row["seq"] for row in rows] == [0, 1, 2, 3, 4]
     assert rows[0]["shape"] == [100]
     assert (rows[0]["dtype"], rows[0]["major_order"], rows[0]["payload_bytes"]) == ("uint8", "row", 100)
-    # A value is padded to a multiple of 64; the column beside it says how much of it counts.
+    # A value is padded to a multiple of 64; `payload_bytes` is its real length.
     assert [len(row["payload"]) for row in rows] == [128, 128, 128, 64, 64]
     assert rows[0]["payload"][100:] == bytes(28)
 
 
-def test_mixed_shapes_and_types_in_one_batch_stay_apart(writing: Writing, root: Path) -> None:
+def test_batch_may_mix_shapes_and_types(make_writer: WriterFactory, root: Path) -> None:
     given: list[Any] = [np.float64(3), np.ones((2, 3), np.uint16), np.zeros((1, 2, 3, 4), bool), b"raw"]
-    with writing() as writer:
+    with make_writer() as writer:
         for seq, one in enumerate(given):
             array = np.frombuffer(one, np.uint8) if isinstance(one, bytes) else np.asarray(one)
             kind = "bytes" if isinstance(one, bytes) else None
@@ -130,8 +134,8 @@ def test_mixed_shapes_and_types_in_one_batch_stay_apart(writing: Writing, root: 
     assert [frame.shape for frame in found] == [(1,), (2, 3), (1, 2, 3, 4), (3,)]
 
 
-def test_what_has_no_place_in_a_recording_is_refused(writing: Writing, root: Path) -> None:
-    with writing() as writer:
+def test_unsupported_arrays_are_rejected(make_writer: WriterFactory, root: Path) -> None:
+    with make_writer() as writer:
         for array in (np.zeros(2, np.complex64), np.zeros(2, ">u4"), np.array(["a"])):
             with pytest.raises(UnsupportedDtype):
                 writer.append(array, stream_id=STREAM, epoch=1, seq=0)
@@ -141,14 +145,14 @@ def test_what_has_no_place_in_a_recording_is_refused(writing: Writing, root: Pat
     assert len(recording.open(root).frames(STREAM)) == 1
 
 
-def arranged(**changes: Any) -> Any:
+def two_frames(**changes: Any) -> Any:
     return frames(0, 2, 64, **changes)
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
-        ({"seq": np.array([1, 1], np.uint64)}, "do not grow"),
+        ({"seq": np.array([1, 1], np.uint64)}, "do not increase"),
         ({"seq": np.array([0, 1], np.int64)}, "column seq"),
         ({"dtype": np.array([1, 12], np.int16)}, "element type 12"),
         ({"major_order": np.array([1, 0], np.int16)}, "major order"),
@@ -163,18 +167,18 @@ def arranged(**changes: Any) -> Any:
         ({"crc32c": np.zeros(3, np.uint32)}, "crc32c"),
     ],
 )
-def test_a_batch_that_contradicts_itself_is_refused(
-    changes: dict[str, Any], words: str, writing: Writing, root: Path
+def test_inconsistent_batch_is_rejected(
+    changes: dict[str, Any], message: str, make_writer: WriterFactory, root: Path
 ) -> None:
-    with writing() as writer:
-        with pytest.raises(InvalidFrames, match=words):
-            writer.write_batch(arranged(**changes))
-        writer.write_batch(arranged())
+    with make_writer() as writer:
+        with pytest.raises(InvalidFrames, match=message):
+            writer.write_batch(two_frames(**changes))
+        writer.write_batch(two_frames())
     assert seqs(recording.open(root)) == [0, 1]
 
 
-def test_unknown_columns_of_a_later_writer_do_not_disturb(writing: Writing, root: Path) -> None:
-    with writing() as writer:
+def test_unknown_columns_of_a_later_version_are_ignored(make_writer: WriterFactory, root: Path) -> None:
+    with make_writer() as writer:
         writer.write_batch(frames(0, 2))
     (path,) = segment_files(root)
     with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as reader:
@@ -182,31 +186,31 @@ def test_unknown_columns_of_a_later_writer_do_not_disturb(writing: Writing, root
         richer = batch.append_column("exposure_ns", pa.array([1, 2])).replace_schema_metadata(
             reader.schema.metadata
         )
-        content = arrow_format.schema_message(richer.schema) + arrow_format.whole_message(richer)
+        content = arrow_format.schema_message(richer.schema) + arrow_format.batch_message(richer)
     path.write_bytes(content + arrow_format.END_OF_STREAM)
     assert file_stats(SegmentFile(path)).rows == 2
     (root / layout.MANIFEST_FILE).unlink()
     assert seqs(recording.open(root)) == [0, 1]
 
 
-def test_a_newer_format_is_refused_with_the_remedy(
-    writing: Writing, root: Path, monkeypatch: pytest.MonkeyPatch
+def test_newer_format_version_is_rejected(
+    make_writer: WriterFactory, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as future:
         future.setattr(layout, "VERSION", 9)
-        with writing() as writer:
+        with make_writer() as writer:
             writer.write_batch(frames(0))
     with pytest.raises(NotARecording, match=r"format version 9.*update"):
         recording.open(root)
-    # The segments say it too, should someone copy only them.
+    # The segments have the version too, in case only they were copied.
     (root / layout.MARKER_FILE).unlink()
     with pytest.raises(NotARecording, match=r"arrows has format version 9.*update"):
         list(recording.open(root).frames(STREAM))
 
 
-def test_a_directory_of_something_else_is_neither_read_nor_written(tmp_path: Path) -> None:
+def test_directory_without_a_recording_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "photo.png").write_bytes(b"x")
-    with pytest.raises(NotARecording, match="holds no recording"):
+    with pytest.raises(NotARecording, match="contains no recording"):
         recording.open(tmp_path)
     with pytest.raises(NotARecording, match=r"photo\.png"):
         recording.RecordingWriter(tmp_path, background=False)

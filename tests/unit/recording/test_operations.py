@@ -1,4 +1,4 @@
-"""info, verify, repair, cut and merge, on sound and on damaged recordings."""
+"""info, verify, repair, cut and merge, on intact and on damaged recordings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tensorpool import recording
 from tensorpool.errors import FrameNotRecorded, LockHeld, MergeConflict, NotARecording
 from tensorpool.recording import layout, manifest
 from tensorpool.recording.segment_file import SegmentFile
-from tests.unit.recording.conftest import STREAM, Writing, frames, segment_files, seqs
+from tests.unit.recording.conftest import STREAM, WriterFactory, frames, segment_files, seqs
 
 Make = Callable[..., Path]
 
@@ -23,8 +23,8 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(content)
 
 
-def test_info_says_what_there_is_also_while_it_is_written(writing: Writing, root: Path) -> None:
-    with writing() as writer:
+def test_info_of_a_recording_that_is_being_written(make_writer: WriterFactory, root: Path) -> None:
+    with make_writer() as writer:
         writer.write_batch(frames(0, 5))
         writer.rotate()
         writer.write_batch(frames(8, 2))
@@ -42,12 +42,12 @@ def test_info_says_what_there_is_also_while_it_is_written(writing: Writing, root
     assert found.size_bytes > sum(path.stat().st_size for path in segment_files(root)) * 0.9
 
 
-def test_a_sound_recording_verifies(make_recording: Make) -> None:
+def test_intact_recording_verifies(make_recording: Make) -> None:
     root = make_recording("r", (0, 5), (5, 3), (10, 2), segment_bytes=1)
     steps: list[tuple[int, int]] = []
     found = recording.verify(root, progress=lambda done, total: steps.append((done, total)))
     assert (found.ok, found.notes, found.rows, found.segments) == (True, [], 10, 3)
-    assert [str(one) for one in found.ledgers] == ["span 12 = rows 10 + unexplained 2"]
+    assert [str(ledger) for ledger in found.ledgers] == ["span 12 = rows 10 + unexplained 2"]
     assert steps[-1] == (found.size_bytes, found.size_bytes)
     assert len(steps) == 3
 
@@ -63,24 +63,24 @@ def test_verify_names_each_kind_of_damage(make_recording: Make) -> None:
         file.truncate(SegmentFile(paths[4]).scan_more().batches[0].end - 1)
     found = recording.verify(root)
     assert not found.ok
-    assert {(one.kind, one.path) for one in found.problems} == {
+    assert {(problem.kind, problem.path) for problem in found.problems} == {
         ("payload", paths[0]), ("torn", paths[1]), ("schema", paths[2]),
         ("missing", paths[3]), ("torn", paths[4]),
     }  # fmt: skip
-    assert "frame 1" in next(str(one) for one in found.problems if one.kind == "payload")
+    assert "frame 1" in next(str(problem) for problem in found.problems if problem.kind == "payload")
 
 
-def test_a_segment_in_the_wrong_place_is_noticed(make_recording: Make) -> None:
+def test_verify_finds_a_misplaced_segment(make_recording: Make) -> None:
     root = make_recording("r", (0, 3))
     (path,) = segment_files(root)
     wrong = root / "stream=5" / "epoch=1" / path.name
     wrong.parent.mkdir(parents=True)
     path.rename(wrong)
-    kinds = {one.kind for one in recording.verify(root).problems}
+    kinds = {problem.kind for problem in recording.verify(root).problems}
     assert kinds == {"misplaced", "missing"}
 
 
-def test_repair_keeps_what_reads_and_makes_the_rest_a_gap(make_recording: Make) -> None:
+def test_repair_keeps_intact_frames_and_adds_gaps(make_recording: Make) -> None:
     root = make_recording("r", (0, 4), (4, 4), (8, 4), (12, 4))
     (path,) = segment_files(root)
     scan = SegmentFile(path).scan_more()
@@ -92,7 +92,7 @@ def test_repair_keeps_what_reads_and_makes_the_rest_a_gap(make_recording: Make) 
         (4, 7, "corrupt"),
     ]
     assert done.changed
-    assert [one.parent.name for one in done.set_aside] == [layout.DAMAGED_DIR]
+    assert [path.parent.name for path in done.set_aside] == [layout.DAMAGED_DIR]
     found = recording.open(root)
     assert seqs(found) == [0, 2, 3, *range(8, 16)]
     (ledger,) = found.ledger(STREAM)
@@ -103,7 +103,7 @@ def test_repair_keeps_what_reads_and_makes_the_rest_a_gap(make_recording: Make) 
 
 
 @pytest.mark.parametrize("at", [0, 4, 200])
-def test_a_damaged_schema_costs_nothing(at: int, make_recording: Make) -> None:
+def test_repair_of_a_damaged_schema_loses_no_frames(at: int, make_recording: Make) -> None:
     root = make_recording("r", (0, 4), (4, 4))
     (path,) = segment_files(root)
     flip(path, at)
@@ -113,7 +113,7 @@ def test_a_damaged_schema_costs_nothing(at: int, make_recording: Make) -> None:
     assert recording.verify(root).ok
 
 
-def test_a_segment_of_which_nothing_reads_becomes_a_gap_as_a_whole(make_recording: Make) -> None:
+def test_repair_turns_an_unreadable_segment_into_a_gap(make_recording: Make) -> None:
     root = make_recording("r", (0, 4), (4, 4), (8, 4), segment_bytes=1)
     path = segment_files(root)[1]
     path.write_bytes(b"\0" * 5_000)
@@ -124,37 +124,35 @@ def test_a_segment_of_which_nothing_reads_becomes_a_gap_as_a_whole(make_recordin
     assert recording.verify(root).ok
 
 
-def test_repair_without_a_manifest_lists_everything_again(make_recording: Make) -> None:
+def test_repair_rebuilds_a_missing_manifest(make_recording: Make) -> None:
     root = make_recording("r", (0, 4), (4, 4), segment_bytes=1)
     for path in root.glob("_manifest*"):
         path.unlink()
-    assert recording.repair(root).is_manifest_new
+    assert recording.repair(root).manifest_rebuilt
     assert manifest.load(root).segments["rows"].tolist() == [4, 4]
 
 
-def test_repair_lists_files_that_were_put_there(make_recording: Make) -> None:
+def test_repair_lists_copied_segments(make_recording: Make) -> None:
     root, other = make_recording("r", (0, 4)), make_recording("other", (4, 4))
     (path,) = segment_files(other)
     path.rename(segment_files(root)[0].parent / path.name)
-    assert recording.repair(root).is_manifest_new
+    assert recording.repair(root).manifest_rebuilt
     assert manifest.load(root).segments["first_seq"].tolist() == [0, 4]
     assert seqs(recording.open(root)) == list(range(8))
 
 
-def test_repair_waits_for_no_writer(writing: Writing, root: Path) -> None:
-    with writing() as writer:
+def test_repair_fails_while_a_writer_is_running(make_writer: WriterFactory, root: Path) -> None:
+    with make_writer() as writer:
         writer.write_batch(frames(0, 2))
         with pytest.raises(LockHeld, match="writer"):
             recording.repair(root)
-        with pytest.raises(LockHeld, match=r"written by process \d+ .*; stop that one first, or use another"):
-            writing().write_batch(frames(2, 2))
+        with pytest.raises(LockHeld, match=r"written by process \d+ .*; stop that process, or use another"):
+            make_writer().write_batch(frames(2, 2))
     assert not recording.repair(root).changed
 
 
-def test_a_cut_has_the_chosen_frames_their_gaps_and_the_tables(
-    writing: Writing, root: Path, tmp_path: Path
-) -> None:
-    with writing() as writer:
+def test_cut_copies_frames_gaps_and_tables(make_writer: WriterFactory, root: Path, tmp_path: Path) -> None:
+    with make_writer() as writer:
         writer.write_batch(frames(0, 5))
         writer.gap(stream_id=STREAM, epoch=1, first_seq=5, count=3, reason="late")
         writer.write_batch(frames(8, 5))
@@ -183,9 +181,11 @@ def test_a_cut_has_the_chosen_frames_their_gaps_and_the_tables(
                 assert getattr(frame, name) == getattr(original, name)
 
 
-def test_a_cut_by_time_says_what_it_left_out(writing: Writing, root: Path, tmp_path: Path) -> None:
+def test_cut_by_time_records_left_out_frames_as_gaps(
+    make_writer: WriterFactory, root: Path, tmp_path: Path
+) -> None:
     times = np.array([10, 20, 90, 30], np.int64)
-    with writing() as writer:
+    with make_writer() as writer:
         writer.write_batch(frames(0, 4, receive_time_ns=times))
     recording.cut(root, tmp_path / "part", time=(15, 40))
     part = recording.open(tmp_path / "part")
@@ -195,7 +195,7 @@ def test_a_cut_by_time_says_what_it_left_out(writing: Writing, root: Path, tmp_p
     assert recording.open(tmp_path / "none").streams == ()
 
 
-def test_a_cut_goes_into_a_new_directory_only(make_recording: Make, tmp_path: Path) -> None:
+def test_cut_requires_a_new_directory(make_recording: Make, tmp_path: Path) -> None:
     root = make_recording("r", (0, 4))
     with pytest.raises(NotARecording, match="not empty"):
         recording.cut(root, root)
@@ -203,7 +203,7 @@ def test_a_cut_goes_into_a_new_directory_only(make_recording: Make, tmp_path: Pa
         recording.cut(root, tmp_path / "part", streams=[5])
 
 
-def test_merging_puts_frames_in_order_and_takes_each_once(make_recording: Make, tmp_path: Path) -> None:
+def test_merge_orders_frames_and_takes_each_once(make_recording: Make, tmp_path: Path) -> None:
     one = make_recording("one", (0, 10), (20, 5))
     two = make_recording("two", (5, 10))
     three = make_recording("three", (30, 5))
@@ -215,15 +215,13 @@ def test_merging_puts_frames_in_order_and_takes_each_once(make_recording: Make, 
     ]  # fmt: skip
     assert done.rows == 28
     first, second = found.ledger(STREAM)
-    # What `one` was missing is there now; what nobody has is called by its name.
+    # The gap of `one` is filled from `two`; sequences that no recording has get their own reason.
     assert first.gaps == {"unexplained": 5, "not_recorded": 5}
     assert (first.balanced, second.gaps) == (True, {})
     assert recording.verify(tmp_path / "all").ok
 
 
-def test_merging_twice_the_same_changes_nothing_and_stays_compact(
-    make_recording: Make, tmp_path: Path
-) -> None:
+def test_merge_of_equal_recordings_adds_nothing(make_recording: Make, tmp_path: Path) -> None:
     root = make_recording("r", (0, 50), (50, 50))
     recording.merge([root, root], tmp_path / "both")
     (segment,) = segment_files(tmp_path / "both")
@@ -231,11 +229,11 @@ def test_merging_twice_the_same_changes_nothing_and_stays_compact(
     assert segment.stat().st_size == segment_files(root)[0].stat().st_size
 
 
-def test_recordings_that_disagree_are_not_merged(
-    writing: Writing, root: Path, make_recording: Make, tmp_path: Path
+def test_merge_of_conflicting_recordings_fails(
+    make_writer: WriterFactory, root: Path, make_recording: Make, tmp_path: Path
 ) -> None:
     other = make_recording("other", (0, 4))
-    with writing() as writer:
+    with make_writer() as writer:
         writer.write_batch(frames(2, 4, seq=np.array([1, 2, 3, 4], np.uint64)))
     with pytest.raises(MergeConflict, match="sequence 1; cut"):
         recording.merge([other, root], tmp_path / "all")

@@ -1,4 +1,6 @@
-"""Whatever happens in whatever order, what was completed reads back exactly, and the ledger balances."""
+"""Properties of recordings: after any sequence of operations complete frames are read back, and the ledger
+balances.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -24,15 +27,23 @@ from tests.unit.recording.conftest import STREAM, frames, payload
 LONG = os.environ.get("TENSORPOOL_TEST_LONG") == "1"
 
 
-class ARecording(RuleBasedStateMachine):
-    """One writer after another on one stream. The model knows which rows are complete."""
+class CompletedBatch(NamedTuple):
+    """A complete batch: its epoch and sequences, its segment, and its end in the segment's file."""
+
+    epoch: int
+    seqs: list[int]
+    segment: layout.SegmentName
+    end: int
+
+
+class RecordingMachine(RuleBasedStateMachine):
+    """Successive writers of one stream. The model has the complete batches."""
 
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp(prefix="recording-"))
         self.clock = ManualClock()
-        # Complete batches: (epoch, sequences, the segment's name, where the batch ends in its file).
-        self.batches: list[tuple[int, list[int], layout.SegmentName, int]] = []
+        self.batches: list[CompletedBatch] = []
         self.waiting: list[int] = []
         self.epoch = 1
         self.seq = 0
@@ -42,29 +53,29 @@ class ARecording(RuleBasedStateMachine):
         limits = recording.WriterLimits(segment_bytes=12_000, batch_rows=3, batch_bytes=1_000)
         self.writer = recording.RecordingWriter(self.root, limits=limits, background=False, clock=self.clock)
 
-    def note_batch(self, seqs: list[int]) -> None:
+    def add_batch(self, seqs: list[int]) -> None:
         segment = self.writer._streams[STREAM].segment
         assert segment is not None
-        self.batches.append((self.epoch, seqs, segment.name, segment.end))
+        self.batches.append(CompletedBatch(self.epoch, seqs, segment.name, segment.end))
 
-    def note_waiting(self) -> None:
+    def add_waiting(self) -> None:
         if self.waiting:
-            self.note_batch(self.waiting)
+            self.add_batch(self.waiting)
             self.waiting = []
 
-    @rule(count=st.integers(1, 5), nbytes=st.integers(0, 300), skip=st.integers(0, 3), say=st.booleans())
-    def write_batch(self, count: int, nbytes: int, skip: int, say: bool) -> None:
+    @rule(count=st.integers(1, 5), nbytes=st.integers(0, 300), skip=st.integers(0, 3), declare=st.booleans())
+    def write_batch(self, count: int, nbytes: int, skip: int, declare: bool) -> None:
         self.flush()
-        gaps = [Gap(STREAM, self.epoch, self.seq, skip, "late")] if skip and say else []
+        gaps = [Gap(STREAM, self.epoch, self.seq, skip, "late")] if skip and declare else []
         self.seq += skip
         self.writer.write_batch(frames(self.seq, count, nbytes, epoch=self.epoch), gaps)
-        self.note_batch(list(range(self.seq, self.seq + count)))
+        self.add_batch(list(range(self.seq, self.seq + count)))
         self.seq += count
 
     @rule(nbytes=st.integers(1, 300), skip=st.integers(0, 2))
     def append(self, nbytes: int, skip: int) -> None:
         stream = self.writer._streams.get(STREAM)
-        if stream is not None and len(stream.pending) and not stream.pending.has_room(nbytes):
+        if stream is not None and len(stream.builder) and not stream.builder.has_room(nbytes):
             self.flush()
         self.seq += skip
         self.writer.append(payload(self.seq, nbytes), stream_id=STREAM, epoch=self.epoch, seq=self.seq)
@@ -74,12 +85,12 @@ class ARecording(RuleBasedStateMachine):
     @rule()
     def flush(self) -> None:
         self.writer.flush()
-        self.note_waiting()
+        self.add_waiting()
 
     @rule()
     def sync(self) -> None:
         self.writer.sync()
-        self.note_waiting()
+        self.add_waiting()
 
     @rule()
     def rotate(self) -> None:
@@ -99,7 +110,7 @@ class ARecording(RuleBasedStateMachine):
                 manifest_store.compact_locked(self.root, manifest.load(self.root))
 
     @rule()
-    def lose_the_manifest(self) -> None:
+    def remove_manifest(self) -> None:
         for path in self.root.glob("_manifest*"):
             path.unlink()
 
@@ -111,7 +122,7 @@ class ARecording(RuleBasedStateMachine):
 
     @rule(cut=st.integers(0, 3_000))
     def crash(self, cut: int) -> None:
-        """Dies without a word; the end of the open segment never reached the disk."""
+        """The writer crashes, and the end of the open segment is lost."""
         stream = self.writer._streams.get(STREAM)
         if stream is not None:
             if stream.segment is not None:
@@ -120,7 +131,7 @@ class ARecording(RuleBasedStateMachine):
                 size = max(0, path.stat().st_size - cut)
                 os.truncate(path, size)
                 name = stream.segment.name
-                self.batches = [one for one in self.batches if one[2] != name or one[3] <= size]
+                self.batches = [batch for batch in self.batches if batch.segment != name or batch.end <= size]
             stream.release()
         for fd, _ in self.writer._tables._files.values():
             os.close(fd)
@@ -129,13 +140,13 @@ class ARecording(RuleBasedStateMachine):
 
     @precondition(lambda self: STREAM in self.writer._streams)
     @rule()
-    def repair_while_a_writer_is_at_work_is_refused(self) -> None:
+    def repair_fails_while_a_writer_is_running(self) -> None:
         with pytest.raises(LockHeld):
             recording.repair(self.root)
 
     @invariant()
-    def what_was_completed_reads_back(self) -> None:
-        expected = [(epoch, seq) for epoch, seqs, _, _ in self.batches for seq in seqs]
+    def complete_frames_are_read_back(self) -> None:
+        expected = [(batch.epoch, seq) for batch in self.batches for seq in batch.seqs]
         with recording.open(self.root) as found:
             if not expected and STREAM not in found.streams:
                 return
@@ -160,12 +171,12 @@ class ARecording(RuleBasedStateMachine):
             self.writer.close()
             report = recording.verify(self.root)
             assert report.ok, report.problems
-            assert report.rows == sum(len(seqs) for _, seqs, _, _ in self.batches)
+            assert report.rows == sum(len(batch.seqs) for batch in self.batches)
         shutil.rmtree(self.root)
 
 
-TestARecording = ARecording.TestCase
-TestARecording.settings = settings(
+TestRecordingMachine = RecordingMachine.TestCase
+TestRecordingMachine.settings = settings(
     max_examples=300 if LONG else 40,
     stateful_step_count=25,
     deadline=None,
@@ -176,21 +187,21 @@ ranges = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 8)), max_size=6)
 
 
 @given(ranges, ranges)
-def test_explaining_covers_every_missing_sequence_once(
+def test_classify_missing_covers_every_sequence_once(
     missing: list[tuple[int, int]], declared: list[tuple[int, int]]
 ) -> None:
-    apart, at = [], 0
+    holes, at = [], 0
     for skip, count in missing:
-        apart.append((at + skip, at + skip + count - 1))
+        holes.append((at + skip, at + skip + count - 1))
         at += skip + count
     gaps = [Gap(1, 1, first, count, f"r{number}") for number, (first, count) in enumerate(declared)]
-    found = classify_missing(apart, gaps, "?")
-    covered = [seq for first, last, _ in found for seq in range(first, last + 1)]
-    assert covered == [seq for first, last in apart for seq in range(first, last + 1)]
-    for first, last, reason in found:
+    classified = classify_missing(holes, gaps, "?")
+    covered = [seq for first, last, _ in classified for seq in range(first, last + 1)]
+    assert covered == [seq for first, last in holes for seq in range(first, last + 1)]
+    for first, last, reason in classified:
         for seq in range(first, last + 1):
-            speak = [gap.reason for gap in gaps if gap.first_seq <= seq <= gap.last_seq]
-            assert reason in (speak or ["?"])
+            reasons = [gap.reason for gap in gaps if gap.first_seq <= seq <= gap.last_seq]
+            assert reason in (reasons or ["?"])
 
 
 @given(
@@ -198,9 +209,7 @@ def test_explaining_covers_every_missing_sequence_once(
     steps=st.lists(st.integers(-3, 40), min_size=4, max_size=4),
     room=st.integers(0, 300),
 )
-def test_no_tensor_that_fits_reaches_outside_its_payload(
-    shape: list[int], steps: list[int], room: int
-) -> None:
+def test_fitting_tensor_stays_inside_its_payload(shape: list[int], steps: list[int], room: int) -> None:
     dims, strides = np.zeros((1, 8), np.int32), np.zeros((1, 8), np.int64)
     dims[0, : len(shape)] = shape
     strides[0, : len(shape)] = steps[: len(shape)]

@@ -1,4 +1,4 @@
-"""Frames by number, sequence and time, and a recording that is read while it is written."""
+"""Reading frames by index, sequence and time, also while the recording is written."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 
 from tensorpool import recording
 from tensorpool.errors import FrameNotRecorded
-from tests.unit.recording.conftest import STREAM, Writing, frames, seqs
+from tests.unit.recording.conftest import STREAM, WriterFactory, frames, seqs
 
 
 @pytest.fixture
-def varied(writing: Writing, root: Path) -> Iterator[recording.Recording]:
-    """Two streams, two epochs, several segments and batches: 0..29 but 10..14 in epoch 1, 0..9 in epoch 2."""
-    with writing() as writer:
+def varied(make_writer: WriterFactory, root: Path) -> Iterator[recording.Recording]:
+    """Two streams, two epochs, several segments and batches: 0..29 without 10..14, and 0..9 in epoch 2."""
+    with make_writer() as writer:
         writer.write_batch(frames(0, 7))
         writer.write_batch(frames(7, 3))
         writer.rotate()
@@ -36,11 +36,11 @@ FIRST_EPOCH = [*range(10), *range(15, 30)]
 def test_streams_and_epochs_are_listed(varied: recording.Recording) -> None:
     assert varied.streams == (7, STREAM)
     assert (varied.epochs(STREAM), varied.epochs(7), varied.epochs(8)) == ((1, 2), (1,), ())
-    with pytest.raises(FrameNotRecorded, match="recorded are: 7, 10000"):
+    with pytest.raises(FrameNotRecorded, match="recorded streams: 7, 10000"):
         varied.frames(8)
 
 
-def test_a_number_means_the_same_frame_as_iterating(varied: recording.Recording) -> None:
+def test_index_and_iteration_yield_the_same_frames(varied: recording.Recording) -> None:
     chosen = varied.frames(STREAM)
     every = [(frame.epoch, frame.seq) for frame in chosen]
     assert every == [(1, seq) for seq in FIRST_EPOCH] + [(2, seq) for seq in range(10)]
@@ -58,7 +58,7 @@ def test_a_number_means_the_same_frame_as_iterating(varied: recording.Recording)
 @pytest.mark.parametrize(
     "bounds", [(0, 0), (3, 8), (9, 15), (10, 14), (12, None), (None, 26), (29, 99), (None, None)]
 )
-def test_a_range_of_sequences_includes_both_ends(
+def test_sequence_range_includes_both_ends(
     varied: recording.Recording, bounds: tuple[int | None, int | None]
 ) -> None:
     low, high = (0 if bounds[0] is None else bounds[0]), (99 if bounds[1] is None else bounds[1])
@@ -69,7 +69,7 @@ def test_a_range_of_sequences_includes_both_ends(
     assert [chosen[i].seq for i in range(len(expected))] == expected
 
 
-def test_a_range_of_time_is_that_of_receipt(varied: recording.Recording) -> None:
+def test_time_range_uses_the_time_of_receipt(varied: recording.Recording) -> None:
     # Frame n was received n microseconds after the beginning of 1970.
     chosen = varied.frames(STREAM, epoch=1, time=(4_000, 16_999))
     assert [frame.seq for frame in chosen] == [4, 5, 6, 7, 8, 9, 15, 16]
@@ -80,9 +80,9 @@ def test_a_range_of_time_is_that_of_receipt(varied: recording.Recording) -> None
         varied.frames(STREAM, time=(datetime(1970, 1, 1), None))
 
 
-def test_time_may_run_backwards(writing: Writing, root: Path) -> None:
+def test_time_range_works_when_time_runs_backwards(make_writer: WriterFactory, root: Path) -> None:
     times = np.array([50, 10, 40, 20], np.int64)
-    with writing() as writer:
+    with make_writer() as writer:
         writer.write_batch(frames(0, 4, receive_time_ns=times))
         writer.write_batch(frames(4, 4, receive_time_ns=times + 25))
     chosen = recording.open(root).frames(STREAM, time=(20, 45))
@@ -90,7 +90,7 @@ def test_time_may_run_backwards(writing: Writing, root: Path) -> None:
     assert [chosen[i].seq for i in range(len(chosen))] == [2, 3, 5, 7]
 
 
-def test_a_single_frame_is_found_in_the_newest_epoch_that_has_it(varied: recording.Recording) -> None:
+def test_frame_is_found_in_its_newest_epoch(varied: recording.Recording) -> None:
     assert varied.frame(STREAM, 5).epoch == 2
     assert varied.frame(STREAM, 20).epoch == 1
     assert varied.frame(STREAM, 5, epoch=1).cursor == recording.Cursor(STREAM, 1, 5)
@@ -98,7 +98,7 @@ def test_a_single_frame_is_found_in_the_newest_epoch_that_has_it(varied: recordi
         varied.frame(STREAM, 12)
 
 
-def test_frames_outlive_the_recording_and_its_files(varied: recording.Recording, root: Path) -> None:
+def test_frames_stay_valid_after_close_and_removal(varied: recording.Recording, root: Path) -> None:
     frame = varied.frames(STREAM)[3]
     view, expected = frame.array, frame.copy()
     for path in root.glob("stream=*/epoch=*/*"):
@@ -108,7 +108,7 @@ def test_frames_outlive_the_recording_and_its_files(varied: recording.Recording,
     assert np.array_equal(view, expected)
 
 
-def test_a_removed_segment_is_named_when_it_is_needed(varied: recording.Recording, root: Path) -> None:
+def test_reading_a_removed_segment_fails(varied: recording.Recording, root: Path) -> None:
     chosen = varied.frames(STREAM)
     for path in root.glob(f"stream={STREAM}/epoch=1/*15.arrows"):
         path.unlink()
@@ -119,8 +119,8 @@ def test_a_removed_segment_is_named_when_it_is_needed(varied: recording.Recordin
 # --- while it is written
 
 
-def test_a_growing_recording_is_followed_without_loss(writing: Writing, root: Path) -> None:
-    with writing() as writer:
+def test_growing_recording_is_followed_without_loss(make_writer: WriterFactory, root: Path) -> None:
+    with make_writer() as writer:
         writer.write_batch(frames(0, 2))
         found = recording.open(root)
         assert seqs(found) == [0, 1]
@@ -142,7 +142,7 @@ def test_a_growing_recording_is_followed_without_loss(writing: Writing, root: Pa
     assert read == [(1, s) for s in (2, 3, 4, 5, 6, 7, 9, 10, 11)] + [(2, s) for s in (0, 1, 2, 4, 5, 6)]
 
 
-def test_what_is_chosen_up_to_a_cursor_ends_there(varied: recording.Recording) -> None:
+def test_frames_until_a_cursor_end_there(varied: recording.Recording) -> None:
     def between(start: tuple[int, int], end: tuple[int, int]) -> list[tuple[int, int]]:
         chosen = varied.after(recording.Cursor(STREAM, *start), until=recording.Cursor(STREAM, *end))
         found = [(frame.epoch, frame.seq) for frame in chosen]
@@ -154,8 +154,8 @@ def test_what_is_chosen_up_to_a_cursor_ends_there(varied: recording.Recording) -
     assert between((2, 9), (2, 9)) == []
 
 
-def test_a_batch_that_is_half_written_is_not_there_yet(writing: Writing, root: Path) -> None:
-    writer = writing()
+def test_incomplete_batch_is_not_visible(make_writer: WriterFactory, root: Path) -> None:
+    writer = make_writer()
     writer.write_batch(frames(0, 2))
     segment = writer._streams[STREAM].segment
     assert segment is not None
@@ -176,8 +176,10 @@ def test_a_batch_that_is_half_written_is_not_there_yet(writing: Writing, root: P
 
 
 @pytest.mark.parametrize("size", [0, 5, 8, 700])
-def test_a_segment_that_has_only_begun_has_no_frames_yet(size: int, writing: Writing, root: Path) -> None:
-    writer = writing()
+def test_new_segment_without_a_schema_has_no_frames(
+    size: int, make_writer: WriterFactory, root: Path
+) -> None:
+    writer = make_writer()
     writer.write_batch(frames(0, 2))
     writer.rotate()
     writer.write_batch(frames(2, 2))
@@ -195,8 +197,8 @@ def test_a_segment_that_has_only_begun_has_no_frames_yet(size: int, writing: Wri
     writer.close()
 
 
-def test_frames_of_a_live_recording_keep_their_numbers(writing: Writing, root: Path) -> None:
-    with writing() as writer:
+def test_frames_of_a_live_recording_keep_their_indexes(make_writer: WriterFactory, root: Path) -> None:
+    with make_writer() as writer:
         writer.write_batch(frames(0, 3))
         chosen = recording.open(root).frames(STREAM)
         assert len(chosen) == 3
@@ -205,19 +207,17 @@ def test_frames_of_a_live_recording_keep_their_numbers(writing: Writing, root: P
         assert (len(chosen), chosen[2].seq, chosen[-1].seq) == (3, 2, 2)
 
 
-def test_appended_frames_are_written_when_a_sync_is_due(writing: Writing, root: Path) -> None:
-    with writing() as writer:
+def test_appended_frames_are_written_when_a_sync_is_due(make_writer: WriterFactory, root: Path) -> None:
+    with make_writer() as writer:
         writer.append([1], stream_id=STREAM, epoch=1, seq=0)
         writer.tick()
         assert recording.open(root).streams == ()
-        writing.clock.advance(0.1)
+        make_writer.clock.advance(0.1)
         writer.tick()
         assert len(recording.open(root).frames(STREAM)) == 1
 
 
-def test_the_writers_own_thread_writes_and_seals_in_time(
-    root: Path, wait_until: Callable[..., object]
-) -> None:
+def test_sync_thread_writes_and_seals(root: Path, wait_until: Callable[..., object]) -> None:
     limits = recording.WriterLimits(sync_ns=2_000_000, segment_ns=5_000_000)
     with recording.RecordingWriter(root, limits=limits) as writer:
         writer.append([1], stream_id=STREAM, epoch=1, seq=0)
@@ -226,11 +226,11 @@ def test_the_writers_own_thread_writes_and_seals_in_time(
 
 
 @pytest.mark.parametrize("limit", ["segment_bytes", "segment_ns"])
-def test_segments_end_by_size_and_by_time(limit: str, writing: Writing, root: Path) -> None:
-    with writing(**{limit: 30_000 if limit == "segment_bytes" else 1_000_000_000}) as writer:
+def test_segments_rotate_by_size_and_by_time(limit: str, make_writer: WriterFactory, root: Path) -> None:
+    with make_writer(**{limit: 30_000 if limit == "segment_bytes" else 1_000_000_000}) as writer:
         for first in range(0, 40, 4):
             writer.write_batch(frames(first, 4, 1_000))
-            writing.clock.advance(0.25)
+            make_writer.clock.advance(0.25)
     found = recording.open(root)
     sizes = found.segments["size_bytes"].tolist()
     assert len(sizes) in (3, 4, 5)
@@ -239,13 +239,13 @@ def test_segments_end_by_size_and_by_time(limit: str, writing: Writing, root: Pa
     assert seqs(found) == list(range(40))
 
 
-def test_anchors_tie_the_two_clocks_and_notice_a_step(writing: Writing, root: Path) -> None:
-    with writing() as writer:
-        start = writing.clock.wall_ns() - writing.clock.monotonic_ns()
+def test_clock_anchors_are_periodic_and_follow_a_clock_step(make_writer: WriterFactory, root: Path) -> None:
+    with make_writer() as writer:
+        start = make_writer.clock.wall_ns() - make_writer.clock.monotonic_ns()
         for _ in range(25):
-            writing.clock.advance(1.0)
+            make_writer.clock.advance(1.0)
             writer.tick()
-        writing.clock.step_wall(-3600)
+        make_writer.clock.step_wall(-3600)
         writer.tick()
     rows = recording.open(root).table("anchors").to_pylist()
     assert [row["wall_ns"] - row["monotonic_ns"] for row in rows] == [
@@ -257,17 +257,17 @@ def test_anchors_tie_the_two_clocks_and_notice_a_step(writing: Writing, root: Pa
     assert rows[0]["boot_id"]
 
 
-def test_marks_and_messages_are_kept_beside_the_frames(writing: Writing, root: Path) -> None:
+def test_marks_and_messages_are_recorded_in_tables(make_writer: WriterFactory, root: Path) -> None:
     from tensorpool import sbe
 
     message = sbe.QosProducer(stream_id=STREAM, producer_id=7, epoch=2**63, current_seq=42).encode()
-    with writing() as writer:
+    with make_writer() as writer:
         writer.mark("door opened")
         writer.mark("here", stream_id=STREAM)
-        writer.note("qos", message, stream_id=STREAM, epoch=2**63)
-        writer.note("announces", b"gibberish", stream_id=STREAM)
+        writer.add_message("qos", message, stream_id=STREAM, epoch=2**63)
+        writer.add_message("announces", b"gibberish", stream_id=STREAM)
         with pytest.raises(KeyError):
-            writer.note("gaps", b"", stream_id=1)
+            writer.add_message("gaps", b"", stream_id=1)
     found = recording.open(root)
     assert [(row["label"], row["stream_id"]) for row in found.table("marks").to_pylist()] == [
         ("door opened", None), ("here", STREAM),
@@ -277,5 +277,5 @@ def test_marks_and_messages_are_kept_beside_the_frames(writing: Writing, root: P
     assert '"42"' in row["json"]
     (row,) = found.table("announces").to_pylist()
     assert (row["kind"], row["json"]) == ("unknown", None)
-    with pytest.raises(KeyError, match="there are gaps, anchors"):
+    with pytest.raises(KeyError, match="the tables are gaps, anchors"):
         found.table("nothing")

@@ -1,7 +1,8 @@
-"""Retention removes the oldest by size and age, and never what a lease still covers."""
+"""Retention removes the oldest segments by size and age, except those that a lease protects."""
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 from pathlib import Path
 
@@ -11,20 +12,21 @@ from tensorpool import recording
 from tensorpool.clock import ManualClock
 from tensorpool.errors import ClosedError, NotARecording
 from tensorpool.recording import Cursor, manifest, manifest_store
-from tests.unit.recording.conftest import STREAM, Writing, frames, segment_files, seqs
+from tensorpool.recording.retention import LeaseKeeper
+from tests.unit.recording.conftest import STREAM, WriterFactory, frames, segment_files, seqs
 
 SECOND = 1_000_000_000
 
 
 @pytest.fixture
-def ten(writing: Writing, root: Path) -> Path:
-    """Ten sealed segments of two frames, one a second, and an open one."""
-    writer = writing()
+def ten_segments(make_writer: WriterFactory, root: Path) -> Path:
+    """Ten sealed segments of two frames, one segment per second."""
+    writer = make_writer()
     for number in range(10):
-        times = frames(2 * number, 2).receive_time_ns * 0 + writing.clock.wall_ns()
+        times = frames(2 * number, 2).receive_time_ns * 0 + make_writer.clock.wall_ns()
         writer.write_batch(frames(2 * number, 2, receive_time_ns=times))
         writer.rotate()
-        writing.clock.advance(1.0)
+        make_writer.clock.advance(1.0)
     writer.close()
     return root
 
@@ -33,121 +35,156 @@ def size_of(root: Path) -> int:
     return sum(path.stat().st_size for path in segment_files(root))
 
 
-def test_the_oldest_go_until_the_size_fits(ten: Path, clock: ManualClock) -> None:
-    each = size_of(ten) // 10
-    done = recording.retain(ten, max_bytes=4 * each, clock=clock)
+def test_retention_removes_the_oldest_until_the_size_fits(ten_segments: Path, clock: ManualClock) -> None:
+    each = size_of(ten_segments) // 10
+    done = recording.retain(ten_segments, max_bytes=4 * each, clock=clock)
     assert [name.first_seq for name in done.removed] == [0, 2, 4, 6, 8, 10]
-    assert done.kept_bytes == size_of(ten) == 4 * each
-    assert seqs(recording.open(ten)) == list(range(12, 20))
-    assert recording.retain(ten, max_bytes=4 * each, clock=clock).removed == []
-    assert recording.verify(ten).ok
+    assert done.kept_bytes == size_of(ten_segments) == 4 * each
+    assert seqs(recording.open(ten_segments)) == list(range(12, 20))
+    assert recording.retain(ten_segments, max_bytes=4 * each, clock=clock).removed == []
+    assert recording.verify(ten_segments).ok
 
 
-def test_what_is_too_old_goes_whatever_the_size(ten: Path, clock: ManualClock) -> None:
-    done = recording.retain(ten, max_age_ns=4 * SECOND + SECOND // 2, clock=clock)
+def test_retention_removes_old_segments_of_any_size(ten_segments: Path, clock: ManualClock) -> None:
+    done = recording.retain(ten_segments, max_age_ns=4 * SECOND + SECOND // 2, clock=clock)
     assert [name.first_seq for name in done.removed] == [0, 2, 4, 6, 8, 10]
-    assert recording.retain(ten, clock=clock).removed == []
+    assert recording.retain(ten_segments, clock=clock).removed == []
     clock.advance(100)
-    assert len(recording.retain(ten, max_age_ns=SECOND, clock=clock).removed) == 4
-    assert recording.open(ten).streams == ()
+    assert len(recording.retain(ten_segments, max_age_ns=SECOND, clock=clock).removed) == 4
+    assert recording.open(ten_segments).streams == ()
 
 
-def test_what_is_open_stays(writing: Writing, root: Path) -> None:
-    with writing() as writer:
+def test_retention_keeps_open_segments(make_writer: WriterFactory, root: Path) -> None:
+    with make_writer() as writer:
         writer.write_batch(frames(0, 2))
         writer.rotate()
         writer.write_batch(frames(2, 2))
-        done = recording.retain(root, max_bytes=0, max_age_ns=0, clock=writing.clock)
+        done = recording.retain(root, max_bytes=0, max_age_ns=0, clock=make_writer.clock)
         assert [name.first_seq for name in done.removed] == [0]
         assert seqs(recording.open(root)) == [2, 3]
         assert done.kept_bytes > 0
 
 
-def test_a_lease_keeps_what_lies_behind_its_cursor(ten: Path, clock: ManualClock) -> None:
+def test_lease_protects_frames_behind_its_cursor(ten_segments: Path, clock: ManualClock) -> None:
     with recording.ReaderLease(
-        ten, [Cursor(STREAM, 1, 4)], holder="query-1", ttl_ns=60 * SECOND, clock=clock
+        ten_segments, [Cursor(STREAM, 1, 4)], holder="query-1", ttl_ns=60 * SECOND, clock=clock
     ) as lease:
-        done = recording.retain(ten, max_bytes=0, clock=clock)
-        # Frame 5 is still needed, and lies in the segment of 4.
+        done = recording.retain(ten_segments, max_bytes=0, clock=clock)
+        # Frame 5 is still needed, and is in the segment that begins with 4.
         assert [name.first_seq for name in done.removed] == [0, 2]
         assert ([name.first_seq for name in done.held], done.holders) == ([4], ["query-1"])
         lease.renew([Cursor(STREAM, 1, 9)])
-        assert [name.first_seq for name in recording.retain(ten, max_bytes=0, clock=clock).removed] == [
+        assert [
+            name.first_seq for name in recording.retain(ten_segments, max_bytes=0, clock=clock).removed
+        ] == [
             4,
             6,
             8,
         ]
-        assert seqs(recording.open(ten)) == list(range(10, 20))
-    assert len(recording.retain(ten, max_bytes=0, clock=clock).removed) == 5
+        assert seqs(recording.open(ten_segments)) == list(range(10, 20))
+    assert len(recording.retain(ten_segments, max_bytes=0, clock=clock).removed) == 5
     with pytest.raises(ClosedError):
         lease.renew()
 
 
-def test_a_lease_ends_with_its_time_unless_renewed(ten: Path, clock: ManualClock) -> None:
-    lease = recording.ReaderLease(ten, [STREAM], holder="dead", ttl_ns=10 * SECOND, clock=clock)
-    other = recording.ReaderLease(ten, [99], holder="elsewhere", ttl_ns=1000 * SECOND, clock=clock)
+def test_lease_expires_unless_renewed(ten_segments: Path, clock: ManualClock) -> None:
+    lease = recording.ReaderLease(ten_segments, [STREAM], holder="dead", ttl_ns=10 * SECOND, clock=clock)
+    other = recording.ReaderLease(ten_segments, [99], holder="elsewhere", ttl_ns=1000 * SECOND, clock=clock)
     clock.advance(9)
-    assert recording.retain(ten, max_bytes=0, clock=clock).removed == []
+    assert recording.retain(ten_segments, max_bytes=0, clock=clock).removed == []
     lease.renew()
     clock.advance(9)
-    assert recording.retain(ten, max_bytes=0, clock=clock).removed == []
-    assert [one.holder for one in recording.read_leases(ten)] == sorted(
+    assert recording.retain(ten_segments, max_bytes=0, clock=clock).removed == []
+    assert [lease.holder for lease in recording.read_leases(ten_segments)] == sorted(
         ["dead", "elsewhere"], key=lambda name: {"dead": lease, "elsewhere": other}[name].path
     )
     clock.advance(2)
-    assert len(recording.retain(ten, max_bytes=0, clock=clock).removed) == 10
-    assert [one.holder for one in recording.read_leases(ten)] == ["elsewhere"]
+    assert len(recording.retain(ten_segments, max_bytes=0, clock=clock).removed) == 10
+    assert [lease.holder for lease in recording.read_leases(ten_segments)] == ["elsewhere"]
 
 
-def test_a_lease_that_cannot_be_read_keeps_everything(ten: Path, clock: ManualClock) -> None:
-    lease = recording.ReaderLease(ten, [99], holder="h", clock=clock)
+def test_unreadable_lease_protects_everything(ten_segments: Path, clock: ManualClock) -> None:
+    lease = recording.ReaderLease(ten_segments, [99], holder="h", clock=clock)
     lease.path.write_text("{")
-    done = recording.retain(ten, max_bytes=0, clock=clock)
+    done = recording.retain(ten_segments, max_bytes=0, clock=clock)
     assert (done.removed, done.holders) == ([], ["unreadable"])
     lease.release()
-    assert len(recording.retain(ten, max_bytes=0, clock=clock).removed) == 10
+    assert len(recording.retain(ten_segments, max_bytes=0, clock=clock).removed) == 10
 
 
-def test_a_reader_learns_what_it_missed(ten: Path, clock: ManualClock) -> None:
-    found = recording.open(ten)
+def test_reader_finds_frames_that_retention_removed(ten_segments: Path, clock: ManualClock) -> None:
+    found = recording.open(ten_segments)
     cursor = Cursor(STREAM, 1, 3)
     assert found.lost_since(cursor) == []
-    recording.retain(ten, max_bytes=size_of(ten) // 2, clock=clock)
+    recording.retain(ten_segments, max_bytes=size_of(ten_segments) // 2, clock=clock)
     found.refresh()
     (lost,) = found.lost_since(cursor)
     assert (lost.first_seq, lost.last_seq, lost.reason) == (4, 9, "removed")
     assert [frame.seq for frame in found.after(cursor)] == list(range(10, 20))
     assert found.lost_since(Cursor(STREAM, 1, 9)) == []
-    # It stays known when the log has become a snapshot.
-    with manifest_store.locked(ten):
-        manifest_store.compact_locked(ten, manifest.load(ten))
+    # Also after the log became a snapshot.
+    with manifest_store.locked(ten_segments):
+        manifest_store.compact_locked(ten_segments, manifest.load(ten_segments))
     found.refresh()
     assert found.lost_since(cursor) == [lost]
     (ledger,) = found.ledger(STREAM)
     assert (ledger.first_seq, ledger.span, ledger.rows) == (10, 10, 10)
 
 
-def test_a_removal_that_a_crash_interrupted_is_finished_later(ten: Path, clock: ManualClock) -> None:
-    gone = segment_files(ten)[:5]
-    # Said, and not yet done.
-    manifest_store.append(ten, *manifest_store.removed(manifest.load(ten).segments[:5]))
-    assert all(path.exists() for path in gone)
-    assert seqs(recording.open(ten)) == list(range(10, 20))
-    recording.retain(ten, max_bytes=size_of(ten) // 2 - 1, clock=clock)
-    assert not any(path.exists() for path in gone)
-    assert seqs(recording.open(ten)) == list(range(12, 20))
+def test_interrupted_removal_is_completed_later(ten_segments: Path, clock: ManualClock) -> None:
+    removed = segment_files(ten_segments)[:5]
+    # The removal is in the log, but the files still exist.
+    manifest_store.append(
+        ten_segments, *manifest_store.removal_records(manifest.load(ten_segments).segments[:5])
+    )
+    assert all(path.exists() for path in removed)
+    assert seqs(recording.open(ten_segments)) == list(range(10, 20))
+    recording.retain(ten_segments, max_bytes=size_of(ten_segments) // 2 - 1, clock=clock)
+    assert not any(path.exists() for path in removed)
+    assert seqs(recording.open(ten_segments)) == list(range(12, 20))
 
 
-def test_a_writer_goes_on_behind_what_was_removed(ten: Path, writing: Writing) -> None:
-    recording.retain(ten, max_bytes=0, clock=writing.clock)
-    with writing() as writer:
+def test_writer_continues_behind_removed_frames(ten_segments: Path, make_writer: WriterFactory) -> None:
+    recording.retain(ten_segments, max_bytes=0, clock=make_writer.clock)
+    with make_writer() as writer:
         writer.write_batch(frames(25, 1))
-    found = recording.open(ten)
+    found = recording.open(ten_segments)
     (ledger,) = found.ledger(STREAM)
     assert (ledger.first_seq, ledger.rows, ledger.gaps) == (20, 1, {"not_recording": 5})
 
 
-def test_a_lease_needs_a_recording(tmp_path: Path) -> None:
+def test_lease_keeper_renews_and_moves_the_lease_when_due(ten_segments: Path, clock: ManualClock) -> None:
+    keeper = LeaseKeeper(ten_segments, holder="replay", ttl_ns=60 * SECOND, clock=clock)
+    keeper.hold([STREAM])
+    (first,) = recording.read_leases(ten_segments)
+    clock.advance(19)
+    keeper.poll(clock.monotonic_ns(), [Cursor(STREAM, 1, 4)])
+    assert recording.read_leases(ten_segments) == [first]
+    clock.advance(2)
+    keeper.poll(clock.monotonic_ns(), [Cursor(STREAM, 1, 4)])
+    (second,) = recording.read_leases(ten_segments)
+    assert (second.path, second.deadline_ns - first.deadline_ns) == (first.path, 21 * SECOND)
+    assert second.cursors == {STREAM: (1, 4)}
+    keeper.release()
+    assert recording.read_leases(ten_segments) == []
+
+
+def test_lease_keeper_without_a_lease_logs_once_and_continues(
+    tmp_path: Path, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    keeper = LeaseKeeper(tmp_path / "nothing", holder="replay", clock=clock, missing_level=logging.INFO)
+    with caplog.at_level(logging.INFO, logger="tensorpool.recording.retention"):
+        keeper.hold([STREAM])
+        keeper.hold([STREAM])
+    assert [(record.levelno, "no lease" in record.message) for record in caplog.records] == [
+        (logging.INFO, True)
+    ]
+    keeper.poll(clock.monotonic_ns() + 100 * SECOND, [])
+    keeper.start()
+    keeper.release()
+
+
+def test_lease_requires_a_recording(tmp_path: Path) -> None:
     with pytest.raises(NotARecording):
         recording.ReaderLease(tmp_path, [1], holder="h")
 
@@ -157,16 +194,14 @@ def _claim_and_read(root: Path, results: multiprocessing.Queue) -> None:
         results.put(seqs(recording.open(root)))
 
 
-def test_a_lease_taken_while_retention_runs_is_either_seen_or_comes_after(
-    ten: Path, clock: ManualClock
-) -> None:
+def test_lease_and_concurrent_retention_are_ordered(ten_segments: Path, clock: ManualClock) -> None:
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
-    with manifest_store.locked(ten):
-        reader = context.Process(target=_claim_and_read, args=(ten, results))
+    with manifest_store.locked(ten_segments):
+        reader = context.Process(target=_claim_and_read, args=(ten_segments, results))
         reader.start()
-    # Whoever came first, what the reader saw under its lease was there while it read.
-    recording.retain(ten, max_bytes=size_of(ten) // 2, clock=clock)
+    # In either order, the frames that the reader saw under its lease existed while it read them.
+    recording.retain(ten_segments, max_bytes=size_of(ten_segments) // 2, clock=clock)
     read = results.get(timeout=60)
     reader.join()
     results.close()

@@ -1,4 +1,4 @@
-"""What a replay refuses to begin with, and how large its pools are."""
+"""The options of a replay, and the pools and slots of its producers."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import pytest
 from tensorpool import sbe
 from tensorpool.errors import ConfigError
 from tensorpool.recording.manifest import RECORD
-from tensorpool.replayer.options import ReplayOptions, speed_of
+from tensorpool.replayer.options import ReplayOptions, parse_speed
 from tensorpool.replayer.stream import DEFAULT_NSLOTS, pools_for, slots_for, stride_for
 
 
 @pytest.mark.parametrize(
-    ("wrong", "words"),
+    ("invalid", "reason"),
     [
         ({"speed": 0}, "use a number"),
         ({"speed": "fast"}, "or 'max'"),
         ({"speed": -1}, "use a number"),
-        ({"rate_hz": 0}, "frames a second"),
+        ({"rate_hz": 0}, "frames per second"),
         ({"rate_hz": 10, "speed": 2}, "give one of them"),
         ({"max_pause": -1}, "max_pause"),
         ({"wait": 1e9}, "wait"),
@@ -29,23 +29,23 @@ from tensorpool.replayer.stream import DEFAULT_NSLOTS, pools_for, slots_for, str
         ({"streams": [1, 5], "mapping": {1: 5}}, "into one"),
     ],
 )
-def test_what_cannot_be_is_refused_in_words(wrong: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        ReplayOptions(**wrong)
+def test_invalid_options_are_refused_with_a_reason(invalid: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        ReplayOptions(**invalid)
 
 
-def test_streams_may_change_places() -> None:
+def test_mapping_may_swap_streams() -> None:
     options = ReplayOptions(streams=[1, 2, 3], mapping={1: 2, 2: 1})
-    assert [options.target(one) for one in (1, 2, 3)] == [2, 1, 3]
+    assert [options.target(stream_id) for stream_id in (1, 2, 3)] == [2, 1, 3]
 
 
-def test_checksums_are_looked_at_where_there_is_time_or_when_told() -> None:
-    assert ReplayOptions().checks
-    assert ReplayOptions(speed=100).checks
-    assert not ReplayOptions(speed="max").checks
-    assert ReplayOptions(speed="max", check=True).checks
-    assert not ReplayOptions(check=False).checks
-    assert (speed_of("max"), speed_of(2)) == (None, 2.0)
+def test_checksums_are_compared_unless_speed_is_max() -> None:
+    assert ReplayOptions().checks_payloads
+    assert ReplayOptions(speed=100).checks_payloads
+    assert not ReplayOptions(speed="max").checks_payloads
+    assert ReplayOptions(speed="max", check=True).checks_payloads
+    assert not ReplayOptions(check=False).checks_payloads
+    assert (parse_speed("max"), parse_speed(2)) == (None, 2.0)
 
 
 def announce(nslots: int, *strides: int) -> sbe.ShmPoolAnnounce:
@@ -61,26 +61,26 @@ def announce(nslots: int, *strides: int) -> sbe.ShmPoolAnnounce:
 
 
 def records(*segments: tuple[int, int]) -> np.ndarray:
-    made = np.zeros(len(segments), RECORD)
+    table = np.zeros(len(segments), RECORD)
     for number, (rows, nbytes) in enumerate(segments):
-        made[number]["rows"], made[number]["payload_bytes"] = rows, nbytes
-    return made
+        table[number]["rows"], table[number]["payload_bytes"] = rows, nbytes
+    return table
 
 
-def test_pools_are_those_that_were_announced_and_one_that_is_large_enough() -> None:
+def test_pools_follow_the_recorded_layout() -> None:
     assert pools_for(announce(8, 64 << 10, 1 << 20), records(), 100) == [64 << 10, 1 << 20]
     assert pools_for(announce(8, 4096), records(), 5000) == [4096, 8192]
-    # Another make's may not be powers of two.
+    # Strides of other implementations need not be powers of two.
     assert pools_for(announce(8, 5000), records(), 5000) == [8192]
 
 
-def test_without_announces_pools_follow_the_frames_that_are_known_of() -> None:
+def test_pools_without_a_layout_follow_the_known_frames() -> None:
     assert pools_for(None, records(), 0) == [64]
     assert pools_for(None, records((0, 0), (10, 10_000), (10, 40_000)), 100) == [4096]
     assert [stride_for(size) for size in (0, 64, 65, 640 << 10)] == [64, 64, 128, 1 << 20]
 
 
-def test_rings_are_as_long_as_they_were_unless_told() -> None:
+def test_slots_follow_the_recorded_layout_unless_given() -> None:
     assert slots_for(announce(64, 4096), None) == 64
     assert slots_for(announce(63, 4096), None) == DEFAULT_NSLOTS
     assert slots_for(None, None) == DEFAULT_NSLOTS

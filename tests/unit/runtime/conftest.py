@@ -1,4 +1,4 @@
-"""Configurations from text."""
+"""Fixtures that load configurations from text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def load(tmp_path):
 
 @pytest.fixture
 def problems(load):
-    """What is wrong, each as text without the directory of the file."""
+    """The problems of a configuration as text, without the directory of the file."""
 
     def problems(*sources: object, **flags: str) -> list[str]:
         with pytest.raises(InvalidConfig) as caught:

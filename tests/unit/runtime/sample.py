@@ -1,4 +1,4 @@
-"""Settings of a role that is not there, with one of everything."""
+"""Settings of a sample role, with one setting of every kind."""
 
 from __future__ import annotations
 

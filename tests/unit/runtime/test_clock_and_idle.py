@@ -1,4 +1,4 @@
-"""Time by hand, and waiting that follows it."""
+"""Clocks and idle strategies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tensorpool.runtime import IDLE_NAMES, idle_strategy
 MS = 1_000_000
 
 
-def test_a_manual_clock_moves_only_when_told():
+def test_manual_clock_moves_only_on_request():
     clock = ManualClock(monotonic_ns=5, wall_ns=100)
     assert (clock.monotonic_ns(), clock.wall_ns()) == (5, 100)
     clock.advance(0.5, ns=7)
@@ -22,15 +22,15 @@ def test_a_manual_clock_moves_only_when_told():
     assert (clock.monotonic_ns(), clock.sleeps) == (750_000_012, [0.25])
 
 
-def test_only_the_time_of_day_goes_back():
+def test_manual_clock_steps_back_only_the_wall_clock():
     clock = ManualClock(monotonic_ns=5, wall_ns=2_000_000_000)
     clock.step_wall(-1)
     assert (clock.monotonic_ns(), clock.wall_ns()) == (5, 1_000_000_000)
-    with pytest.raises(ValueError, match="does not go back"):
+    with pytest.raises(ValueError, match="cannot go back"):
         clock.advance(-1)
 
 
-def test_the_system_clock_is_the_clock_of_the_wire():
+def test_system_clock_is_the_clock_of_the_wire():
     before = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
     now = SYSTEM_CLOCK.monotonic_ns()
     assert before <= now <= time.clock_gettime_ns(time.CLOCK_MONOTONIC)
@@ -60,7 +60,7 @@ def test_work_makes_backoff_start_over():
     assert clock.sleeps[-1] == pytest.approx(50e-6)
 
 
-def test_the_period_bounds_every_wait():
+def test_idle_period_bounds_every_wait():
     clock = ManualClock()
     idle = idle_strategy("backoff", clock=clock, period_ns=20_000)
     for _ in range(25):
@@ -77,7 +77,7 @@ def test_sleep_waits_at_once_and_not_after_work():
 
 
 @pytest.mark.parametrize("name", ["busy-spin", "yield"])
-def test_the_eager_ones_never_sleep(name):
+def test_busy_spin_and_yield_never_sleep(name):
     clock = ManualClock()
     idle = idle_strategy(name, clock=clock)
     for _ in range(1000):
@@ -85,7 +85,7 @@ def test_the_eager_ones_never_sleep(name):
     assert clock.sleeps == []
 
 
-def test_an_unknown_strategy_names_the_known_ones():
+def test_unknown_idle_strategy_error_names_the_valid_names():
     assert IDLE_NAMES == ("backoff", "busy-spin", "yield", "sleep")
     with pytest.raises(ConfigError, match="'nap': use backoff, busy-spin, yield or sleep"):
         idle_strategy("nap")

@@ -1,4 +1,4 @@
-"""From TOML, environment and flags to settings, or to everything that is wrong."""
+"""Loading of settings from TOML, environment and flags."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class NoKind:
     x: complex = setting("X.", default=0j)
 
 
-def test_without_anything_the_defaults_hold(load):
+def test_empty_configuration_has_the_defaults(load):
     assert load()[SampleSettings] == SampleSettings()
     assert load()[LogSettings] == LogSettings()
 
@@ -99,16 +99,16 @@ def test_every_kind_of_value_is_read(load):
     )
 
 
-def test_the_default_of_a_nested_table_is_the_one_of_its_owner(load):
+def test_nested_table_gets_the_defaults_of_its_owner(load):
     limits = load("[sample.limits]\ntotal = 1\n")[SampleSettings].limits
     assert limits == LimitSettings(leases=32, total_bytes=1)
 
 
-def test_the_environment_overrides_the_file_and_flags_override_both(load):
+def test_environment_overrides_file_and_flags_override_both(load):
     environ = {"TENSORPOOL_SAMPLE__NAMESPACE": "env", "TENSORPOOL_SAMPLE__LIMITS__LEASES": "5"}
     config = load('[sample]\nnamespace = "file"\nratio = 0.25\n', environ, sample__namespace="flag")
-    made = config[SampleSettings]
-    assert (made.namespace, made.limits.leases, made.ratio, made.order) == ("flag", 5, 0.25, "row")
+    sample = config[SampleSettings]
+    assert (sample.namespace, sample.limits.leases, sample.ratio, sample.order) == ("flag", 5, 0.25, "row")
     assert str(config.origin(SampleSettings, "namespace")) == "flag --sample__namespace"
     assert (
         str(config.origin(SampleSettings, "limits", "leases"))
@@ -136,16 +136,16 @@ def test_the_environment_overrides_the_file_and_flags_override_both(load):
     ],
 )
 def test_text_of_the_environment_is_read_by_kind(load, key, text, attribute, value):
-    made = load("", {f"TENSORPOOL_SAMPLE__{key}": text})[SampleSettings]
-    assert getattr(made, attribute) == value
+    sample = load("", {f"TENSORPOOL_SAMPLE__{key}": text})[SampleSettings]
+    assert getattr(sample, attribute) == value
 
 
-def test_tables_may_come_already_parsed():
+def test_tables_may_be_passed_already_parsed():
     config = Config.load(SampleSettings, tables={"sample": {"limits": {"leases": 9}}}, environ={})
     assert config[SampleSettings].limits.leases == 9
 
 
-def test_a_secret_is_never_shown(load, problems):
+def test_secret_is_never_shown(load, problems):
     config = load('[sample]\ntoken = "hush"\n')
     assert "hush" not in f"{config[SampleSettings]!r}{config[SampleSettings]}{config.to_toml()}"
     assert config[SampleSettings].token.matches("hush")
@@ -155,7 +155,7 @@ def test_a_secret_is_never_shown(load, problems):
     assert "hush" not in "".join(problems('sample = "hush"\n'))
 
 
-def test_a_whole_file_can_be_checked_for_all_roles_it_names(tmp_path):
+def test_check_file_checks_all_roles_of_a_file(tmp_path):
     path = tmp_path / "all.toml"
     path.write_text("[sample]\nratio = 9\n[log]\nlevel = 'x'\n")
     with pytest.raises(InvalidConfig) as caught:
@@ -163,7 +163,7 @@ def test_a_whole_file_can_be_checked_for_all_roles_it_names(tmp_path):
     assert {problem.key for problem in caught.value.problems} == {"sample.ratio", "log.level"}
 
 
-def test_a_required_key_says_how_to_give_it():
+def test_missing_required_key_error_names_its_sources():
     with pytest.raises(
         InvalidConfig, match=r"required\.out: missing; set it in the file, or TENSORPOOL_REQUIRED__OUT"
     ):
@@ -173,10 +173,10 @@ def test_a_required_key_says_how_to_give_it():
     )
 
 
-def test_a_class_that_is_not_well_made_is_refused():
+def test_invalid_settings_class_is_refused():
     with pytest.raises(TypeError, match="TOML has no null"):
         spec_of(NullDefault)
-    with pytest.raises(TypeError, match="two attributes for the key 'size'"):
+    with pytest.raises(TypeError, match="two attributes have the key 'size'"):
         spec_of(SameKey)
-    with pytest.raises(TypeError, match="no kind of setting holds"):
+    with pytest.raises(TypeError, match="not a type of setting"):
         spec_of(NoKind)

@@ -21,8 +21,8 @@ from tests.unit.runtime.sample import SampleSettings
 @click.option("--own", default="nothing")
 def sample(config: Config, own: str) -> None:
     """A role."""
-    made = config[SampleSettings]
-    click.echo(f"{own} {made.namespace} {made.prefault} {','.join(made.tags)} {config[LogSettings].level}")
+    role, level = config[SampleSettings], config[LogSettings].level
+    click.echo(f"{own} {role.namespace} {role.prefault} {','.join(role.tags)} {level}")
 
 
 @pytest.fixture
@@ -39,11 +39,11 @@ def run(monkeypatch):
     return run
 
 
-def test_the_command_gets_the_configuration_and_its_own_options(run):
+def test_command_gets_the_configuration_and_its_own_options(run):
     assert run("--own", "x") == "x default True  info\n"
 
 
-def test_flags_of_settings_override_everything(run):
+def test_flags_override_the_environment(run):
     out = run(
         "--namespace", "lab", "--no-prefault", "--tag", "a", "--tag", "b", TENSORPOOL_SAMPLE__NAMESPACE="env"
     )
@@ -58,30 +58,30 @@ def test_verbose_is_a_log_level(run):
     assert run("-v", "--log-level", "error") == "nothing default True  debug\n"
 
 
-def test_the_file_comes_by_option_or_by_environment(run, tmp_path):
-    one, two = tmp_path / "one.toml", tmp_path / "two.toml"
-    one.write_text('[sample]\nnamespace = "one"\n')
-    two.write_text('[sample]\nnamespace = "two"\n')
-    assert " two " in run(TENSORPOOL_CONFIG=str(two))
-    assert " one " in run("--config", str(one), TENSORPOOL_CONFIG=str(two))
+def test_config_file_is_named_by_option_or_environment(run, tmp_path):
+    first, second = tmp_path / "first.toml", tmp_path / "second.toml"
+    first.write_text('[sample]\nnamespace = "first"\n')
+    second.write_text('[sample]\nnamespace = "second"\n')
+    assert " second " in run(TENSORPOOL_CONFIG=str(second))
+    assert " first " in run("--config", str(first), TENSORPOOL_CONFIG=str(second))
 
 
-def test_check_says_that_all_is_well_and_runs_nothing(run, tmp_path):
+def test_check_option_accepts_a_valid_configuration_without_running(run, tmp_path):
     path = tmp_path / "lab.toml"
     path.write_text("[sample]\nratio = 1\n")
     assert run("--config", str(path), "--check") == f"the configuration is good ({path})\n"
 
 
-def test_check_says_what_is_not(run, tmp_path):
+def test_check_option_names_problems(run, tmp_path):
     path = tmp_path / "lab.toml"
     path.write_text("[sample]\nratio = 9\n")
     with pytest.raises(InvalidConfig, match=r"lab\.toml:2: sample\.ratio = 9: at most 1"):
         run("--config", str(path), "--check")
-    with pytest.raises(InvalidConfig, match=r"flag --log-level: log\.level = \"nois\": none of"):
+    with pytest.raises(InvalidConfig, match=r"flag --log-level: log\.level = \"nois\": not one of"):
         run("--check", "--log-level", "nois")
 
 
-def test_the_printed_configuration_brings_about_the_same(run, tmp_path):
+def test_printed_configuration_gives_the_same_configuration(run, tmp_path):
     printed = run("--print-config", "--tag", "a,b", "--set", "sample.token=hush", "--ready-file", "/x")
     assert "hush" not in printed
     assert "# token is set, and not shown  # flag --set" in printed
@@ -92,7 +92,7 @@ def test_the_printed_configuration_brings_about_the_same(run, tmp_path):
     assert tomllib.loads(again) == tomllib.loads(printed)
 
 
-def test_a_set_that_names_no_key_is_misuse(run):
+def test_set_option_without_a_key_is_a_usage_error(run):
     assert "write TABLE.KEY=VALUE" in run("--set", "nonsense", code=2)
 
 
@@ -104,6 +104,6 @@ def test_help_names_the_flags_with_their_defaults(run):
     assert "--tag TEXT Words." in out
 
 
-def test_the_roles_own_tables_are_always_there(tmp_path):
+def test_runtime_table_is_always_read(tmp_path):
     config = Config.load(RuntimeSettings, tables={"runtime": {"ready_file": "~/x"}}, environ={})
     assert config[RuntimeSettings].ready_file == Path("~/x").expanduser()

@@ -1,4 +1,4 @@
-"""Everything that is wrong with a configuration, told at once and by name."""
+"""Problems of a configuration: all are reported, each with its key, value and line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tensorpool.runtime.config import Config
 from tests.unit.runtime.sample import SampleSettings
 
 
-def test_all_problems_are_told_at_once_with_key_value_line_and_remedy(problems):
+def test_all_problems_are_reported_together(problems):
     text = """\
 [sample]
 namespaze = "lab"
@@ -33,21 +33,24 @@ level = "chatty"
         "lab.toml:2: sample.namespaze: no such key; did you mean 'namespace'?",
         "lab.toml:3: sample.period = 5: write a number and ns, us, ms, s, min, h or d, as in '250ms'",
         "lab.toml:4: sample.ratio = 2: at most 1",
-        "lab.toml:5: sample.order = \"colunm\": none of row, column; did you mean 'column'?",
+        "lab.toml:5: sample.order = \"colunm\": not one of row, column; did you mean 'column'?",
         "lab.toml:6: sample.token: not text; put it in quotes",
         "lab.toml:8: sample.limits.leases = 0: at least 1",
         "lab.toml:9: sample.streams[0].stream_id: missing",
         "lab.toml:10: sample.streams[0].nslots = 3: must be a power of two",
         'lab.toml:13: sample.streams[1].pools = ["4MB"]: '
         "write a number and B, KiB, MiB or GiB, as in '4MiB'",
-        'lab.toml:16: log.level = "chatty": none of debug, info, warning, error',
+        'lab.toml:16: log.level = "chatty": not one of debug, info, warning, error',
     ]
 
 
-def test_the_error_lists_its_problems():
-    one, two = ConfigProblem("bad", key="a.b", value="1", source="f", line=3), ConfigProblem("worse")
-    assert str(InvalidConfig([one])) == "f:3: a.b = 1: bad"
-    assert str(InvalidConfig([one, two])) == "2 problems in the configuration:\n  f:3: a.b = 1: bad\n  worse"
+def test_error_lists_its_problems():
+    first, second = ConfigProblem("bad", key="a.b", value="1", source="f", line=3), ConfigProblem("worse")
+    assert str(InvalidConfig([first])) == "f:3: a.b = 1: bad"
+    assert (
+        str(InvalidConfig([first, second]))
+        == "2 problems in the configuration:\n  f:3: a.b = 1: bad\n  worse"
+    )
     assert issubclass(InvalidConfig, ConfigError)
 
 
@@ -62,68 +65,71 @@ def test_the_error_lists_its_problems():
         ('base = ""', 'sample.base = "": not a path'),
         ('base = "a\\u0000"', 'sample.base = "a\\u0000": not a path'),
         ('mode = "0888"', "sample.mode = \"0888\": write permission bits in octal, as in '0640'"),
-        ("shade = true", "sample.shade = true: none of light, dark"),
-        ('ids = "9-5"', "sample.ids = \"9-5\": ends before it begins; '5-9' would do"),
-        ('ids = "1-99999999999"', 'sample.ids = "1-99999999999": ids end at 4294967295'),
+        ("shade = true", "sample.shade = true: not one of light, dark"),
+        ('ids = "9-5"', "sample.ids = \"9-5\": the last id is below the first; write '5-9'"),
+        ('ids = "1-99999999999"', 'sample.ids = "1-99999999999": the largest id is 4294967295'),
         ('tags = "a"', 'sample.tags = "a": not a list; put it in brackets'),
         ("tags = [1]", "sample.tags = [1]: not text; put it in quotes"),
         ('period = "1ms"', 'sample.period = "1ms": at least "10ms"'),
-        ('period = "0.1ns"', 'sample.period = "0.1ns": finer than a nanosecond'),
-        ('period = "9999999d"', 'sample.period = "9999999d": longer than 292 years'),
+        ('period = "0.1ns"', 'sample.period = "0.1ns": finer than a nanosecond; round to whole nanoseconds'),
+        (
+            'period = "9999999d"',
+            'sample.period = "9999999d": longer than 292 years; the largest duration is 2^63 - 1 ns',
+        ),
         ("limits = 3", "sample.limits = 3: not a table"),
         ("streams = 3", "sample.streams = 3: not an array of tables; write [[sample.streams]]"),
         ("streams = [3]", "sample.streams[0] = 3: not a table"),
         ("limits.leases = true", "sample.limits.leases = true: not a whole number"),
         ("limits.leases = 1.0", "sample.limits.leases = 1.0: not a whole number"),
         ("limits.leases = 5000", "sample.limits.leases = 5000: at most 1024"),
-        ("limits.total = -1", "sample.limits.total = -1: a size is not negative"),
+        ("limits.total = -1", "sample.limits.total = -1: a size cannot be negative"),
     ],
 )
-def test_a_wrong_value_is_named_with_the_reason(problems, line, reason):
+def test_invalid_value_is_named_with_the_reason(problems, line, reason):
     assert problems(f"[sample]\n{line}\n") == [f"lab.toml:2: {reason}"]
 
 
-def test_values_that_do_not_fit_together_are_named(problems):
+def test_contradicting_values_are_named(problems):
     text = '[sample]\nids = "1-5"\n[[sample.streams]]\nstream_id = 4\n'
     assert problems(text) == ['lab.toml:2: sample.ids = "1-5": holds stream 4, which has an entry of its own']
 
 
-def test_a_wrong_variable_is_named_with_the_nearest_right_one(problems):
-    found = problems("", {"TENSORPOOL_SAMPLE__LIMTS__LEASES": "4", "TENSORPOOL_SAMPLE__RATIO": "x"})
-    assert found == [
+def test_misspelt_variable_error_suggests_the_nearest_name(problems):
+    environ = {"TENSORPOOL_SAMPLE__LIMTS__LEASES": "4", "TENSORPOOL_SAMPLE__RATIO": "x"}
+    assert problems("", environ) == [
         "environment TENSORPOOL_SAMPLE__LIMTS__LEASES: sample.limts.leases: no such key; "
         "did you mean 'TENSORPOOL_SAMPLE__LIMITS__LEASES'?",
         'environment TENSORPOOL_SAMPLE__RATIO: sample.ratio = "x": not a number',
     ]
 
 
-def test_the_nearest_variable_may_be_that_of_an_array(problems):
+def test_suggested_variable_may_be_an_array(problems):
     (problem,) = problems("", {"TENSORPOOL_SAMPLE__STREEMS": "[]"})
     assert problem.endswith("did you mean 'TENSORPOOL_SAMPLE__STREAMS'?")
 
 
 @pytest.mark.parametrize("key", ["LIMITS", "STREAMS__0__NAME", "NAMESPACE__X", ""])
-def test_a_variable_for_what_takes_no_text_is_refused(problems, key):
+def test_variable_for_a_table_is_refused(problems, key):
     (problem,) = problems("", {f"TENSORPOOL_SAMPLE__{key}": "x"})
     assert "no such key" in problem
 
 
-def test_variables_of_others_are_left_alone(load):
+def test_variables_of_other_programs_are_ignored(load):
     assert load("", {"TENSORPOOL_OTHER__X": "1", "TENSORPOOL_TEST_LONG": "1", "TENSORPOOL_SAMPLE": "1"})
 
 
-def test_a_wrong_flag_is_named(problems):
+def test_invalid_flag_is_named(problems):
     assert problems("", sample__ratio="x") == ['flag --sample__ratio: sample.ratio = "x": not a number']
     assert problems("", lgo__level="x") == [
         "flag --lgo__level: lgo.level: no such table; did you mean 'log'?"
     ]
 
 
-def test_tables_of_other_roles_are_not_looked_into(load):
+def test_tables_of_other_roles_are_ignored(load):
     assert load("[driver]\nwhatever = 1\n[[bridge.mappings]]\nx = 2\n")
 
 
-def test_a_key_outside_of_any_table_is_wrong(problems):
+def test_key_outside_of_any_table_is_refused(problems):
     assert problems("namespace = 1\n") == ["lab.toml:1: namespace: a key outside of any table"]
 
 
@@ -136,7 +142,7 @@ def test_a_key_outside_of_any_table_is_wrong(problems):
         (b"x = " + b"[" * 100_000, " nested too deeply"),
     ],
 )
-def test_a_file_that_is_no_toml_is_told_with_the_line(tmp_path, content, reason):
+def test_invalid_toml_is_reported_with_the_line(tmp_path, content, reason):
     path = tmp_path / "bad.toml"
     path.write_bytes(content)
     with pytest.raises(InvalidConfig) as caught:
@@ -144,6 +150,6 @@ def test_a_file_that_is_no_toml_is_told_with_the_line(tmp_path, content, reason)
     assert str(caught.value).startswith(f"{path}:{reason}")
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path):
+def test_missing_config_file_is_reported(tmp_path):
     with pytest.raises(InvalidConfig, match=r"none\.toml: cannot be read: No such file or directory"):
         Config.load(SampleSettings, file=tmp_path / "none.toml", environ={})

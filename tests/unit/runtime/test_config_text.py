@@ -1,4 +1,4 @@
-"""Settings as text and back: what is printed can be read, and every key has its line."""
+"""Settings as TOML text: printed settings read back, and every key has its line number."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tensorpool.runtime.config import (
     Origin,
     Override,
     Secret,
-    format_duration,
-    format_size,
+    duration_literal,
     parse_duration,
     parse_size,
+    size_literal,
 )
 from tensorpool.runtime.config.config import render_tables
 from tensorpool.runtime.config.spec import spec_of
@@ -65,35 +65,35 @@ def samples() -> st.SearchStrategy[SampleSettings]:
     )
 
 
-@given(made=samples())
-def test_what_is_printed_reads_back_as_the_same(made):
-    printed = render_tables(spec_of(SampleSettings), made, ("sample",), {})
+@given(sample=samples())
+def test_printed_settings_read_back_unchanged(sample):
+    printed = render_tables(spec_of(SampleSettings), sample, ("sample",), {})
     again = Config.load(SampleSettings, tables=tomllib.loads(printed), environ={})
-    assert again[SampleSettings] == made
+    assert again[SampleSettings] == sample
 
 
-@given(made=samples())
-def test_a_configuration_printed_twice_is_the_same(made):
-    printed = render_tables(spec_of(SampleSettings), made, ("sample",), {})
+@given(sample=samples())
+def test_configuration_printed_twice_is_unchanged(sample):
+    printed = render_tables(spec_of(SampleSettings), sample, ("sample",), {})
     first = Config.load(SampleSettings, tables=tomllib.loads(printed), environ={})
     second = Config.load(SampleSettings, tables=tomllib.loads(first.to_toml()), environ={})
-    assert second[SampleSettings] == made
+    assert second[SampleSettings] == sample
     assert tomllib.loads(second.to_toml()) == tomllib.loads(printed)
 
 
 @given(ids=ranges())
-def test_a_range_reads_back(ids):
+def test_id_range_reads_back(ids):
     assert IdRange.parse(str(ids)) == ids
 
 
 @given(ns=st.integers(0, 2**63 - 1))
-def test_a_duration_reads_back(ns):
-    assert parse_duration(format_duration(ns)) == ns
+def test_duration_reads_back(ns):
+    assert parse_duration(duration_literal(ns)) == ns
 
 
 @given(size=st.integers(0, 2**62))
-def test_a_size_reads_back(size):
-    assert parse_size(format_size(size)) == size
+def test_size_reads_back(size):
+    assert parse_size(size_literal(size)) == size
 
 
 @pytest.mark.parametrize(
@@ -107,12 +107,12 @@ def test_a_size_reads_back(size):
         ("0", 0),
     ],
 )
-def test_durations_as_people_write_them(text, ns):
+def test_durations_are_parsed_with_units(text, ns):
     assert parse_duration(text) == ns
 
 
 @pytest.mark.parametrize("text", ["", "5", "5 parsecs", "-1s", "1e3s", "s", "1,5s", "٣s", 5, "1s 5ms"])
-def test_what_is_no_duration_is_refused(text):
+def test_invalid_duration_is_refused(text):
     with pytest.raises(ConfigError):
         parse_duration(text)
 
@@ -121,10 +121,10 @@ def test_what_is_no_duration_is_refused(text):
     ("ns", "text"), [(250_000_000, "250ms"), (90 * 10**9, "90s"), (3600 * 10**9, "1h"), (1, "1ns"), (0, "0s")]
 )
 def test_durations_are_printed_in_the_largest_whole_unit(ns, text):
-    assert format_duration(ns) == text
+    assert duration_literal(ns) == text
 
 
-def test_ranges_know_what_they_hold():
+def test_id_range_contains_its_ids():
     ids = IdRange.parse("5-7")
     assert (list(ids), len(ids), 7 in ids, 8 in ids, "5" in ids) == ([5, 6, 7], 3, True, False, False)
     assert IdRange.parse(5) == IdRange(5, 5)
@@ -132,17 +132,17 @@ def test_ranges_know_what_they_hold():
     assert not ids.overlaps(IdRange(8, 9))
 
 
-def test_a_secret_compares_but_does_not_tell():
+def test_secret_compares_without_being_shown():
     secret = Secret("hush")
     assert (str(secret), repr(secret), f"{secret}") == ("***", "Secret(***)", "***")
     assert secret == Secret("hush")
     assert secret != Secret("hash")
     assert secret.reveal() == "hush"
-    with pytest.raises(TypeError, match="not pickled"):
+    with pytest.raises(TypeError, match="cannot be pickled"):
         secret.__reduce__()
 
 
-def test_the_printed_configuration_says_where_each_value_came_from(tmp_path):
+def test_printed_configuration_has_the_origin_of_each_value(tmp_path):
     path = tmp_path / "lab.toml"
     path.write_text('[sample]\nratio = 0.25\ntoken = "hush"\n\n[[sample.streams]]\nstream_id = 5\n')
     config = Config.load(
@@ -186,7 +186,7 @@ repeats = 20  # default
     )
 
 
-def test_a_file_name_cannot_break_out_of_its_comment(tmp_path):
+def test_file_name_cannot_break_out_of_its_comment(tmp_path):
     path = tmp_path / "x\nnamespace = 'forged'\n#.toml"
     path.write_text("[sample]\nratio = 0.25\n")
     printed = Config.load(SampleSettings, file=path, environ={}).to_toml()
@@ -223,7 +223,7 @@ n = 0x10
 '''
 
 
-def test_lines_are_found_through_everything_that_toml_allows():
+def test_line_numbers_handle_all_toml_syntax():
     lines = line_numbers(AWKWARD)
     assert {path: line for path, line in lines.items() if len(path) == 1} == {
         ("top",): 2,
@@ -248,12 +248,12 @@ def every_path(value: object, path: tuple[str | int, ...] = ()) -> Iterator[tupl
     entries = (
         value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     )
-    for key, one in entries:
+    for key, entry in entries:
         yield (*path, key)
-        yield from every_path(one, (*path, key))
+        yield from every_path(entry, (*path, key))
 
 
-def test_every_key_of_the_awkward_document_has_a_line():
+def test_every_key_of_a_complex_document_has_a_line():
     assert set(every_path(tomllib.loads(AWKWARD))) == set(line_numbers(AWKWARD))
 
 
@@ -266,7 +266,7 @@ VALUES = st.recursive(
 
 @given(document=st.dictionaries(TEXT, VALUES, max_size=4))
 @settings(max_examples=200)
-def test_any_document_we_write_reads_back_and_has_a_line_for_every_key(document):
+def test_written_document_reads_back_with_a_line_per_key(document):
     text = "".join(f"{literal(key)} = {literal(value)}\n" for key, value in document.items())
     assert tomllib.loads(text) == document
     lines = line_numbers(text)

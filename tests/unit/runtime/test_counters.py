@@ -1,4 +1,4 @@
-"""Counters that add up, whoever counts."""
+"""Counters, counter sets and their labels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tensorpool.runtime.counters import label_of
 
 
 class RecorderCounters(CounterSet, name="recorder"):
-    """What a recorder counts."""
+    """Counters of a recorder."""
 
     frames = counter("Frames written.", unit="frames", aeron=True)
     backlog = gauge("Bytes that wait.", unit="bytes")
@@ -19,18 +19,18 @@ class RecorderCounters(CounterSet, name="recorder"):
 
 
 def test_each_instance_counts_for_itself():
-    one, two = RecorderCounters(), RecorderCounters(instance="lab")
-    one.frames.add()
-    one.frames.add(4)
-    one.backlog.set(7)
-    one.backlog.add(-2)
-    one.dropped["late"].add(3)
-    assert one.snapshot() == {"frames": 5, "backlog": 5, "dropped": {"late": 3, "no_room": 0}}
-    assert two.snapshot() == {"frames": 0, "backlog": 0, "dropped": {"late": 0, "no_room": 0}}
-    assert (one.value_of("dropped"), one.dropped.total) == (3, 3)
+    first, second = RecorderCounters(), RecorderCounters(instance="lab")
+    first.frames.add()
+    first.frames.add(4)
+    first.backlog.set(7)
+    first.backlog.add(-2)
+    first.dropped["late"].add(3)
+    assert first.snapshot() == {"frames": 5, "backlog": 5, "dropped": {"late": 3, "no_room": 0}}
+    assert second.snapshot() == {"frames": 0, "backlog": 0, "dropped": {"late": 0, "no_room": 0}}
+    assert (first.value_of("dropped"), first.dropped.total) == (3, 3)
 
 
-def test_an_exporter_gets_kind_unit_doc_and_labels():
+def test_counter_values_have_kind_unit_doc_and_labels():
     counters = RecorderCounters()
     counters.dropped["no_room"].add(2)
     assert list(counters) == [
@@ -41,12 +41,12 @@ def test_an_exporter_gets_kind_unit_doc_and_labels():
     ]
 
 
-def test_the_class_carries_the_docs():
+def test_counter_declarations_have_docs():
     assert RecorderCounters.__dict__["frames"].__doc__ == "Frames written."
     assert RecorderCounters.declarations["backlog"].unit == "bytes"
 
 
-def test_a_reason_that_was_not_declared_is_a_mistake():
+def test_undeclared_label_value_is_an_error():
     with pytest.raises(KeyError, match="bored"):
         RecorderCounters().dropped["bored"].add()
 
@@ -66,7 +66,7 @@ def test_no_count_is_lost_between_threads():
     assert counters.frames.value == 160_000
 
 
-def test_a_value_may_come_from_elsewhere():
+def test_counter_value_may_be_bound_to_a_function():
     counters = RecorderCounters()
     native = {"frames": 41}
     counters.frames.bind(lambda: native["frames"])
@@ -74,14 +74,14 @@ def test_a_value_may_come_from_elsewhere():
     assert counters.snapshot()["frames"] == 42
 
 
-def test_a_gauge_can_keep_the_highest():
+def test_gauge_can_keep_the_highest():
     counters = RecorderCounters()
     for value in (3, 9, 4):
         counters.backlog.raise_to(value)
     assert counters.backlog.value == 9
 
 
-def test_a_set_may_be_extended():
+def test_counter_set_may_be_extended():
     class More(RecorderCounters, name="more"):
         segments = counter("Segments sealed.", unit="segments")
 
@@ -91,10 +91,10 @@ def test_a_set_may_be_extended():
 
 def test_more_than_six_aeron_counters_are_refused():
     declared = {f"c{n}": counter("A number.", unit="numbers", aeron=True) for n in range(7)}
-    with pytest.raises(TypeError, match="shows 7 Aeron counters; 6 at most"):
+    with pytest.raises(TypeError, match="has 7 Aeron counters, more than 6"):
         type("TooMany", (CounterSet,), declared)
 
 
-def test_the_label_names_role_instance_counter_and_unit():
+def test_label_names_role_instance_counter_and_unit():
     assert label_of(RecorderCounters(instance="lab"), "frames") == "tensorpool: recorder/lab frames (frames)"
     assert label_of(RecorderCounters(), "frames") == "tensorpool: recorder frames (frames)"

@@ -1,4 +1,4 @@
-"""The typed classes, written by hand, say exactly what the schema files say."""
+"""The message classes match the schema files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KINDS = sorted(CLASSES.values(), key=lambda kind: kind.__name__)
 every_class = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 
 # Required fields with a default, because the protocols give one value a plain meaning (not asked for,
-# reserved, unchanged); everything else required has to be said.
+# reserved, unchanged); everything else required has to be expected_text.
 DEFAULTS = {
     ("ConsumerHello", "max_rate_hz"): 0,
     ("ConsumerHello", "descriptor_stream_id"): 0,
@@ -98,12 +98,12 @@ def check_data(kind: type, data: DataLayout, hint: Any, default: Any) -> None:
 
 
 @every_class
-def test_a_class_has_the_fields_types_order_and_optionality_of_its_schema(kind):
+def test_message_class_matches_its_schema(kind):
     check_block(kind, kind.layout())
 
 
 @every_class
-def test_a_class_is_named_as_its_message(kind):
+def test_class_is_named_as_its_message(kind):
     message = kind.layout()
     revised = message.schema.endswith("-r2") and message.name in layout.schema(message.schema[:-3]).messages
     assert kind.__name__ == message.name + ("R2" if revised else "")
@@ -120,7 +120,7 @@ def test_every_message_of_every_schema_has_a_class():
         assert dataclasses.replace(message, schema=first.schema) == first
 
 
-def test_every_enum_of_every_schema_is_a_class_or_a_bool():
+def test_every_schema_enum_is_a_class_or_bool():
     for schema in layout.schemas():
         for enum in schema.enums.values():
             if enum.name != "Bool":
@@ -128,7 +128,7 @@ def test_every_enum_of_every_schema_is_a_class_or_a_bool():
                 assert {member.name: member.value for member in members} == dict(enum.members)
 
 
-def test_the_public_names_are_those_listed():
+def test_public_names_are_those_listed():
     public = {
         name
         for name, value in vars(sbe).items()

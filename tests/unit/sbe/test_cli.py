@@ -1,4 +1,4 @@
-"""`tensorpool sbe decode` and `encode`, as a person or a script would use them."""
+"""The commands `tensorpool sbe decode` and `encode`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_decode_prints_json_with_long_ids_as_strings():
     assert form["fields"]["publish_mode"] is None
 
 
-def test_encode_makes_the_bytes_again():
+def test_encode_returns_the_decoded_bytes():
     form = run("decode", "-", given=REQUEST.encode()).stdout_bytes
     done = run("encode", "-", given=form)
     assert (done.exit_code, done.stderr) == (0, "")
@@ -53,7 +53,7 @@ def test_hexadecimal_text_may_have_spaces_and_lines():
     assert run("decode", "--hex", "-", given=text[:5] + b"zz").exit_code == 1
 
 
-def test_a_file_is_read_and_compact_json_is_one_line(tmp_path):
+def test_file_is_read_and_compact_json_is_one_line(tmp_path):
     path = tmp_path / "message.bin"
     path.write_bytes(REQUEST.encode())
     done = run("decode", "--compact", str(path))
@@ -69,12 +69,12 @@ def test_messages_without_a_header_are_named():
 
 
 @pytest.mark.parametrize("schema", ["901", "driver-901"])
-def test_the_schema_can_be_insisted_on(schema):
+def test_decode_accepts_only_the_given_schema(schema):
     assert run("decode", "--schema", schema, "-", given=REQUEST.encode()).exit_code == 0
 
 
 @pytest.mark.parametrize("schema", ["900", "driver-901-r2"])
-def test_a_message_of_another_schema_fails(schema):
+def test_message_of_another_schema_fails(schema):
     done = run("decode", "--schema", schema, "-", given=REQUEST.encode())
     assert (done.exit_code, done.stdout) == (1, "")
     assert schema in done.stderr
@@ -82,14 +82,14 @@ def test_a_message_of_another_schema_fails(schema):
     assert named.exit_code == 1
 
 
-def test_bytes_behind_the_message_are_mentioned_on_stderr():
+def test_bytes_after_the_message_are_noted_on_stderr():
     done = run("decode", "-", given=REQUEST.encode() + b"abc")
     assert done.exit_code == 0
     assert done.stderr == "note: 3 bytes follow the message\n"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "given", "said"),
+    ("arguments", "given", "expected_text"),
     [
         (("decode", "-"), REQUEST.encode()[:20], "ShmAttachRequest.client_id at byte 20"),
         (("decode", "-"), b"", "MessageHeader"),
@@ -99,11 +99,11 @@ def test_bytes_behind_the_message_are_mentioned_on_stderr():
         (("encode", "-"), b'{"message": "X", "fields": {}}', "no message is called 'X'"),
     ],
 )
-def test_a_failure_says_why_on_stderr_and_exits_with_1(arguments, given, said):
+def test_failure_has_a_reason_on_stderr_and_status_1(arguments, given, expected_text):
     done = run(*arguments, given=given)
     assert (done.exit_code, done.stdout) == (1, "")
     assert done.stderr.startswith("error: ")
-    assert said in done.stderr
+    assert expected_text in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_failure_says_why_on_stderr_and_exits_with_1(arguments, given, said):
         ("x",),
     ],
 )
-def test_misuse_exits_with_2(arguments):
+def test_usage_error_exits_with_2(arguments):
     done = run(*arguments)
     assert (done.exit_code, done.stdout) == (2, "")
     assert "Usage:" in done.stderr
@@ -130,7 +130,7 @@ def test_help_has_examples(command):
     assert f"tensorpool sbe {command}" in done.stdout
 
 
-def test_a_pipeline_of_real_processes_gives_the_same_bytes():
+def test_pipeline_of_real_processes_gives_the_same_bytes():
     code = "from tensorpool.cli.sbe import sbe; sbe(prog_name='sbe')"
     command = [sys.executable, "-c", code]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}

@@ -1,4 +1,4 @@
-"""Decoding: which class is chosen, what newer and odd block lengths mean, what is refused."""
+"""Decoding: choice of the class, block lengths of other revisions, refusal of malformed messages."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def refused(encoded, decode=sbe.decode) -> CodecError:
 
 
 @pytest.mark.parametrize(("message", "block"), [(REQUEST, 24), (REQUEST_R2, 27)])
-def test_an_exact_block_length_tells_the_revision(message, block):
+def test_exact_block_length_decides_the_revision(message, block):
     encoded = message.encode()
     assert sbe.read_header(encoded) == (block, 1, 901, 1)
     assert sbe.decode(encoded) == message
 
 
-def test_a_class_does_not_take_another_revisions_bytes():
+def test_message_class_refuses_bytes_of_another_revision():
     error = refused(REQUEST_R2.encode(), sbe.ShmAttachRequest.decode)
     assert (error.message_name, error.field, error.offset) == ("ShmAttachRequest", "block_length", 0)
     assert "ShmAttachRequestR2" in error.reason
@@ -66,18 +66,18 @@ def test_a_class_does_not_take_another_revisions_bytes():
 
 
 @pytest.mark.parametrize("longer", [25, 26, 28, 60])
-def test_a_longer_block_of_no_known_revision_is_the_documents_with_a_tail(longer):
+def test_longer_block_is_the_specified_revision_with_a_tail(longer):
     encoded = REQUEST.encode() + b"\x99" * (longer - 24)
     assert sbe.decode(patched(encoded, 0, "H", longer)) == REQUEST
 
 
 @pytest.mark.parametrize("shorter", [0, 8, 23])
-def test_a_shorter_block_is_malformed(shorter):
+def test_shorter_block_is_malformed(shorter):
     error = refused(patched(REQUEST.encode(), 0, "H", shorter))
     assert (error.message_name, error.field, error.offset) == ("ShmAttachRequest", "block_length", 0)
 
 
-def test_the_tails_of_longer_group_entries_are_skipped():
+def test_tails_of_longer_group_entries_are_skipped():
     encoded = bytearray(ANNOUNCE.encode())
     group = 8 + 35
     struct.pack_into("<H", encoded, group, 13)
@@ -90,7 +90,7 @@ def test_the_tails_of_longer_group_entries_are_skipped():
     assert (error.field, error.offset) == ("payload_pools", group)
 
 
-def test_a_tag_group_may_count_the_length_prefix_into_its_block():
+def test_tag_group_block_may_include_the_length_prefix():
     encoded = FIND.encode()
     group = 8 + 32
     assert struct.unpack_from("<HH", encoded, group) == (0, 2)
@@ -120,7 +120,7 @@ def test_a_tag_group_may_count_the_length_prefix_into_its_block():
 
 @pytest.mark.requirement("discovery-4.2-1", "discovery-10-4", "service-5-2")
 @pytest.mark.parametrize(
-    ("offset", "value", "field", "said"),
+    ("offset", "value", "field", "expected_text"),
     [
         (4, 899, "schema_id", "unknown schema id 899"),
         (4, 0, "schema_id", "unknown schema id 0"),
@@ -128,11 +128,11 @@ def test_a_tag_group_may_count_the_length_prefix_into_its_block():
         (2, 50, "template_id", "no message with template id 50"),
     ],
 )
-def test_a_foreign_schema_or_template_is_refused(offset, value, field, said):
+def test_foreign_schema_or_template_is_refused(offset, value, field, expected_text):
     encoded = patched(ANNOUNCE.encode(), offset, "H", value)
     error = refused(encoded)
     assert (error.message_name, error.field, error.offset) == ("MessageHeader", field, offset)
-    assert said in error.reason
+    assert expected_text in error.reason
     assert refused(encoded, sbe.ShmPoolAnnounce.decode).field == field
 
 
@@ -145,7 +145,7 @@ def test_another_schema_version_is_refused(message, version):
 
 
 @pytest.mark.parametrize("count", [3, 100, 65534, 65535])
-def test_a_lying_count_is_refused_before_anything_is_allocated(count):
+def test_bad_count_is_refused_before_allocation(count):
     encoded = patched(ANNOUNCE.encode(), 8 + 35 + 2, "H", count)
     refused(encoded)  # compiled and warm
     tracemalloc.start()
@@ -158,7 +158,7 @@ def test_a_lying_count_is_refused_before_anything_is_allocated(count):
 
 
 @pytest.mark.parametrize("length", [17, 1 << 20, (1 << 30) + 1, 0xFFFFFFFF])
-def test_a_lying_length_is_refused_before_anything_is_allocated(length):
+def test_bad_length_is_refused_before_allocation(length):
     at = len(ANNOUNCE.encode()) - 20
     encoded = patched(ANNOUNCE.encode(), at, "I", length)
     tracemalloc.start()
@@ -169,7 +169,7 @@ def test_a_lying_length_is_refused_before_anything_is_allocated(length):
     assert peak < 20_000
 
 
-def test_the_count_that_is_null_is_refused_even_when_the_bytes_are_there():
+def test_null_count_is_refused_even_with_enough_bytes():
     encoded = patched(
         sbe.TraceLinkSet(stream_id=1, epoch=2, seq=3, trace_id=4).encode(), 8 + 28 + 2, "H", 65535
     )
@@ -206,7 +206,7 @@ def test_text_that_is_not_ascii_is_refused_at_the_byte():
     assert "0xe9" in error.reason
 
 
-def test_bytes_behind_a_message_are_left_alone():
+def test_bytes_after_a_message_are_ignored():
     encoded = REQUEST.encode()
     assert sbe.decode_prefix(encoded + b"more") == (REQUEST, len(encoded))
     assert sbe.ShmAttachRequest.decode_prefix(encoded + b"more") == (REQUEST, len(encoded))
@@ -217,12 +217,12 @@ def test_any_buffer_is_read(kind):
     assert sbe.decode(kind(ANNOUNCE.encode())) == ANNOUNCE
 
 
-def test_a_correlation_id_is_read_from_what_cannot_be_decoded():
+def test_correlation_id_is_read_from_undecodable_messages():
     encoded = REQUEST.encode()
     assert sbe.read_correlation_id(encoded) == 77
     assert sbe.read_correlation_id(patched(encoded, 6, "H", 9)) == 77  # a version of the future
     assert sbe.read_correlation_id(patched(encoded, 8 + 16, "B", 9)) == 77  # an unknown role
-    assert sbe.read_correlation_id(patched(encoded, 0, "H", 8)[:16]) == 77  # cut short
+    assert sbe.read_correlation_id(patched(encoded, 0, "H", 8)[:16]) == 77  # truncated
     assert sbe.read_correlation_id(replace(REQUEST, correlation_id=-1).encode()) == -1
     event = sbe.EventMessage(timestamp_ns=1, correlation_id=5, format=sbe.Format.NOTHING)
     assert sbe.read_correlation_id(event.encode()) == 5
@@ -233,7 +233,7 @@ def test_a_correlation_id_is_read_from_what_cannot_be_decoded():
     assert sbe.read_correlation_id(b"") is None
 
 
-def test_an_error_reads_as_a_sentence():
+def test_codec_error_text_is_a_sentence():
     error = refused(ANNOUNCE.encode()[:70])
     assert str(error).startswith("ShmPoolAnnounce.payload_pools")
     assert " at byte " in str(error)

@@ -1,4 +1,4 @@
-"""Encoding: exact bytes, and clear refusals of what has none."""
+"""Encoding: exact bytes, and refusal of values without bytes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def refused(message: sbe.Message) -> CodecError:
 
 
 @pytest.mark.requirement("driver-4.2-5", "driver-4.2-7")
-def test_an_attach_request_is_the_known_bytes():
+def test_attach_request_is_the_known_bytes():
     expected = (
         "1800 0100 8503 0100"  # block 24, template 1, schema 901, version 1
         "feffffffffffffff 10270000 07000000 01 00000000 00 ff ff"
@@ -50,7 +50,7 @@ def test_an_attach_request_is_the_known_bytes():
 
 
 @pytest.mark.requirement("wire-10.1-1")
-def test_an_absent_field_is_the_null_and_comes_back_as_none():
+def test_absent_field_is_the_null_and_decodes_as_none():
     absent = sbe.FrameDescriptor(stream_id=1, epoch=2, seq=3)
     assert absent.encode()[8 + 20 :] == b"\xff" * 12 + bytes(8)
     assert sbe.FrameDescriptor.decode(absent.encode()) == absent
@@ -59,19 +59,19 @@ def test_an_absent_field_is_the_null_and_comes_back_as_none():
 
 
 @pytest.mark.requirement("wire-10.1-2", "discovery-5.0-2")
-def test_absent_var_data_has_length_zero_and_comes_back_empty():
+def test_absent_var_data_has_length_zero_and_decodes_empty():
     config = sbe.ConsumerConfig(stream_id=1, consumer_id=2, use_shm=True, mode=sbe.Mode.STREAM)
     assert config.encode()[8 + 18 :] == bytes(12)
     assert sbe.ConsumerConfig.decode(config.encode()).descriptor_channel == ""
 
 
-def test_a_value_equal_to_the_null_is_refused_since_it_would_be_read_as_absent():
+def test_value_equal_to_the_null_is_refused():
     error = refused(sbe.FrameDescriptor(stream_id=1, epoch=2, seq=3, meta_version=0xFFFFFFFF))
     assert error.field == "meta_version"
     assert "None" in error.reason
 
 
-def test_a_trace_id_of_zero_means_none():
+def test_trace_id_of_zero_means_none():
     traced = sbe.FrameDescriptor(stream_id=1, epoch=2, seq=3, trace_id=0)
     assert sbe.FrameDescriptor.decode(traced.encode()).trace_id is None
 
@@ -82,14 +82,14 @@ def test_required_fields_use_the_whole_range():
 
 
 @pytest.mark.requirement("wire-6-1")
-def test_a_superblock_is_64_bytes_without_a_header_and_begins_with_the_magic():
+def test_superblock_is_64_bytes_and_starts_with_the_magic():
     encoded = SUPERBLOCK.encode()
     assert len(encoded) == 64
     assert encoded[:8] == bytes.fromhex("314D48534C504F54")
 
 
 @pytest.mark.requirement("wire-8.2-1", "wire-8.2-5")
-def test_a_tensor_header_keeps_its_header_and_fills_short_arrays_with_zeros():
+def test_tensor_header_has_a_header_and_zero_filled_arrays():
     header = sbe.TensorHeader(
         dtype=sbe.Dtype.FLOAT32, major_order=sbe.MajorOrder.ROW, ndims=2, dims=(480, 640)
     )
@@ -100,14 +100,14 @@ def test_a_tensor_header_keeps_its_header_and_fills_short_arrays_with_zeros():
     assert sbe.TensorHeader.decode(encoded).encode() == encoded
 
 
-def test_numbers_of_numpy_and_plain_integers_for_members_are_taken():
+def test_numpy_numbers_and_integers_for_members_are_accepted():
     given: Any = {"stream_id": np.uint32(10000), "role": 1}
     request = replace(REQUEST, **given)
     assert request.encode() == REQUEST.encode()
 
 
 @pytest.mark.parametrize(
-    ("changes", "field", "said"),
+    ("changes", "field", "expected_text"),
     [
         ({"stream_id": -1}, "stream_id", "not between 0 and 4294967295"),
         ({"stream_id": 1 << 32}, "stream_id", "not between"),
@@ -123,10 +123,10 @@ def test_numbers_of_numpy_and_plain_integers_for_members_are_taken():
         ({"require_hugepages": 1}, "require_hugepages", "expected a bool"),
     ],
 )
-def test_values_that_no_bytes_stand_for_are_refused_by_name(changes, field, said):
+def test_values_that_cannot_be_encoded_are_refused_by_name(changes, field, expected_text):
     error = refused(replace(REQUEST, **changes))
     assert error.field == field
-    assert said in error.reason
+    assert expected_text in error.reason
 
 
 ANNOUNCE = sbe.DataSourceMeta(
@@ -135,7 +135,7 @@ ANNOUNCE = sbe.DataSourceMeta(
 
 
 @pytest.mark.parametrize(
-    ("entry", "field", "said"),
+    ("entry", "field", "expected_text"),
     [
         (Loose(key="é"), "attributes[1].key", "'é' is not ASCII"),
         (Loose(key=b"raw"), "attributes[1].key", "expected a str"),
@@ -144,17 +144,19 @@ ANNOUNCE = sbe.DataSourceMeta(
         (sbe.Tag(tag="x"), "attributes[1].key", "a Tag has no such field"),
     ],
 )
-def test_a_wrong_entry_is_refused_with_its_index(entry, field, said):
+def test_invalid_group_entry_is_refused_with_its_index(entry, field, expected_text):
     error = refused(replace(ANNOUNCE, attributes=(sbe.Attribute(), entry)))
     assert error.field == field
-    assert said in error.reason
+    assert expected_text in error.reason
 
 
-@pytest.mark.parametrize(("entries", "said"), [(5, "sequence"), ((sbe.Attribute(),) * 65535, "65534")])
-def test_a_group_that_is_no_sequence_or_too_long_is_refused(entries, said):
+@pytest.mark.parametrize(
+    ("entries", "expected_text"), [(5, "sequence"), ((sbe.Attribute(),) * 65535, "65534")]
+)
+def test_invalid_or_too_long_group_is_refused(entries, expected_text):
     error = refused(replace(ANNOUNCE, attributes=entries))
     assert error.field == "attributes"
-    assert said in error.reason
+    assert expected_text in error.reason
 
 
 def test_arrays_and_data_that_are_too_long_are_refused():
@@ -181,13 +183,13 @@ def test_arrays_and_data_that_are_too_long_are_refused():
     assert refused(replace(chunk, chunk_count=65536)).field == "chunk_count"
 
 
-def test_bytes_may_come_as_any_buffer():
+def test_bytes_field_accepts_any_buffer():
     meta = replace(ANNOUNCE, attributes=(Loose(value=memoryview(b"xyz")[1:]),))
     decoded = sbe.DataSourceMeta.decode(meta.encode())
     assert decoded.attributes[0].value == b"yz"
 
 
-def test_encode_into_writes_in_place_and_says_how_much():
+def test_encode_into_writes_in_place_and_returns_the_length():
     with mmap.mmap(-1, 4096) as region:
         assert SUPERBLOCK.encode_into(region) == 64
         assert SUPERBLOCK.encode_into(region, 4096 - 64) == 64
@@ -199,7 +201,7 @@ def test_encode_into_writes_in_place_and_says_how_much():
             assert caught.value.offset == offset
 
 
-def test_a_failed_decode_lets_go_of_a_memory_map():
+def test_failed_decode_releases_a_memory_map():
     region = mmap.mmap(-1, 4096)
     with pytest.raises(CodecError) as caught:
         sbe.decode(region)
@@ -208,7 +210,7 @@ def test_a_failed_decode_lets_go_of_a_memory_map():
 
 
 @pytest.mark.parametrize("name", ["caf\u00e9", "\udcff\udc80"])
-def test_names_that_are_compared_byte_for_byte_survive_other_bytes(name):
+def test_bytewise_names_keep_bytes_beyond_ascii(name):
     raw = name.encode("latin-1") if name.isprintable() else b"\xff\x80"
     text = raw.decode("ascii", "surrogateescape")
     source = sbe.DataSourceAnnounce(stream_id=1, producer_id=2, epoch=3, meta_version=4, name=text)

@@ -1,4 +1,4 @@
-"""Places and numbers that must never move, written down a second time by hand."""
+"""Offsets and numbers of the protocols, repeated here by hand so that they never change."""
 
 from __future__ import annotations
 
@@ -52,6 +52,8 @@ BLOCKS = {
     ("discovery-910", "DiscoveryRequest"): (1, 32),
     ("discovery-910", "DiscoveryResponse"): (2, 9),
     ("service-920", "EventMessage"): (1, 48),
+    ("status-921", "ProducerStatus"): (1, 69),
+    ("status-921", "ConsumerStatus"): (2, 134),
 }
 
 
@@ -68,7 +70,7 @@ def test_template_ids_and_block_lengths():
 
 
 @pytest.mark.requirement("wire-8.2-2")
-def test_the_slot_header_is_packed():
+def test_slot_header_is_packed():
     assert offsets(sbe.SlotHeader) == {
         "seqCommit": 0,
         "valuesLenBytes": 8,
@@ -82,7 +84,7 @@ def test_the_slot_header_is_packed():
 
 
 @pytest.mark.requirement("wire-8.2-1")
-def test_the_tensor_header_is_packed_and_max_dims_takes_no_bytes():
+def test_tensor_header_is_packed_without_max_dims():
     assert offsets(sbe.TensorHeader) == {
         "dtype": 0,
         "majorOrder": 2,
@@ -98,7 +100,7 @@ def test_the_tensor_header_is_packed_and_max_dims_takes_no_bytes():
     assert sbe.TensorHeader.layout().field("maxDims").size == 0
 
 
-def test_the_event_message_is_packed():
+def test_event_message_is_packed():
     assert offsets(sbe.EventMessage) == {
         "timestampNs": 0,
         "correlationId": 8,
@@ -111,7 +113,7 @@ def test_the_event_message_is_packed():
     }
 
 
-def test_the_later_revisions_put_their_fields_where_deployed_peers_do():
+def test_later_revisions_have_the_offsets_of_deployed_peers():
     request = offsets(sbe.ShmAttachRequestR2)
     assert (request["publishMode"], request["hugepagesPolicy"], request["desiredNodeId"]) == (21, 22, 23)
     response = sbe.ShmAttachResponseR2.layout()
@@ -122,7 +124,7 @@ def test_the_later_revisions_put_their_fields_where_deployed_peers_do():
 
 
 @pytest.mark.requirement("wire-15.8-2")
-def test_the_registered_enum_values_stay():
+def test_registered_enum_values_stay():
     assert {member.name: member.value for member in sbe.Dtype} == {
         "UNKNOWN": 0,
         "UINT8": 1,
@@ -144,13 +146,13 @@ def test_the_registered_enum_values_stay():
 
 @pytest.mark.requirement("wire-10.1-1", "driver-4.2-5", "driver-4.2-7", "discovery-5.0-1")
 def test_nulls_are_the_explicit_sentinels():
-    found: dict[tuple[str, bool], set[int | None]] = {}
+    nulls: dict[tuple[str, bool], set[int | None]] = {}
     for message in layout.messages():
         for block in (message, *message.groups):
             for field in block.fields:
                 if field.optional:
-                    found.setdefault((field.primitive, field.name == "traceId"), set()).add(field.null)
-    assert found == {
+                    nulls.setdefault((field.primitive, field.name == "traceId"), set()).add(field.null)
+    assert nulls == {
         ("uint8", False): {0xFF},
         ("uint16", False): {0xFFFF},
         ("uint32", False): {0xFFFFFFFF},
@@ -166,12 +168,12 @@ def test_no_var_data_is_marked_optional():
         assert not [line for line in text.splitlines() if "<data" in line and "presence" in line]
 
 
-def test_the_schema_folder_holds_the_known_schemas_and_is_the_packages_own():
+def test_schema_folder_has_exactly_the_known_schemas():
     assert {path.stem for path in (ROOT / "schemas").glob("*")} == set(layout.SCHEMA_NAMES)
     assert (ROOT / "schemas").resolve() == Path(layout.__file__).parent / "schemas"
 
 
-def test_importing_the_codecs_parses_and_compiles_nothing_yet():
+def test_import_of_sbe_parses_and_compiles_nothing():
     """The command line imports this at every start."""
     code = "import sys, tensorpool.sbe; sys.exit('tensorpool.sbe.schema_xml' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT / "python", check=False).returncode == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 from tensorpool.sbe import MAGIC, layout
 from tensorpool.sbe.layout import BlockLayout, snake_case
 
-SOURCE = Path(__file__).parents[3] / "crates" / "core" / "src" / "layout.rs"
+SOURCE = Path(__file__).parents[3] / "crates" / "core" / "src" / "wire" / "layout.rs"
 CONSTANT = re.compile(r"^\s*pub const ([A-Z0-9_]+): (\w+) = (-?[0-9][0-9A-Fa-fx_]*);", re.MULTILINE)
 FEWEST = 40
 
@@ -61,8 +61,8 @@ def add_block(names: dict[str, tuple[int, str | None]], prefix: str, block: Bloc
 def disagreements(source: str) -> tuple[list[str], int]:
     """What is wrong, and how many constants were compared."""
     known = expected()
-    spoken_for = tuple(
-        f"{screaming(name)}_" for one in layout.schemas() for name in (*one.messages, *one.enums)
+    covered = tuple(
+        f"{screaming(name)}_" for schema in layout.schemas() for name in (*schema.messages, *schema.enums)
     )
     wrong, compared = [], 0
     for name, rust, text in CONSTANT.findall(source):
@@ -71,18 +71,18 @@ def disagreements(source: str) -> tuple[list[str], int]:
             compared += 1
             if int(text.replace("_", ""), 0) != value or (wanted is not None and rust != wanted):
                 wrong.append(f"{name}: {rust} = {text}, the schema says {value} ({wanted or 'any type'})")
-        elif name.startswith(spoken_for):
+        elif name.startswith(covered):
             wrong.append(f"{name}: the schema has no such field or member")
     return wrong, compared
 
 
-def test_the_rust_constants_agree_with_the_schemas():
+def test_rust_constants_agree_with_the_schemas():
     wrong, compared = disagreements(SOURCE.read_text())
     assert not wrong, "\n".join(wrong)
     assert compared >= FEWEST
 
 
-def test_a_wrong_offset_value_type_or_name_is_found():
+def test_wrong_rust_offset_type_or_name_is_detected():
     source = """
     pub const FRAME_DESCRIPTOR_SEQ: usize = 13;
     pub const DTYPE_UINT8: u8 = 1;

@@ -1,4 +1,4 @@
-"""A schema that the codecs could not be exact about is refused, with its name and place."""
+"""Refusal of schemas that the codecs do not support."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ WHOLE = """
 """
 
 
-def test_a_whole_schema_is_read():
+def test_whole_schema_is_read():
     message = parse_schema("s", WHOLE).messages["M"]
     assert (message.block_length, message.template_id, message.field("b").null) == (8, 2, 7)
     assert message.groups[0].block_length == 1
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "expected_text"),
     [
         ("littleEndian", "bigEndian", "only littleEndian"),
         ('blockLength="8"', 'blockLength="12"', "block of 12 bytes, its fields take 8"),
@@ -44,13 +44,13 @@ def test_a_whole_schema_is_read():
         ('<type name="opt"', '<set name="flags" encodingType="uint8"/><type name="opt"', "<set>"),
     ],
 )
-def test_what_cannot_be_spoken_is_refused(old, new, said):
+def test_unsupported_schema_is_refused(old, new, expected_text):
     assert old in WHOLE
-    with pytest.raises(SchemaError, match=said):
+    with pytest.raises(SchemaError, match=expected_text):
         parse_schema("s", WHOLE.replace(old, new))
 
 
-def test_a_message_defined_twice_is_refused():
+def test_message_defined_twice_is_refused():
     start, end = WHOLE.index("<sbe:message name"), WHOLE.index("</sbe:messageSchema>")
     with pytest.raises(SchemaError, match="defined twice"):
         parse_schema("s", WHOLE[:end] + WHOLE[start:end] + WHOLE[end:])

@@ -1,4 +1,4 @@
-"""Epochs made for one test, and gone after it."""
+"""Fixtures that create epochs and mounts and remove them after the test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tensorpool import _native
 
 @dataclass(frozen=True)
 class Epoch:
-    """The regions of one epoch, with the words that name them."""
+    """The regions of one epoch and their URIs."""
 
     directory: Path
     header_uri: str
@@ -35,7 +35,7 @@ class Epoch:
 
 @pytest.fixture
 def make_epoch(shm_base: Path, free_stream_id: int) -> Iterator[Callable[..., Epoch]]:
-    """Makes regions below `shm_base`; whatever the test made there is removed afterwards."""
+    """Creates regions below `shm_base`; all files below it are removed after the test."""
 
     def make(**changes: Any) -> Epoch:
         settings: dict[str, Any] = {
@@ -60,7 +60,7 @@ def make_epoch(shm_base: Path, free_stream_id: int) -> Iterator[Callable[..., Ep
 
 @pytest.fixture
 def mounted(tmp_path: Path) -> Iterator[Callable[..., Path]]:
-    """`mounted("tmpfs", "size=64k")`: a filesystem of the test's own, or a skip where that is forbidden."""
+    """`mounted("tmpfs", "size=64k")`: a new filesystem; skips the test where mounting is forbidden."""
     points: list[Path] = []
 
     def mount(kind: str, options: str = "") -> Path:

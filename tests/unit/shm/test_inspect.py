@@ -1,4 +1,4 @@
-"""Regions judged by what lies in their files alone."""
+"""Inspection of region files without an announce."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tensorpool.shm.inspect import NotARegion, inspect, inspect_epoch, inspect_r
 from tests.unit.shm.conftest import Epoch
 
 NSLOTS = 8
-PATIENCE_NS = 3_000_000_001
+STALE_AGE_NS = 3_000_000_001
 
 
 def patch(path: Path, at: int, content: bytes) -> None:
@@ -49,7 +49,7 @@ def test_fresh_regions_break_no_rule(make_epoch: Callable[..., Epoch]) -> None:
     (report,) = inspect(str(epoch.directory))
     assert report.all_problems() == []
     assert report.all_warnings() == []
-    assert [(one.path.name, one.kind) for one in report.regions] == [
+    assert [(region.path.name, region.kind) for region in report.regions] == [
         ("header.ring", "header ring"), ("1.pool", "payload pool"), ("2.pool", "payload pool"),
     ]  # fmt: skip
     ring = report.regions[0].ring
@@ -59,7 +59,7 @@ def test_fresh_regions_break_no_rule(make_epoch: Callable[..., Epoch]) -> None:
     assert report.regions[0].pid_alive is True
 
 
-def test_slots_tell_sequence_shape_and_pool(make_epoch: Callable[..., Epoch]) -> None:
+def test_slot_report_has_sequence_shape_and_pool(make_epoch: Callable[..., Epoch]) -> None:
     epoch = make_epoch()
     for seq in (16, 9, 10):
         put_slot(epoch, seq % NSLOTS, slot_bytes(seq))
@@ -76,7 +76,7 @@ def test_slots_tell_sequence_shape_and_pool(make_epoch: Callable[..., Epoch]) ->
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "expected"),
     [
         (slot_bytes(9, payload_slot=3), "the payload slot is 3, not 1"),
         (slot_bytes(10), "holds sequence 10, which belongs into slot 2"),
@@ -88,18 +88,16 @@ def test_slots_tell_sequence_shape_and_pool(make_epoch: Callable[..., Epoch]) ->
         (slot_bytes(9, header_bytes=b"\x01" * 192), "the tensor header is unreadable"),
     ],
 )
-def test_a_slot_that_breaks_a_rule_is_named(
-    make_epoch: Callable[..., Epoch], content: bytes, words: str
-) -> None:
+def test_invalid_slot_is_named(make_epoch: Callable[..., Epoch], content: bytes, expected: str) -> None:
     epoch = make_epoch()
     put_slot(epoch, 1, content)
     problems = inspect_epoch(epoch.directory).all_problems()
     assert problems
-    assert any(text.startswith(f"header.ring: slot 1: {words}") for text in problems), problems
+    assert any(text.startswith(f"header.ring: slot 1: {expected}") for text in problems), problems
 
 
 @pytest.mark.parametrize(
-    ("at", "content", "words"),
+    ("at", "content", "expected"),
     [
         (0, b"\0", "magic is"),
         (8, struct.pack("<I", 2), "layout version 2"),
@@ -113,29 +111,27 @@ def test_a_slot_that_breaks_a_rule_is_named(
         (20, struct.pack("<I", 1), "stream 1 in the directory of stream"),
     ],
 )
-def test_a_superblock_that_breaks_a_rule_is_named(
-    make_epoch: Callable[..., Epoch], at: int, content: bytes, words: str
+def test_invalid_superblock_is_named(
+    make_epoch: Callable[..., Epoch], at: int, content: bytes, expected: str
 ) -> None:
     epoch = make_epoch()
     patch(epoch.pool(1), at, content)
     problems = inspect_region(epoch.pool(1)).problems
-    assert any(words in text for text in problems), problems
+    assert any(expected in text for text in problems), problems
 
 
-def test_regions_of_one_directory_must_agree(make_epoch: Callable[..., Epoch]) -> None:
+def test_regions_of_one_epoch_must_agree(make_epoch: Callable[..., Epoch]) -> None:
     epoch = make_epoch()
     patch(epoch.pool(2), 12, struct.pack("<Q", 78))
     assert "the regions name different epochs: 77, 78" in inspect_epoch(epoch.directory).problems
     epoch.header.unlink()
     epoch.directory.joinpath("notes.txt").touch()
     report = inspect_epoch(epoch.directory)
-    assert "there is no header.ring" in report.problems
+    assert "header.ring is missing" in report.problems
     assert report.warnings == ("notes.txt: not part of the layout",)
 
 
-def test_what_is_no_region_is_a_problem_and_never_a_crash(
-    make_epoch: Callable[..., Epoch], tmp_path: Path
-) -> None:
+def test_inspect_reports_files_that_are_not_regions(make_epoch: Callable[..., Epoch], tmp_path: Path) -> None:
     epoch = make_epoch()
     link = epoch.directory / "3.pool"
     link.symlink_to(epoch.pool(1))
@@ -154,7 +150,7 @@ def test_what_is_no_region_is_a_problem_and_never_a_crash(
         inspect("shm:mem?path=/a")
 
 
-def test_a_ring_cut_short_is_judged_as_far_as_it_goes(make_epoch: Callable[..., Epoch]) -> None:
+def test_truncated_ring_is_checked_up_to_its_end(make_epoch: Callable[..., Epoch]) -> None:
     epoch = make_epoch()
     with epoch.header.open("r+b") as file:
         file.truncate(64 + 3 * 256 + 10)
@@ -164,12 +160,12 @@ def test_a_ring_cut_short_is_judged_as_far_as_it_goes(make_epoch: Callable[..., 
     assert any("the superblock needs 2,112" in text for text in report.problems)
 
 
-def test_a_dead_owner_is_a_warning_and_no_broken_rule(make_epoch: Callable[..., Epoch]) -> None:
+def test_dead_owner_is_a_warning_and_not_a_problem(make_epoch: Callable[..., Epoch]) -> None:
     epoch = make_epoch()
-    later = ManualClock(monotonic_ns=SYSTEM_CLOCK.monotonic_ns() + PATIENCE_NS)
-    silent = inspect_region(epoch.header, clock=later)
-    assert any("is there, and gave no sign of life" in text for text in silent.warnings)
-    # Beyond what Linux ever gives to a process.
+    later = ManualClock(monotonic_ns=SYSTEM_CLOCK.monotonic_ns() + STALE_AGE_NS)
+    stale = inspect_region(epoch.header, clock=later)
+    assert any("is alive, but its activity timestamp" in text for text in stale.warnings)
+    # Larger than any process id of Linux.
     patch(epoch.header, 40, struct.pack("<Q", 1 << 23))
     assert inspect_region(epoch.header).warnings == ()
     dead = inspect_region(epoch.header, clock=later)
@@ -178,18 +174,18 @@ def test_a_dead_owner_is_a_warning_and_no_broken_rule(make_epoch: Callable[..., 
     assert dead.problems == ()
 
 
-def test_a_stream_directory_shows_all_its_epochs(make_epoch: Callable[..., Epoch]) -> None:
+def test_stream_directory_report_has_all_epochs(make_epoch: Callable[..., Epoch]) -> None:
     old, new = make_epoch(epoch=77), make_epoch(epoch=100)
     reports = inspect(str(new.directory.parent))
-    assert [one.directory for one in reports] == [old.directory, new.directory]
+    assert [report.directory for report in reports] == [old.directory, new.directory]
     assert any("superseded" in text for text in reports[0].warnings)
     assert reports[1].warnings == ()
 
 
-def test_a_uri_names_a_region_and_its_hugepages_are_checked(make_epoch: Callable[..., Epoch]) -> None:
+def test_region_uri_with_hugepages_is_checked(make_epoch: Callable[..., Epoch]) -> None:
     epoch = make_epoch()
     (plain,) = inspect(epoch.pools[0][2])
-    assert [one.path for one in plain.regions] == [epoch.pool(1)]
+    assert [region.path for region in plain.regions] == [epoch.pool(1)]
     assert plain.all_problems() == []
     (huge,) = inspect(epoch.header_uri + "|require_hugepages=true")
     assert huge.all_problems() == [
@@ -207,7 +203,7 @@ def test_json_has_wide_numbers_as_text(make_epoch: Callable[..., Epoch]) -> None
     assert shown["regions"][0]["mode"] == "0600"
 
 
-def test_the_nearest_mount_wins(tmp_path: Path) -> None:
+def test_mount_of_returns_the_nearest_mount(tmp_path: Path) -> None:
     table = tmp_path / "mounts"
     table.write_text("none / ext4 rw 0 0\nnone /a tmpfs rw 0 0\nnone /a/b\\040c hugetlbfs rw,relatime 0 0\n")
     known = mounts(str(table))

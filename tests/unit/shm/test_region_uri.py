@@ -1,4 +1,4 @@
-"""The grammar of region URIs, to the letter (wire §15.22)."""
+"""The grammar of region URIs (wire §15.22)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tensorpool._native import parse_region_uri
 
-# Every visible ASCII character but the two that the grammar keeps for itself.
+# Every visible ASCII character except the two separators of the grammar.
 PATH_CHARACTERS = "".join(chr(c) for c in range(0x21, 0x7F) if chr(c) not in "?|")
 
 
@@ -22,20 +22,20 @@ PATH_CHARACTERS = "".join(chr(c) for c in range(0x21, 0x7F) if chr(c) not in "?|
         ("shm:file?path=/a&b=c;d", "/a&b=c;d", False),
     ],
 )
-def test_a_uri_is_a_path_and_perhaps_a_demand_for_hugepages(uri, path, hugepages) -> None:
+def test_region_uri_has_a_path_and_optional_hugepages(uri, path, hugepages) -> None:
     assert parse_region_uri(uri) == (path, hugepages)
 
 
 @settings(deadline=None)
 @given(st.text(PATH_CHARACTERS, max_size=60), st.sampled_from(["", "|require_hugepages=true"]))
-def test_every_visible_character_may_stand_in_a_path(tail, demand) -> None:
+def test_region_uri_path_accepts_every_visible_character(tail, demand) -> None:
     assert parse_region_uri(f"shm:file?path=/{tail}{demand}") == (f"/{tail}", bool(demand))
 
 
 @pytest.mark.requirement("wire-15.22-12")
 @settings(deadline=None)
 @given(st.text(max_size=80))
-def test_any_other_text_is_an_error_and_never_a_guess(text) -> None:
+def test_arbitrary_text_is_never_accepted_as_region_uri(text) -> None:
     try:
         path, hugepages = parse_region_uri(text)
     except ValueError:
@@ -48,7 +48,7 @@ def test_any_other_text_is_an_error_and_never_a_guess(text) -> None:
 
 @pytest.mark.requirement("wire-15.22-4", "wire-15.22-5", "wire-15.22-6", "wire-15.22-11", "wire-15.22-12")
 @pytest.mark.parametrize(
-    ("uri", "words"),
+    ("uri", "reason"),
     [
         ("", "unknown scheme"),
         ("shm:anon?path=/a", "unknown scheme"),
@@ -75,13 +75,13 @@ def test_any_other_text_is_an_error_and_never_a_guess(text) -> None:
         ("shm:file?path=/" + "a" * 5000, "longer than"),
     ],
 )
-def test_whatever_the_grammar_does_not_name_is_refused_with_the_reason(uri, words) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_invalid_region_uri_is_refused_with_the_reason(uri, reason) -> None:
+    with pytest.raises(ValueError, match=reason):
         parse_region_uri(uri)
 
 
 @pytest.mark.requirement("wire-15.22-1")
 @pytest.mark.parametrize("path", ["a", "./a", "../a", "~/a", r"C:\aeron\a", r"\\.\pipe\a", r"Local\a"])
-def test_a_name_that_is_no_absolute_posix_path_is_refused(path) -> None:
+def test_region_uri_without_absolute_path_is_refused(path) -> None:
     with pytest.raises(ValueError, match="not absolute"):
         parse_region_uri(f"shm:file?path={path}")

@@ -1,4 +1,4 @@
-"""Recordings to be read by Spark, and what is in them."""
+"""Recordings for the Spark source, and readers that are called as Spark calls them."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from tensorpool import recording
 from tensorpool.spark.options import READ, STREAM, Options, spark_schema
 from tensorpool.spark.reader import FrameReader, FrameStreamReader
 
-# Its threads, if it has any, start now: before the first snapshot of a leak check.
+# pyarrow starts its threads, if any, now: before the first snapshot of a leak check.
 pa.table({"a": [1]}).column(0).to_pylist()
 
 STREAM_ID = 10_000
 
 
 def tensor(seq: int, shape: tuple[int, ...] = (4, 8)) -> npt.NDArray[np.uint16]:
-    """Values that are different for each sequence, and cheap to make again."""
+    """Values that differ for each sequence and can be computed again."""
     return np.random.default_rng(seq).integers(0, 60_000, shape, np.uint16)
 
 
 def write(
     root: Path, seqs: Any, *, stream_id: int = STREAM_ID, epoch: int = 1, per_segment: int = 10, **more: Any
 ) -> None:
-    """Frames in segments of so many, all sealed."""
+    """Writes frames in sealed segments of `per_segment` frames."""
     with recording.RecordingWriter(root, background=False) as writer:
         add(writer, seqs, stream_id=stream_id, epoch=epoch, per_segment=per_segment, **more)
 
@@ -54,7 +54,7 @@ def add(
 
 
 def half_of(root: Path) -> int:
-    """Half the bytes of its segments."""
+    """Half the size of a recording's segments."""
     return sum(path.stat().st_size for path in root.glob("stream=*/epoch=*/*")) // 2
 
 
@@ -68,32 +68,32 @@ def options(root: Path, use: str = READ, **given: Any) -> Options:
 
 
 def batch_reader(root: Path, **given: Any) -> FrameReader:
-    chosen = options(root, **given)
-    return FrameReader(chosen, spark_schema(chosen))
+    read_options = options(root, **given)
+    return FrameReader(read_options, spark_schema(read_options))
 
 
 def rows_of(
     partitions: list[InputPartition], read: Callable[..., Iterator[pa.RecordBatch]]
 ) -> list[dict[str, Any]]:
-    return [row for one in partitions for batch in read(one) for row in batch.to_pylist()]
+    return [row for partition in partitions for batch in read(partition) for row in batch.to_pylist()]
 
 
 def read(root: Path, **given: Any) -> list[dict[str, Any]]:
-    """What a batch read gives, task by task, through the same steps as in Spark."""
+    """The rows of a batch read, task by task, through the same steps as in Spark."""
     reader = batch_reader(root, **given)
     return rows_of(reader.partitions(), reader.read)
 
 
 @pytest.fixture
 def stream_reader() -> Iterator[Callable[..., FrameStreamReader]]:
-    """`stream_reader(root, **options)`: one that is stopped at the end."""
-    made: list[FrameStreamReader] = []
+    """`stream_reader(root, **options)`: a reader that is stopped at the end of the test."""
+    readers: list[FrameStreamReader] = []
 
     def make(root: Path, **given: Any) -> FrameStreamReader:
-        chosen = options(root, STREAM, **given)
-        made.append(FrameStreamReader(chosen, spark_schema(chosen)))
-        return made[-1]
+        read_options = options(root, STREAM, **given)
+        readers.append(FrameStreamReader(read_options, spark_schema(read_options)))
+        return readers[-1]
 
     yield make
-    for one in made:
-        one.stop()
+    for reader in readers:
+        reader.stop()

@@ -1,8 +1,9 @@
-"""Live mode without Spark: offsets that count, what is handed out and missed, where it cannot run."""
+"""Live mode without Spark: offsets, received and missed frames, and hosts without a driver."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,8 @@ from tensorpool import _native
 from tensorpool.errors import MediaDriverUnavailable
 from tensorpool.recording.tensors import as_array
 from tensorpool.spark import live_source
-from tensorpool.spark.live_sink import trace_of
-from tensorpool.spark.live_source import LiveReader, LiveRows, listen
+from tensorpool.spark.live_sink import trace_id_of
+from tensorpool.spark.live_source import LiveReader, LiveRows, receive_batches
 from tensorpool.spark.options import STREAM, Options, arrow_schema, spark_schema
 from tensorpool.spark.staging import IncomingFrame as Row
 from tests.unit.spark.conftest import tensor
@@ -42,7 +43,7 @@ def live(**given: str) -> Options:
     return Options({"mode": "live", "streams": "7", "includeGaps": "true", **given}, STREAM)
 
 
-def test_frames_are_rows_and_what_lies_between_them_is_a_gap() -> None:
+def test_live_rows_have_frames_and_gaps() -> None:
     options = live()
     schema = arrow_schema(spark_schema(options))
     rows = LiveRows(schema, options, (1, 4))
@@ -67,7 +68,7 @@ def test_frames_are_rows_and_what_lies_between_them_is_a_gap() -> None:
     ],
     ids=["column order", "holes", "neither order", "backwards"],
 )
-def test_a_row_s_payload_is_read_by_its_own_strides(array: npt.NDArray[Any]) -> None:
+def test_live_row_payload_matches_its_strides(array: npt.NDArray[Any]) -> None:
     options = live()
     rows = LiveRows(arrow_schema(spark_schema(options)), options, None)
     rows.add(Frame(1, array=array))  # type: ignore[arg-type]
@@ -81,7 +82,7 @@ def test_a_row_s_payload_is_read_by_its_own_strides(array: npt.NDArray[Any]) -> 
     )
 
 
-def test_offsets_count_micro_batches_and_a_single_run_has_one() -> None:
+def test_live_offsets_count_micro_batches() -> None:
     options = live()
     reader = LiveReader(options, spark_schema(options))
     start = reader.initialOffset()
@@ -95,16 +96,16 @@ def test_offsets_count_micro_batches_and_a_single_run_has_one() -> None:
     assert once.latestOffset(first, None) == first  # type: ignore[arg-type]
 
 
-def test_where_there_is_no_pool_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_live_read_without_a_driver_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise MediaDriverUnavailable("no answer", aeron_dir="/nowhere")
 
     monkeypatch.setattr(live_source, "open_context", refuse)
     with pytest.raises(RuntimeError, match="the executor's own host"):
-        list(listen(7, live(), arrow_schema(spark_schema(live()))))
+        list(receive_batches(7, live(), arrow_schema(spark_schema(live()))))
 
 
-def test_a_consumer_is_kept_for_the_next_micro_batch_and_then_let_go(
+def test_live_consumer_is_reused_until_it_is_idle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Closable:
@@ -113,25 +114,25 @@ def test_a_consumer_is_kept_for_the_next_micro_batch_and_then_let_go(
         def close(self) -> None:
             self.closed = True
 
-    made: list[tuple[Closable, Closable]] = []
+    opened: list[Any] = []
 
     def open_(stream_id: int, aeron_dir: str | None) -> Any:
-        made.append((Closable(), Closable()))
-        return made[-1]
+        opened.append(SimpleNamespace(context=Closable(), consumer=Closable()))
+        return live_source._OpenConsumer(opened[-1].context, opened[-1].consumer)
 
     monkeypatch.setattr(live_source, "_open", open_)
-    monkeypatch.setattr(live_source, "_keeper", object())
+    monkeypatch.setattr(live_source, "_closer", object())
     for _ in range(2):
         with live_source.live_consumer(7, "/somewhere") as consumer:
             live_source.close_idle(before=float("inf"))
-            assert id(consumer) == id(made[0][1]), "one that is in use is not let go"
-    assert len(made) == 1
+            assert consumer is opened[0].consumer, "a consumer in use is not closed"
+    assert len(opened) == 1
     live_source.close_idle(before=float("inf"))
-    assert made[0][0].closed
-    assert made[0][1].closed
+    assert opened[0].context.closed
+    assert opened[0].consumer.closed
 
 
-def test_a_row_has_the_same_trace_id_whenever_it_is_published() -> None:
+def test_trace_id_of_a_row_is_reproducible() -> None:
     def row(**changes: Any) -> Row:
         values: dict[str, Any] = {
             "stream_id": 7, "epoch": 1, "seq": 5, "timestamp_ns": 0, "publish_timestamp_ns": None,
@@ -140,11 +141,11 @@ def test_a_row_has_the_same_trace_id_whenever_it_is_published() -> None:
         }  # fmt: skip
         return Row(**(values | changes))
 
-    assert trace_of(row(), 0) == trace_of(row(timestamp_ns=9), 3)
-    assert trace_of(row(), 0) != trace_of(row(seq=6), 0)
-    assert trace_of(row(trace_id=77), 0) == 77
-    assert trace_of(row(seq=None), 1) != trace_of(row(seq=None), 2)
-    assert 0 < trace_of(row(), 0) < 1 << 64
-    # Writes of their own that number nothing: what the one publishes is not what the other does.
-    assert trace_of(row(seq=None), 1, "a") == trace_of(row(seq=None), 1, "a")
-    assert trace_of(row(seq=None), 1, "a") != trace_of(row(seq=None), 1, "b")
+    assert trace_id_of(row(), 0) == trace_id_of(row(timestamp_ns=9), 3)
+    assert trace_id_of(row(), 0) != trace_id_of(row(seq=6), 0)
+    assert trace_id_of(row(trace_id=77), 0) == 77
+    assert trace_id_of(row(seq=None), 1) != trace_id_of(row(seq=None), 2)
+    assert 0 < trace_id_of(row(), 0) < 1 << 64
+    # Rows without numbers of two batch writes have different trace ids.
+    assert trace_id_of(row(seq=None), 1, "a") == trace_id_of(row(seq=None), 1, "a")
+    assert trace_id_of(row(seq=None), 1, "a") != trace_id_of(row(seq=None), 1, "b")

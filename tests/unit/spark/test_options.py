@@ -1,72 +1,69 @@
-"""Options of the Spark source: one table, and errors that say what to write instead."""
+"""Options of the Spark source: parsing, defaults, and errors with a hint."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
 from tensorpool.errors import ConfigError
 from tensorpool.spark.offsets import Position
 from tensorpool.spark.options import READ, STREAM, STREAM_WRITE, TABLE, WRITE, Options
-from tensorpool.spark.reference import options_page
 
 
-def test_values_are_read_whatever_the_case_of_their_names() -> None:
-    made = Options(
+def test_option_names_ignore_case() -> None:
+    parsed = Options(
         {"PATH": "/r", "MaxBytesPerTrigger": "2MiB", "includegaps": "TRUE", "streams": "3, 1"}, STREAM
     )
-    assert (made.path, made["maxBytesPerTrigger"], made["includeGaps"]) == ("/r", 2 << 20, True)
-    assert made["streams"] == (1, 3)
-    assert (made["failOnDataLoss"], made.payload) == (True, "ref")
+    assert (parsed.path, parsed["maxBytesPerTrigger"], parsed["includeGaps"]) == ("/r", 2 << 20, True)
+    assert parsed["streams"] == (1, 3)
+    assert (parsed["failOnDataLoss"], parsed.payload) == (True, "ref")
 
 
 @pytest.mark.parametrize(
-    ("given", "use", "words"),
+    ("given", "use", "message"),
     [
         ({"path": "/r", "strems": "1"}, READ, "no option strems; did you mean streams?"),
-        ({"path": "/r", "zzz": "1"}, READ, "there are path, mode, streams"),
+        ({"path": "/r", "zzz": "1"}, READ, "the options are path, mode, streams"),
         (
             {"path": "/r", "endingOffsets": "latest"},
             STREAM,
-            "endingOffsets is not for readStream, but for read",
+            "endingOffsets is for read, not for readStream",
         ),
-        ({"path": "/r", "maxRowsPerTrigger": "0"}, STREAM, "a number from 1 on"),
+        ({"path": "/r", "maxRowsPerTrigger": "0"}, STREAM, "a whole number, at least 1"),
         ({"path": "/r", "maxBytesPerTrigger": "4 bananas"}, STREAM, "maxBytesPerTrigger"),
         ({"path": "/r", "payload": "copy"}, READ, "use ref or inline or none"),
         ({"path": "/r", "startingTimestamp": "2026-01-01"}, READ, "a time with a zone"),
         ({"path": "/r", "startingOffsets": '{"1": {"epoch": 1}}'}, READ, "use earliest, latest or"),
-        ({"path": "/r", "startingOffsets": "latest", "startingTimestamp": "5"}, READ, "leave one out"),
-        ({"path": "/r", "startingTimestamp": "5", "endingTimestamp": "5"}, READ, "nothing lies between"),
+        ({"path": "/r", "startingOffsets": "latest", "startingTimestamp": "5"}, READ, "give only one"),
+        ({"path": "/r", "startingTimestamp": "5", "endingTimestamp": "5"}, READ, "the range is empty"),
         ({"path": "/r", "streams": "one"}, READ, "a stream id is a number"),
         ({}, READ, "option path is missing"),
         ({"mode": "live", "streams": "1"}, READ, "use spark.readStream"),
         ({"mode": "live"}, STREAM, "needs option streams"),
         ({"mode": "live", "streams": "1", "payload": "ref"}, STREAM, "payload inline or none"),
-        ({"path": "/r", "includeGaps": "true"}, WRITE, "includeGaps is not for write"),
+        ({"path": "/r", "includeGaps": "true"}, WRITE, "includeGaps is for read, readStream, not for write"),
         ({"path": "/r", "busyTimeout": "soon"}, STREAM_WRITE, "busyTimeout"),
     ],
 )
-def test_what_is_wrong_is_named(given: dict[str, str], use: str, words: str) -> None:
+def test_invalid_option_is_rejected_with_a_hint(given: dict[str, str], use: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Options(given, use)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_offsets_are_places_or_words() -> None:
-    made = Options({"path": "/r", "startingOffsets": '{"7": {"epoch": "2", "seq": 5}, "8": "latest"}'}, READ)
-    assert made["startingOffsets"] == {7: Position(2, 5), 8: "latest"}
+def test_offsets_option_has_positions_or_names() -> None:
+    parsed = Options(
+        {"path": "/r", "startingOffsets": '{"7": {"epoch": "2", "seq": 5}, "8": "latest"}'}, READ
+    )
+    assert parsed["startingOffsets"] == {7: Position(2, 5), 8: "latest"}
 
 
-def test_times_are_nanoseconds() -> None:
-    made = Options(
+def test_time_options_are_nanoseconds() -> None:
+    parsed = Options(
         {"path": "/r", "startingTimestamp": "1970-01-01T00:00:01.5+00:00", "endingTimestamp": "2000000001"},
         READ,
     )
-    assert (made["startingTimestamp"], made["endingTimestamp"]) == (1_500_000_000, 2_000_000_001)
+    assert (parsed["startingTimestamp"], parsed["endingTimestamp"]) == (1_500_000_000, 2_000_000_001)
 
 
-def test_the_reference_page_is_the_table() -> None:
-    page = Path(__file__).parents[3] / "docs" / "reference" / "spark.md"
-    assert options_page() in page.read_text("utf-8"), "python -m tensorpool.spark.reference writes it"
+def test_option_names_are_unique() -> None:
     assert len({option.name.lower() for option in TABLE}) == len(TABLE)

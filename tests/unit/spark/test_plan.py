@@ -1,4 +1,4 @@
-"""Micro-batches: whatever the limits and however a recording is cut up, every frame comes exactly once."""
+"""Planning: with any limits and any segments, every frame is read exactly once."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ epochs = st.lists(
 )
 
 
-def everything(streams: dict[int, Any]) -> set[tuple[int, int, int]]:
+def all_frames(streams: dict[int, Any]) -> set[tuple[int, int, int]]:
     return {
         (stream, epoch, seq)
-        for stream, made in streams.items()
-        for epoch, (seqs, _) in enumerate(made, start=1)
+        for stream, epochs in streams.items()
+        for epoch, (seqs, _) in enumerate(epochs, start=1)
         for seq in seqs
     }
 
 
-def seen_between(path: Path, start: Offsets, end: Offsets, **cut: Any) -> list[tuple[int, int, int]]:
-    """The frames of a micro-batch, read as its tasks would."""
+def frames_between(path: Path, start: Offsets, end: Offsets, **limits: Any) -> list[tuple[int, int, int]]:
+    """The frames of a micro-batch, read as its tasks read them."""
     from tensorpool.spark.options import arrow_schema, spark_schema
     from tensorpool.spark.scan import RangeScan, ScanOptions
     from tests.unit.spark.conftest import options
 
-    terms = ScanOptions(str(path), "none", 1 << 20, False, True)
+    scan_options = ScanOptions(str(path), "none", 1 << 20, False, True)
     schema = arrow_schema(spark_schema(options(path, payload="none")))
     ranges = Planner(str(path), None).ranges(
         start,
         end,
-        max_bytes=cut.get("max_bytes", 1 << 30),
-        min_parts=cut.get("min_parts"),
+        max_bytes=limits.get("max_bytes", 1 << 30),
+        min_parts=limits.get("min_parts"),
         ends_with_row=True,
     )
-    found = []
-    for one in ranges:
-        for batch in RangeScan(one, terms, schema).batches():
+    frames = []
+    for frame_range in ranges:
+        for batch in RangeScan(frame_range, scan_options, schema).batches():
             rows = batch.to_pydict()
-            found += list(zip(rows["stream_id"], rows["epoch"], rows["seq"], strict=True))
-    return found
+            frames += list(zip(rows["stream_id"], rows["epoch"], rows["seq"], strict=True))
+    return frames
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -63,7 +63,7 @@ def seen_between(path: Path, start: Offsets, end: Offsets, **cut: Any) -> list[t
     st.integers(64, 2_000),
     st.booleans(),
 )
-def test_micro_batches_hold_every_frame_once_and_keep_their_limits(
+def test_micro_batches_have_every_frame_once_within_limits(
     streams: dict[int, Any],
     max_rows: int | None,
     max_bytes: int | None,
@@ -75,32 +75,32 @@ def test_micro_batches_hold_every_frame_once_and_keep_their_limits(
         path = Path(directory, "recording")
         writer = recording.RecordingWriter(path, background=False)
         try:
-            for stream, made in streams.items():
-                for epoch, (seqs, per_segment) in enumerate(made, start=1):
+            for stream, stream_epochs in streams.items():
+                for epoch, (seqs, per_segment) in enumerate(stream_epochs, start=1):
                     add(writer, sorted(seqs), stream_id=stream, epoch=epoch, per_segment=per_segment)
             if not is_open:
                 writer.close()
             planner = Planner(str(path), None)
-            place, latest = planner.earliest(), planner.latest()
+            position, latest = planner.earliest(), planner.latest()
             found: list[tuple[int, int, int]] = []
             for _ in range(200):
-                end = planner.limited(place, latest, max_rows=max_rows, max_bytes=max_bytes)
-                if end == place:
+                end = planner.limited(position, latest, max_rows=max_rows, max_bytes=max_bytes)
+                if end == position:
                     break
-                rows = seen_between(path, place, end, max_bytes=size, min_parts=min_parts)
+                rows = frames_between(path, position, end, max_bytes=size, min_parts=min_parts)
                 assert max_rows is None or len(rows) <= max_rows
-                # Each frame has 64 bytes; one of each stream is always taken.
+                # Each frame has 64 bytes; at least one frame of each stream is read.
                 assert max_bytes is None or len(rows) * 64 <= max_bytes + 64 * len(streams)
                 found += rows
-                place = end
+                position = end
         finally:
             writer.close()
-        assert place == latest
+        assert position == latest
         assert len(found) == len(set(found))
-        assert set(found) == everything(streams)
+        assert set(found) == all_frames(streams)
 
 
-def test_a_stream_that_is_asked_for_and_not_there_begins_at_its_start(root: Path) -> None:
+def test_selected_stream_without_frames_starts_at_its_beginning(root: Path) -> None:
     write(root, range(5))
     planner = Planner(str(root), (STREAM_ID, 7))
     assert planner.earliest() == {STREAM_ID: Position(1, 0), 7: START}
@@ -111,7 +111,7 @@ def test_a_stream_that_is_asked_for_and_not_there_begins_at_its_start(root: Path
     assert planner.latest() == {STREAM_ID: Position(1, 5), 7: Position(4, 3)}
 
 
-def test_the_first_frame_of_a_time_is_found(root: Path) -> None:
+def test_at_time_finds_the_first_frame(root: Path) -> None:
     write(root, range(0, 100, 2))
     planner = Planner(str(root), None)
     assert planner.at_time(0) == {STREAM_ID: Position(1, 0)}
@@ -119,12 +119,12 @@ def test_the_first_frame_of_a_time_is_found(root: Path) -> None:
     assert planner.at_time(10**9) == {STREAM_ID: Position(1, 99)}
 
 
-def test_tasks_are_few_for_small_segments_and_many_for_a_large_one(root: Path) -> None:
+def test_number_of_tasks_follows_the_limits(root: Path) -> None:
     write(root, range(200), per_segment=2)
     planner = Planner(str(root), None)
 
-    def tasks(**cut: Any) -> int:
-        return len(planner.ranges(planner.earliest(), planner.latest(), ends_with_row=True, **cut))
+    def tasks(**limits: Any) -> int:
+        return len(planner.ranges(planner.earliest(), planner.latest(), ends_with_row=True, **limits))
 
     assert tasks(max_bytes=1 << 20, min_parts=None) == 1
     assert tasks(max_bytes=64 * 20, min_parts=None) == 10
@@ -132,7 +132,7 @@ def test_tasks_are_few_for_small_segments_and_many_for_a_large_one(root: Path) -
     assert [row["seq"] for row in read(root, minPartitions=500)] == list(range(200))
 
 
-def test_planning_opens_two_segments_however_many_there_are(root: Path, monkeypatch: Any) -> None:
+def test_planning_opens_at_most_two_segments(root: Path, monkeypatch: Any) -> None:
     write(root, range(600), per_segment=2)
     opened = []
     original = recording.Recording.segment
@@ -150,26 +150,26 @@ def test_planning_opens_two_segments_however_many_there_are(root: Path, monkeypa
     assert len(set(opened)) <= 2
 
 
-def test_a_task_is_as_large_as_keeps_every_core_at_work() -> None:
+def test_default_task_size_uses_every_core() -> None:
     mib = 1 << 20
     assert task_bytes(10 * mib, 8) == 64 * mib
     assert task_bytes(1000 * mib, 4) == 250 * mib
     assert task_bytes(100_000 * mib, 4) == 512 * mib
 
 
-def test_shares_are_even_though_segments_are_whole(root: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(plan, "_LEAST_TASK_BYTES", 64)
+def test_tasks_of_whole_segments_are_balanced(root: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(plan, "_MIN_TASK_BYTES", 64)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     write(root, range(17), per_segment=1)
     planner = Planner(str(root), None)
-    found = planner.ranges(
+    ranges = planner.ranges(
         planner.earliest(), planner.latest(), max_bytes=None, min_parts=None, ends_with_row=True
     )
-    assert [one.end.seq - one.start.seq for one in found] in ([9, 8], [8, 9])
+    assert [part.end.seq - part.start.seq for part in ranges] in ([9, 8], [8, 9])
 
 
-def test_a_few_rows_of_a_large_segment_are_one_task(root: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(plan, "_LEAST_TASK_BYTES", 64)
+def test_few_rows_of_a_large_segment_are_one_task(root: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(plan, "_MIN_TASK_BYTES", 64)
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     write(root, range(100), per_segment=100)
     planner = Planner(str(root), None)
@@ -181,22 +181,22 @@ def test_a_few_rows_of_a_large_segment_are_one_task(root: Path, monkeypatch: Any
     assert (tasks(0, 100), tasks(40, 45), tasks(0, 50), tasks(50, 100)) == (10, 1, 5, 5)
 
 
-def test_a_segment_that_cannot_be_opened_does_not_stop_planning(root: Path) -> None:
+def test_planning_continues_past_an_unreadable_segment(root: Path) -> None:
     write(root, range(30), per_segment=10)
     broken = sorted(root.glob("stream=*/epoch=*/*"))[1]
     broken.write_bytes(b"\xff" * broken.stat().st_size)
     planner = Planner(str(root), None)
     start = {STREAM_ID: Position(1, 5)}
-    seen = []
+    ends = []
     while (end := planner.limited(start, planner.latest(), max_rows=7, max_bytes=None)) != start:
         planner.ranges(start, end, max_bytes=None, min_parts=None, ends_with_row=True)
         start = end
-        seen.append(end[STREAM_ID].seq)
-    assert seen[-1] == 30
-    assert seen == sorted(set(seen))
+        ends.append(end[STREAM_ID].seq)
+    assert ends[-1] == 30
+    assert ends == sorted(set(ends))
 
 
-def test_every_stream_gets_on_though_another_has_far_more_waiting(root: Path) -> None:
+def test_every_stream_advances_beside_a_large_backlog(root: Path) -> None:
     write(root, range(900), per_segment=1)
     write(root, range(3), stream_id=7)
     planner = Planner(str(root), None)
@@ -206,7 +206,7 @@ def test_every_stream_gets_on_though_another_has_far_more_waiting(root: Path) ->
     assert end[7].seq + end[STREAM_ID].seq == 50
 
 
-def test_a_look_at_a_recording_notices_a_new_snapshot(root: Path) -> None:
+def test_refresh_finds_a_new_snapshot(root: Path) -> None:
     write(root, range(10), per_segment=1)
     planner = Planner(str(root), None)
     for last in range(11, 15):

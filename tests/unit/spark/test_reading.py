@@ -1,4 +1,4 @@
-"""Rows of a recording as Spark gets them: bytes, references, gaps, and what happens to damage."""
+"""Rows of a batch read: inline payloads, references, gaps, and damage."""
 
 from __future__ import annotations
 
@@ -37,9 +37,7 @@ def gaps(rows: list[dict[str, Any]]) -> list[tuple[int, int, int, str]]:
 
 
 @pytest.mark.parametrize("shape", [(4, 8), (3, 5)], ids=["multiple of 64", "padded"])
-def test_bytes_are_those_that_were_written_by_value_and_by_reference(
-    root: Path, shape: tuple[int, ...]
-) -> None:
+def test_payloads_are_equal_inline_and_by_reference(root: Path, shape: tuple[int, ...]) -> None:
     write(root, range(25), shape=shape)
     by_value, by_reference = read(root, payload="inline"), read(root)
     assert seqs(by_value) == seqs(by_reference) == list(range(25))
@@ -48,8 +46,8 @@ def test_bytes_are_those_that_were_written_by_value_and_by_reference(
         assert inline["payload"] == expected.tobytes()
         assert np.array_equal(tensors.to_numpy(inline), expected)
         assert np.array_equal(tensors.to_numpy(reference), expected)
-        alike = set(inline) & set(reference)
-        assert {key: inline[key] for key in alike} == {key: reference[key] for key in alike}
+        common = set(inline) & set(reference)
+        assert {key: inline[key] for key in common} == {key: reference[key] for key in common}
     first = by_reference[0]
     assert (first["stream_id"], first["epoch"], first["dtype"], first["shape"]) == (
         STREAM_ID,
@@ -60,7 +58,7 @@ def test_bytes_are_those_that_were_written_by_value_and_by_reference(
     assert first["trace_id"] is None
 
 
-def test_columns_that_are_not_asked_for_do_not_travel(root: Path) -> None:
+def test_reader_returns_only_selected_columns(root: Path) -> None:
     write(root, range(3))
     chosen = options(root, payload="inline")
     schema = StructType().add("seq", LongType()).add("dtype", StringType())
@@ -69,7 +67,7 @@ def test_columns_that_are_not_asked_for_do_not_travel(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "kind", "words"),
+    ("column", "kind", "message"),
     [
         ("sec", LongType(), "no column sec; did you mean seq?"),
         ("seq", StringType(), "column seq is bigint, not string"),
@@ -77,18 +75,18 @@ def test_columns_that_are_not_asked_for_do_not_travel(root: Path) -> None:
         ("gap_count", LongType(), "needs option includeGaps"),
     ],
 )
-def test_a_schema_that_does_not_fit_is_named(root: Path, column: str, kind: Any, words: str) -> None:
+def test_schema_that_does_not_match_is_rejected(root: Path, column: str, kind: Any, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         FrameReader(options(root), StructType().add(column, kind))
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_a_directory_without_a_recording_is_named_at_once(tmp_path: Path) -> None:
-    with pytest.raises(NotARecording, match="nothing-here holds no recording"):
+def test_read_of_a_directory_without_a_recording_fails(tmp_path: Path) -> None:
+    with pytest.raises(NotARecording, match="nothing-here contains no recording"):
         read(tmp_path / "nothing-here")
 
 
-def test_offsets_and_times_bound_a_batch_read(root: Path) -> None:
+def test_batch_read_is_limited_by_offsets_and_times(root: Path) -> None:
     write(root, range(30))
     start, end = '{"10000": {"epoch": 1, "seq": 7}}', '{"10000": {"epoch": 1, "seq": 12}}'
     assert seqs(read(root, startingOffsets=start, endingOffsets=end)) == [7, 8, 9, 10, 11]
@@ -97,7 +95,7 @@ def test_offsets_and_times_bound_a_batch_read(root: Path) -> None:
     assert seqs(read(root, streams="77")) == []
 
 
-def test_a_stream_that_offsets_do_not_name_is_read_whole(root: Path) -> None:
+def test_stream_without_an_offset_is_read_whole(root: Path) -> None:
     write(root, range(30))
     write(root, range(30), stream_id=STREAM_ID + 1)
 
@@ -113,12 +111,12 @@ def test_a_stream_that_offsets_do_not_name_is_read_whole(root: Path) -> None:
     }
     assert found(startingOffsets='{"10000": "latest"}') == {10_000: [], 10_001: every}
     assert found(endingOffsets='{"10000": "earliest"}') == {10_000: [], 10_001: every}
-    # Which streams are read, option streams says.
+    # Option streams determines which streams are read.
     only = found(streams="10000", endingOffsets='{"10001": {"epoch": 1, "seq": 3}}')
     assert only == {10_000: every, 10_001: []}
 
 
-def test_what_retention_removed_of_a_stream_that_offsets_do_not_name_is_not_missed(root: Path) -> None:
+def test_removed_frames_of_a_stream_without_an_offset_are_no_loss(root: Path) -> None:
     write(root, range(30))
     write(root, range(30), stream_id=STREAM_ID + 1)
     recording.retain(root, max_bytes=half_of(root))
@@ -128,29 +126,29 @@ def test_what_retention_removed_of_a_stream_that_offsets_do_not_name_is_not_miss
     assert sorted(seqs(read(root, startingOffsets=named))) == sorted([29, *left[10_001]])
 
 
-def test_an_open_segment_is_read_as_far_as_it_goes(root: Path) -> None:
+def test_open_segment_is_read_to_its_present_end(root: Path) -> None:
     with recording.RecordingWriter(root, background=False) as writer:
         add(writer, range(5))
         rows = read(root)
         assert seqs(rows) == list(range(5))
         add(writer, range(5, 9))
         assert seqs(read(root)) == list(range(9))
-    # The reference names the segment as it will be called for good.
+    # The reference has the final name of the segment.
     assert np.array_equal(tensors.to_numpy(rows[4]), tensor(4))
 
 
-def test_arrow_batches_stay_below_their_bytes(root: Path) -> None:
+def test_arrow_batches_respect_their_byte_limit(root: Path) -> None:
     write(root, range(40), per_segment=40, shape=(32, 32))
     reader = batch_reader(root, payload="inline", maxBatchBytes=10_000)
     batches = [batch for one in reader.partitions() for batch in reader.read(one)]
-    # Small ones may be put together again, but never above a mebibyte.
+    # Small batches may be combined, but never above a mebibyte.
     assert sum(len(batch) for batch in batches) == 40
     assert max(batch.nbytes for batch in batches) < 1 << 20
     large = batch_reader(root, payload="inline", maxBatchBytes=1)
     assert sum(len(batch) for one in large.partitions() for batch in large.read(one)) == 40
 
 
-def test_gaps_are_rows_with_their_reasons(root: Path) -> None:
+def test_gap_rows_have_their_reasons(root: Path) -> None:
     with recording.RecordingWriter(root, background=False) as writer:
         add(writer, [0, 1, 2])
         writer.gap(stream_id=STREAM_ID, epoch=1, first_seq=3, count=2, reason="overrun")
@@ -168,7 +166,7 @@ def test_gaps_are_rows_with_their_reasons(root: Path) -> None:
     rows = read(root, includeGaps="true")
     assert gaps(rows) == expected
     assert seqs(rows) == [0, 1, 2, 5, 6, 9, 12, 0, 1]
-    # However it is cut into tasks, no gap is told twice or left out.
+    # With any division into tasks, every gap is reported exactly once.
     for parts in (2, 3, 7, 50):
         assert sorted(gaps(read(root, includeGaps="true", minPartitions=parts))) == expected, parts
 
@@ -182,7 +180,7 @@ def damage(root: Path, number: int, at: float) -> Path:
 
 
 @pytest.mark.parametrize("payload", ["inline", "ref"])
-def test_a_damaged_batch_is_an_error_that_names_it_or_a_gap(root: Path, payload: str) -> None:
+def test_damaged_batch_is_an_error_or_a_gap(root: Path, payload: str) -> None:
     write(root, range(30))
     path = damage(root, 1, 0.1 if payload == "ref" else 0.95)
     with pytest.raises(CorruptRecording, match="failOnDataLoss=false") as caught:
@@ -200,31 +198,31 @@ def test_a_damaged_batch_is_an_error_that_names_it_or_a_gap(root: Path, payload:
     assert set(lost) <= set(range(10, 20))
 
 
-def test_a_segment_that_is_gone_is_an_error_or_a_gap(root: Path) -> None:
+def test_removed_segment_is_an_error_or_a_gap(root: Path) -> None:
     write(root, range(30))
     sorted(root.glob("stream=*/epoch=*/*.arrows"))[1].unlink()
-    with pytest.raises(CorruptRecording, match="is gone"):
+    with pytest.raises(CorruptRecording, match="does not exist"):
         read(root)
     rows = read(root, failOnDataLoss="false", includeGaps="true")
     assert gaps(rows) == [(1, 10, 10, "removed")]
     assert seqs(rows) == [*range(10), *range(20, 30)]
 
 
-def test_what_retention_removed_is_an_error_only_if_it_was_asked_for(root: Path) -> None:
+def test_removed_frames_are_an_error_only_within_the_offsets(root: Path) -> None:
     write(root, range(30))
     recording.retain(root, max_bytes=half_of(root))
     left = seqs(read(root))
     assert left
     assert left[0] > 0
     start = '{"10000": {"epoch": 1, "seq": 0}}'
-    with pytest.raises(CorruptRecording, match=f"frames 0 to {left[0] - 1} were removed"):
+    with pytest.raises(CorruptRecording, match=f"retention removed frames 0 to {left[0] - 1}"):
         read(root, startingOffsets=start)
     rows = read(root, startingOffsets=start, failOnDataLoss="false", includeGaps="true")
     assert gaps(rows) == [(1, 0, left[0], "removed")]
     assert seqs(rows) == left
 
 
-def test_the_schema_has_what_the_options_ask_for(root: Path) -> None:
+def test_schema_has_the_columns_of_the_options(root: Path) -> None:
     assert spark_schema(options(root)).names[-2:] == ["segment", "payload_offset"]
     assert spark_schema(options(root, payload="inline")).names[-1] == "payload"
     assert spark_schema(options(root, payload="none", includeGaps="true")).names[-3:] == [

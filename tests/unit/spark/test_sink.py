@@ -1,4 +1,4 @@
-"""Into a recording, once for each batch of a query: whatever is killed, and however often Spark asks."""
+"""The sink of a recording: each batch of a query is recorded once, despite crashes and repetitions."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tensorpool.spark import commit as committing
 from tensorpool.spark.commit import commit
 from tensorpool.spark.options import STREAM_WRITE, WRITE, Options
 from tensorpool.spark.sink import make_writer
-from tensorpool.spark.staging import SINKS_DIR, check_incoming, frames_of, stage
+from tensorpool.spark.staging import SINKS_DIR, check_incoming, incoming_frames, stage
 from tests.unit.spark.conftest import STREAM_ID, batch_reader, tensor, write
 
 KEY = "0d8a-query"
 
 
 def rows(seqs: Any, **columns: Any) -> Iterator[pa.RecordBatch]:
-    made = {
+    defaults = {
         "stream_id": [STREAM_ID for _ in seqs],
         "epoch": [1 for _ in seqs],
         "seq": list(seqs),
@@ -35,14 +35,17 @@ def rows(seqs: Any, **columns: Any) -> Iterator[pa.RecordBatch]:
         "payload": [tensor(seq).tobytes() for seq in seqs],
     }
     yield pa.RecordBatch.from_pydict(
-        {name: values for name, values in (made | columns).items() if values is not None}
+        {name: values for name, values in (defaults | columns).items() if values is not None}
     )
 
 
 def staged(target: Path, batch: int, *tasks: Any, **given: Any) -> list[str]:
     options = Options({"path": str(target), **given}, STREAM_WRITE)
     recording.RecordingWriter(target, background=False).close()
-    return [stage(target, KEY, batch, number, frames_of(one, options))[0] for number, one in enumerate(tasks)]
+    return [
+        stage(target, KEY, batch, number, incoming_frames(task, options))[0]
+        for number, task in enumerate(tasks)
+    ]
 
 
 def put(target: Path, batch: int, *tasks: Any, epoch: int | None = None, **given: Any) -> int:
@@ -50,7 +53,7 @@ def put(target: Path, batch: int, *tasks: Any, epoch: int | None = None, **given
 
 
 def recorded(target: Path, stream_id: int = STREAM_ID) -> list[tuple[int, int]]:
-    """Epoch and sequence of every frame, each compared with what was written."""
+    """Epoch and sequence of every frame, each verified."""
     found = []
     for frame in recording.open(target).frames(stream_id):
         assert frame.valid()
@@ -63,7 +66,7 @@ def target(tmp_path: Path) -> Path:
     return tmp_path / "sink"
 
 
-def test_rows_of_any_order_and_any_task_become_one_stream(target: Path) -> None:
+def test_rows_of_any_order_and_task_become_one_stream(target: Path) -> None:
     assert put(target, 0, rows([4, 1, 3]), rows([0, 2]), rows([])) == 5
     assert recorded(target) == [(1, seq) for seq in range(5)]
     for frame in recording.open(target).frames(STREAM_ID):
@@ -72,17 +75,17 @@ def test_rows_of_any_order_and_any_task_become_one_stream(target: Path) -> None:
     assert len(recorded(target)) == 7
     assert recording.verify(target).ok
     left = [path.name for path in (target / SINKS_DIR / KEY).iterdir()]
-    assert left == ["state.json"], "nothing staged is left"
+    assert left == ["state.json"], "no staged rows are left"
 
 
-def test_a_batch_that_is_sent_again_is_not_written_again(target: Path) -> None:
+def test_repeated_batch_is_not_written_again(target: Path) -> None:
     put(target, 7, rows(range(5)))
     assert put(target, 7, rows(range(5))) == 0
     assert put(target, 6, rows(range(5))) == 0
     assert recorded(target) == [(1, seq) for seq in range(5)]
 
 
-def test_a_commit_that_is_still_at_work_is_waited_for(target: Path) -> None:
+def test_commit_waits_for_a_running_commit(target: Path) -> None:
     put(target, 0, rows([0]))
     names = staged(target, 1, rows([1]))
     lock = _native.FileLock(target / SINKS_DIR / KEY / "commit.lock", "an old Spark")
@@ -94,14 +97,12 @@ def test_a_commit_that_is_still_at_work_is_waited_for(target: Path) -> None:
 
 
 class Killed(BaseException):
-    """Nothing of ours catches it."""
+    """Stands for a kill: no code of the package catches it."""
 
 
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 12), st.booleans(), st.booleans())
-def test_a_crash_anywhere_in_a_commit_leaves_every_row_once(
-    after: int, numbered: bool, is_late: bool
-) -> None:
+def test_crash_anywhere_in_a_commit_leaves_every_row_once(after: int, numbered: bool, is_late: bool) -> None:
     import tempfile
 
     columns: dict[str, Any] = {} if not numbered else {"seq": None, "epoch": None}
@@ -135,7 +136,7 @@ def test_a_crash_anywhere_in_a_commit_leaves_every_row_once(
 
 
 def interrupted(target: Path, after: int, *tasks: Any, **given_: Any) -> None:
-    """A batch 1 that is cut short behind so many frames."""
+    """A commit of batch 1 that is interrupted after a number of frames."""
     written = recording.RecordingWriter.write_batch
     left = [after]
 
@@ -157,21 +158,21 @@ def payloads_of(target: Path) -> list[bytes]:
 
 
 @pytest.mark.parametrize("after", [0, 2, 5])
-def test_what_another_query_wrote_after_a_crash_is_not_taken_for_ones_own(target: Path, after: int) -> None:
+def test_recovery_ignores_frames_of_another_query(target: Path, after: int) -> None:
     plain: dict[str, Any] = {"seq": None, "epoch": None}
     stream = str(STREAM_ID)
     put(target, 0, rows(range(3), **plain), stream=stream)
     interrupted(target, after, rows(range(3, 9), **plain), stream=stream)
     options = Options({"path": str(target), "stream": stream}, STREAM_WRITE)
-    name, _ = stage(target, "another-query", 0, 0, frames_of(rows(range(90, 96), **plain), options))
+    name, _ = stage(target, "another-query", 0, 0, incoming_frames(rows(range(90, 96), **plain), options))
     commit(target, "another-query", 0, [name], epoch=None, busy_ns=0)
-    # Spark may hand the rows over in another order than the first time.
+    # Spark may pass the rows in another order than the first time.
     put(target, 1, rows([8, 3, 7], **plain), rows([4, 6, 5], **plain), stream=stream)
     assert sorted(payloads_of(target)) == sorted(tensor(seq).tobytes() for seq in (*range(9), *range(90, 96)))
     assert [seq for _, seq in recorded(target)] == list(range(15))
 
 
-def test_numbered_frames_that_another_one_has_overtaken_are_an_error(target: Path) -> None:
+def test_rows_behind_the_end_of_the_stream_are_rejected(target: Path) -> None:
     put(target, 0, rows(range(3)))
     interrupted(target, 2, rows(range(3, 9)))
     with recording.RecordingWriter(target, background=False) as writer:
@@ -181,7 +182,7 @@ def test_numbered_frames_that_another_one_has_overtaken_are_an_error(target: Pat
     assert [seq for _, seq in recorded(target)] == list(range(6))
 
 
-def test_frames_without_numbers_follow_the_last_one(target: Path) -> None:
+def test_rows_without_numbers_continue_the_stream(target: Path) -> None:
     plain = {"seq": None, "epoch": None, "stream_id": None, "dtype": None, "shape": None}
     put(target, 0, rows(range(3), **plain), rows(range(3, 5), **plain), stream="9")
     put(target, 1, rows(range(5, 7), **plain), stream="9")
@@ -204,16 +205,16 @@ def test_rows_by_reference_are_copied_from_their_segments(root: Path, target: Pa
     assert (copy.receive_time_ns, copy.timestamp_ns) == (original.receive_time_ns, original.timestamp_ns)
 
 
-def test_a_recording_only_grows(target: Path) -> None:
+def test_commit_rejects_earlier_and_duplicate_frames(target: Path) -> None:
     put(target, 0, rows([5, 6]))
     with pytest.raises(InvalidFrames, match="frame 3 of epoch 1 comes after frame 6"):
         put(target, 1, rows([3, 8]))
-    with pytest.raises(InvalidFrames, match="frame 9 is there twice"):
+    with pytest.raises(InvalidFrames, match="frame 9 occurs twice"):
         put(target, 2, rows([9]), rows([9]))
     assert recorded(target) == [(1, 5), (1, 6)]
 
 
-def test_a_stream_that_someone_writes_is_waited_for_and_named(target: Path) -> None:
+def test_commit_waits_for_the_lock_of_a_stream(target: Path) -> None:
     names = staged(target, 0, rows([1]))
     with recording.RecordingWriter(target, background=False, holder="recorder") as writer:
         writer.append(tensor(0), stream_id=STREAM_ID, epoch=1, seq=0)
@@ -223,36 +224,36 @@ def test_a_stream_that_someone_writes_is_waited_for_and_named(target: Path) -> N
 
 
 def struct(**kinds: Any) -> StructType:
-    made = StructType()
+    schema = StructType()
     for name, kind in kinds.items():
-        made = made.add(name, kind)
-    return made
+        schema = schema.add(name, kind)
+    return schema
 
 
 @pytest.mark.parametrize(
-    ("schema", "given_", "words"),
+    ("schema", "given_", "message"),
     [
-        (struct(payload=BinaryType()), {}, "which stream?"),
+        (struct(payload=BinaryType()), {}, "the stream is missing"),
         (struct(payload=BinaryType(), pay_load=LongType()), {}, "no column pay_load; did you mean payload?"),
         (
             struct(payload=StringType(), stream_id=LongType()),
             {},
             "column payload has to be binary, not string",
         ),
-        (struct(seq=LongType(), stream_id=LongType()), {}, "there is nothing to write"),
-        (struct(seq=LongType(), payload=BinaryType()), {"stream": "1"}, "rows have seq and no epoch"),
+        (struct(seq=LongType(), stream_id=LongType()), {}, "the rows have no payload"),
+        (struct(seq=LongType(), payload=BinaryType()), {"stream": "1"}, "rows have seq but no epoch"),
         (struct(gap_count=LongType(), payload=BinaryType()), {"stream": "1"}, "gap rows are not written"),
     ],
 )
-def test_columns_that_do_not_fit_are_named_before_anything_runs(
-    target: Path, schema: StructType, given_: dict[str, str], words: str
+def test_invalid_columns_are_rejected_before_any_task(
+    target: Path, schema: StructType, given_: dict[str, str], message: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
         check_incoming(schema, Options({"path": str(target), **given_}, WRITE))
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_overwriting_and_foreign_directories_are_refused(tmp_path: Path) -> None:
+def test_overwrite_and_foreign_directories_are_rejected(tmp_path: Path) -> None:
     fine = struct(payload=BinaryType(), stream_id=LongType())
     with pytest.raises(ConfigError, match="a recording only grows"):
         make_writer(Options({"path": str(tmp_path)}, WRITE), fine, overwrite=True)
@@ -261,9 +262,9 @@ def test_overwriting_and_foreign_directories_are_refused(tmp_path: Path) -> None
         make_writer(Options({"path": str(tmp_path)}, WRITE), fine, overwrite=False)
 
 
-def test_a_bad_row_is_named(target: Path) -> None:
+def test_error_of_an_invalid_row_names_the_frame(target: Path) -> None:
     options = Options({"path": str(target)}, WRITE)
     with pytest.raises(ValueError, match="stream 10000, epoch 1, frame 3: the row has no payload"):
-        list(frames_of(rows([3], payload=[None]), options))
+        list(incoming_frames(rows([3], payload=[None]), options))
     with pytest.raises(ValueError, match="frame 3: element type 'float128'"):
-        list(frames_of(rows([3], dtype=["float128"]), options))
+        list(incoming_frames(rows([3], dtype=["float128"]), options))

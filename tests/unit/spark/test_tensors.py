@@ -1,4 +1,4 @@
-"""Tensors by reference, without Spark: views of files, ranges of stores, stacked batches, pictures."""
+"""Tensors by reference, without Spark: views of files, ranges of stores, stacked tensors, images."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from pyspark.sql.types import StructType
 
 from tensorpool import recording
 from tensorpool.errors import CorruptRecording, FrameNotRecorded, MissingPackage
+from tensorpool.preview import encode_png
 from tensorpool.spark import tensors
-from tensorpool.spark.tensors.functions import figures, png, to_image
+from tensorpool.spark.tensors.functions import compute_stats, to_image
 from tensorpool.spark.tensors.mapping import ResultColumns
 from tensorpool.spark.tensors.rows import stack, views
 from tensorpool.spark.tensors.segments import RangedSegment, Segments
@@ -34,11 +35,11 @@ def batch_of(root: Path, **given: Any) -> pa.RecordBatch:
 
 
 def arrays(rows: pa.RecordBatch, segments: Segments, **how: Any) -> list[Any]:
-    chosen = {"verify": True, "skip_damage": False} | how
-    return [frame.array for frame in views(rows, segments, KEEP, **chosen)]
+    settings = {"verify": True, "skip_damage": False} | how
+    return [frame.array for frame in views(rows, segments, KEEP, **settings)]
 
 
-def test_a_view_is_read_only_and_aligned_and_nothing_is_copied(root: Path) -> None:
+def test_views_are_read_only_aligned_and_not_copied(root: Path) -> None:
     write(root, range(10), per_segment=10)
     found = arrays(batch_of(root), Segments())
     for seq, array in enumerate(found):
@@ -51,7 +52,7 @@ def test_a_view_is_read_only_and_aligned_and_nothing_is_copied(root: Path) -> No
 
 
 @pytest.mark.parametrize("kind", ["fsspec", "pyarrow", "uri", "moved"])
-def test_a_recording_may_lie_elsewhere(root: Path, tmp_path: Path, kind: str) -> None:
+def test_segments_are_read_from_another_location(root: Path, tmp_path: Path, kind: str) -> None:
     write(root, range(12), per_segment=5)
     rows = batch_of(root)
     elsewhere = tmp_path / "elsewhere"
@@ -67,11 +68,11 @@ def test_a_recording_may_lie_elsewhere(root: Path, tmp_path: Path, kind: str) ->
     found = arrays(rows, segments)
     assert len(found) == 12
     assert all(np.array_equal(array, tensor(seq)) for seq, array in enumerate(found))
-    with pytest.raises(FrameNotRecorded, match="say where it is"):
+    with pytest.raises(FrameNotRecorded, match="give its location"):
         arrays(rows, Segments())
 
 
-def test_neighbours_in_a_store_are_one_request() -> None:
+def test_neighbouring_payloads_in_a_store_are_one_request() -> None:
     class Store:
         requests: list[tuple[int, int]] = []  # noqa: RUF012
 
@@ -89,7 +90,7 @@ def test_neighbours_in_a_store_are_one_request() -> None:
     assert Store.requests == [(0, 8 << 20), (50 << 20, 70 << 20)]
 
 
-def test_a_segment_that_grows_and_is_sealed_is_followed(root: Path) -> None:
+def test_growing_and_sealed_segment_is_read(root: Path) -> None:
     segments = Segments()
     with recording.RecordingWriter(root, background=False) as writer:
         add(writer, range(3))
@@ -100,7 +101,7 @@ def test_a_segment_that_grows_and_is_sealed_is_followed(root: Path) -> None:
     assert all(np.array_equal(array, tensor(seq)) for seq, array in enumerate(arrays(rows, segments)))
 
 
-def test_changed_bytes_are_an_error_that_names_the_frame_or_left_out(root: Path) -> None:
+def test_damaged_payload_is_an_error_or_left_out(root: Path) -> None:
     write(root, range(10), per_segment=10)
     rows = batch_of(root)
     path = next(root.glob("stream=*/epoch=*/*.arrows"))
@@ -113,16 +114,16 @@ def test_changed_bytes_are_an_error_that_names_the_frame_or_left_out(root: Path)
     assert len(arrays(rows, Segments(), verify=False)) == 10
 
 
-def test_alike_tensors_are_stacked_without_a_copy(root: Path) -> None:
+def test_equal_tensors_are_stacked_without_a_copy(root: Path) -> None:
     write(root, range(20), per_segment=10)
     frames = list(views(batch_of(root), Segments(), KEEP, verify=True, skip_damage=False))
-    together = stack(frames[:10], True)
-    assert together.shape == (10, 4, 8)
-    assert together.ctypes.data == frames[0].array.ctypes.data
-    assert all(np.array_equal(together[seq], tensor(seq)) for seq in range(10))
-    mixed = stack(frames, False)
-    assert all(np.array_equal(mixed[seq], tensor(seq)) for seq in range(20))
-    assert np.array_equal(stack(frames[3:4], True)[0], tensor(3))
+    stacked = stack(frames[:10], is_one_segment=True)
+    assert stacked.shape == (10, 4, 8)
+    assert stacked.ctypes.data == frames[0].array.ctypes.data
+    assert all(np.array_equal(stacked[seq], tensor(seq)) for seq in range(10))
+    copied = stack(frames, is_one_segment=False)
+    assert all(np.array_equal(copied[seq], tensor(seq)) for seq in range(20))
+    assert np.array_equal(stack(frames[3:4], is_one_segment=True)[0], tensor(3))
 
 
 def results(root: Path, fn: Any, schema: str | StructType, **how: Any) -> list[dict[str, Any]]:
@@ -143,7 +144,7 @@ def _fields(text: str) -> dict[str, Any]:
     }
 
 
-def test_functions_give_a_value_or_a_tuple_or_a_dictionary_for_each_frame(root: Path) -> None:
+def test_function_returns_a_value_tuple_or_dictionary(root: Path) -> None:
     write(root, range(3))
     assert results(root, lambda array: array.max(), "top bigint")[2]["top"] == tensor(2).max()
     assert results(root, lambda array: (1, "x"), "a bigint, b string")[0] == {
@@ -154,7 +155,7 @@ def test_functions_give_a_value_or_a_tuple_or_a_dictionary_for_each_frame(root: 
     assert named[1]["s"] == "1 uint16 (4, 8)"
 
 
-def test_functions_of_stacked_tensors_give_as_many_values(root: Path) -> None:
+def test_function_of_stacked_tensors_returns_a_value_each(root: Path) -> None:
     write(root, range(23), per_segment=10)
     sizes = []
 
@@ -165,11 +166,11 @@ def test_functions_of_stacked_tensors_give_as_many_values(root: Path) -> None:
     found = results(root, tops, "top bigint", batch=8)
     assert [row["top"] for row in found] == [tensor(seq).max() for seq in range(23)]
     assert max(sizes) == 8
-    with pytest.raises(RuntimeError, match="gave 1 values of top for 8 tensors"):
+    with pytest.raises(RuntimeError, match="returned 1 values of top for 8 tensors"):
         results(root, lambda array: [1], "top bigint", batch=8)
 
 
-def test_an_error_of_the_function_names_the_frame(root: Path) -> None:
+def test_error_of_a_function_names_the_frame(root: Path) -> None:
     write(root, range(3))
 
     def fails(array: Any, row: Any) -> float:
@@ -177,39 +178,39 @@ def test_an_error_of_the_function_names_the_frame(root: Path) -> None:
 
     with pytest.raises(RuntimeError, match="stream 10000, epoch 1, frame 1: ZeroDivisionError"):
         results(root, fails, "x double", with_row=True)
-    with pytest.raises(RuntimeError, match=r"gave \['y'\], and the schema has \['x'\]"):
+    with pytest.raises(RuntimeError, match=r"returned \['y'\], but the schema has \['x'\]"):
         results(root, lambda array: {"y": 1}, "x double")
     with pytest.raises(TypeError, match="column x should be double"):
         results(root, lambda array: "word", "x double")
 
 
-def test_rows_without_a_payload_say_so(root: Path) -> None:
+def test_invalid_row_has_no_tensor(root: Path) -> None:
     write(root, range(1))
     with pytest.raises(ValueError, match="read with option payload=ref"):
         tensors.to_numpy(read(root, payload="none")[0])
     row = read(root, payload="inline")[0]
-    with pytest.raises(ValueError, match="reaches beyond its 64 bytes"):
+    with pytest.raises(ValueError, match="extends beyond its 64 bytes"):
         tensors.to_numpy(row | {"shape": [5, 8]})
     with pytest.raises(ValueError, match="element type 'uint17'"):
         tensors.to_numpy(row | {"dtype": "uint17"})
 
 
-def test_figures_leave_nans_out() -> None:
-    assert figures(np.array([1.0, np.nan, 3.0])) == (1.0, 3.0, 2.0, 1.0, 1)
-    assert figures(np.array([np.nan])) == (None, None, None, None, 1)
-    assert figures(np.arange(4, dtype="uint8"))[:3] == (0.0, 3.0, 1.5)
+def test_stats_leave_nans_out() -> None:
+    assert compute_stats(np.array([1.0, np.nan, 3.0])) == (1.0, 3.0, 2.0, 1.0, 1)
+    assert compute_stats(np.array([np.nan])) == (None, None, None, None, 1)
+    assert compute_stats(np.arange(4, dtype="uint8"))[:3] == (0.0, 3.0, 1.5)
 
 
 @pytest.mark.parametrize(
     ("shape", "expected"),
     [((64, 32), (16, 8)), ((5, 40, 20, 3), (14, 7, 3)), ((100,), (1, 15)), ((4, 4), (4, 4))],
 )
-def test_a_thumbnail_is_a_png_of_the_tensor(shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
+def test_thumbnail_is_a_png_of_the_tensor(shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
     array = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
     pixels = to_image(array, 16, None, None)
     assert pixels.shape == expected
     assert (pixels.min(), pixels.max()) == (0, 255)
-    content = png(pixels)
+    content = encode_png(pixels)
     assert content[:8] == b"\x89PNG\r\n\x1a\n"
     width, height, depth, colour = struct.unpack(">IIBB", content[16:26])
     assert (height, width, depth, colour) == (*expected[:2], 8, 2 if len(expected) == 3 else 0)
@@ -218,24 +219,24 @@ def test_a_thumbnail_is_a_png_of_the_tensor(shape: tuple[int, ...], expected: tu
     assert np.array_equal(lines[:, 1:].reshape(expected), pixels)
 
 
-def test_torch_gets_copies_one_by_one_or_stacked(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_to_torch_returns_copies_single_or_stacked(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(root, range(7), per_segment=3)
     torch = SimpleNamespace(from_numpy=lambda array: array, stack=np.stack)
     monkeypatch.setitem(sys.modules, "torch", torch)
     rows: Any = SimpleNamespace(toLocalIterator=lambda: iter(read(root, includeGaps="true")))
-    alone = list(tensors.to_torch(rows))
-    assert all(np.array_equal(one, tensor(seq)) for seq, one in enumerate(alone))
-    assert all(one.flags.writeable for one in alone)
-    assert [len(one) for one in tensors.to_torch(rows, batch_size=3)] == [3, 3, 1]
+    copies = list(tensors.to_torch(rows))
+    assert all(np.array_equal(copy, tensor(seq)) for seq, copy in enumerate(copies))
+    assert all(copy.flags.writeable for copy in copies)
+    assert [len(batch) for batch in tensors.to_torch(rows, batch_size=3)] == [3, 3, 1]
 
 
-def test_torch_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_torch_is_named_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingPackage, match="pip install torch"):
         next(tensors.to_torch(None))  # type: ignore[arg-type]
 
 
-def test_what_is_kept_keeps_its_type_where_everything_is_null(root: Path) -> None:
+def test_kept_columns_keep_their_type_if_all_null(root: Path) -> None:
     write(root, range(3))
     rows = batch_of(root)
     schema = StructType().add("top", "long")

@@ -1,5 +1,4 @@
-"""A process of Spark's daemon, once it has done its first task, has next to nothing to collect, and keeps
-the files that it has mapped."""
+"""After its first task, a Spark worker has little garbage to collect and keeps its mapped files."""
 
 from __future__ import annotations
 
@@ -20,18 +19,18 @@ _PROGRAM = """
     def is_mapped():
         return str(path) in Path("/proc/self/maps").read_text()
 
-    def look():
+    def map_segment():
         with path.open("rb") as file:
             map_file(file.fileno(), path)
 
     tune_worker()
-    look()
+    map_segment()
     print(gc.get_freeze_count(), is_mapped())
     sys.modules["__main__"].__spec__ = ModuleSpec("pyspark.daemon", None)
     tune_worker()
     first = gc.get_freeze_count()
     held = [[] for _ in range(1000)]
-    look()
+    map_segment()
     tune_worker()
     print(first > 10_000, gc.get_freeze_count() == first, is_mapped())
     path.unlink()
@@ -40,7 +39,7 @@ _PROGRAM = """
 """
 
 
-def test_only_the_daemons_children_settle_and_only_once(tmp_path: Path) -> None:
+def test_worker_is_tuned_once_in_a_spark_daemon_only(tmp_path: Path) -> None:
     path = tmp_path / "segment"
     path.write_bytes(b"x")
     done = subprocess.run(

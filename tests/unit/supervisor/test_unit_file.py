@@ -8,13 +8,13 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from tensorpool.cli import cli
-from tests.unit_files import DEPLOY, complaints, settings
+from tests.systemd_units import DEPLOY, settings, systemd_warnings
 
 UNIT = DEPLOY / "tensorpool-supervisor.service"
 
 
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
-    assert complaints(UNIT, tmp_path) == []
+    assert systemd_warnings(UNIT, tmp_path) == []
 
 
 def test_unit_command_exists_and_accepts_its_configuration(tmp_path: Path) -> None:

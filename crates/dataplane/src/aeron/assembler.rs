@@ -1,4 +1,4 @@
-//! Messages of several fragments, put together again.
+//! Assembly of messages of several fragments.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -10,10 +10,10 @@ use super::{AeronError, checked};
 
 type Delegate<'a> = &'a mut dyn FnMut(&[u8], Header);
 
-/// Puts messages of several fragments together again.
+/// Joins the fragments of messages.
 pub struct Assembler {
     ptr: *mut c::aeron_fragment_assembler_t,
-    /// Where the delegate of the running poll is found; its address is given to Aeron once.
+    /// The delegate of the running poll. Its address is passed to Aeron once.
     target: Box<Option<*mut c_void>>,
 }
 
@@ -46,7 +46,7 @@ impl Assembler {
         Ok(Self { ptr, target })
     }
 
-    /// Hands up to `limit` fragments' worth of whole messages to `f`.
+    /// Passes complete messages of up to `limit` fragments to `f`.
     pub fn poll(
         &mut self,
         subscription: &mut Subscription,
@@ -56,19 +56,19 @@ impl Assembler {
         self.poll_some(subscription, limit, |_, _| true, f)
     }
 
-    /// As `poll`, but only fragments that `wanted` says yes to are put together at all.
+    /// As `poll`, but only fragments for which `is_wanted` is true are joined.
     pub fn poll_some(
         &mut self,
         subscription: &mut Subscription,
         limit: usize,
-        mut wanted: impl FnMut(&[u8], Header) -> bool,
+        mut is_wanted: impl FnMut(&[u8], Header) -> bool,
         mut f: impl FnMut(&[u8], Header),
     ) -> usize {
         let mut delegate: Delegate<'_> = &mut f;
         *self.target = Some((&raw mut delegate).cast());
         let assembler = self.ptr;
         let taken = subscription.poll(limit, |bytes, header| {
-            if wanted(bytes, header) {
+            if is_wanted(bytes, header) {
                 // SAFETY: the assembler lives, and its handler takes the assembler itself as its data.
                 unsafe {
                     c::aeron_fragment_assembler_handler(

@@ -1,4 +1,4 @@
-//! The connection to a media driver, and handles on their way from it.
+//! The connection to a media driver, and the requests for its handles.
 
 use std::collections::VecDeque;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -6,20 +6,20 @@ use std::ptr;
 use std::sync::{Arc, Mutex};
 
 use rusteron_client::bindings as c;
-use tensorpool_core::fork::Birth;
+use tensorpool_core::os::fork::ForkGuard;
 
 use super::counter::Counter;
 use super::images::{ImageWatch, on_image, on_image_gone};
 use super::publication::{ExclusivePublication, Publication};
 use super::request::Request;
 use super::subscription::Subscription;
-use super::{AeronError, c_string, checked, in_one_line};
+use super::{AeronError, c_string, checked, single_line};
 
-/// The errors Aeron reported on its own thread, newest last.
+/// The errors that Aeron reported on its own thread, newest last.
 #[derive(Debug, Default)]
-pub struct ErrorSink(Mutex<VecDeque<AeronError>>);
+pub struct ErrorLog(Mutex<VecDeque<AeronError>>);
 
-impl ErrorSink {
+impl ErrorLog {
     pub fn take(&self) -> Vec<AeronError> {
         self.0.lock().map(|mut q| q.drain(..).collect()).unwrap_or_default()
     }
@@ -27,14 +27,14 @@ impl ErrorSink {
 
 unsafe extern "C" fn on_error(clientd: *mut c_void, code: c_int, message: *const c_char) {
     // SAFETY: clientd is the sink that the client keeps until after its close.
-    let sink = unsafe { &*clientd.cast::<ErrorSink>() };
+    let log = unsafe { &*clientd.cast::<ErrorLog>() };
     // SAFETY: Aeron passes a terminated string.
     let text = unsafe { CStr::from_ptr(message) }.to_string_lossy();
-    if let Ok(mut queue) = sink.0.lock() {
+    if let Ok(mut queue) = log.0.lock() {
         if queue.len() == 32 {
             queue.pop_front();
         }
-        queue.push_back(AeronError { code, message: in_one_line(&text) });
+        queue.push_back(AeronError { code, message: single_line(&text) });
     }
 }
 
@@ -42,10 +42,10 @@ unsafe extern "C" fn on_error(clientd: *mut c_void, code: c_int, message: *const
 pub struct Client {
     ptr: *mut c::aeron_t,
     context: *mut c::aeron_context_t,
-    errors: Arc<ErrorSink>,
+    errors: Arc<ErrorLog>,
     /// Aeron calls back into these until the client is closed.
     watches: Mutex<Vec<Arc<ImageWatch>>>,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 // SAFETY: the C client is made to be used from several threads.
@@ -54,29 +54,29 @@ unsafe impl Send for Client {}
 unsafe impl Sync for Client {}
 
 impl Client {
-    /// Connects to the media driver in `dir`; waits `timeout_ms` at most for signs of life.
+    /// Connects to the media driver in `dir`. Waits `timeout_ms` at most for its heartbeat.
     pub fn connect(dir: &str, timeout_ms: u64) -> Result<Self, AeronError> {
-        let errors = Arc::new(ErrorSink::default());
+        let errors = Arc::new(ErrorLog::default());
         let dir = c_string(dir)?;
         let mut context = ptr::null_mut();
         let mut client = ptr::null_mut();
         // SAFETY: each call gets what the one before made; on failure what was made is closed.
         unsafe {
             checked(c::aeron_context_init(&raw mut context))?;
-            let made = (|| {
+            let handle = (|| {
                 checked(c::aeron_context_set_dir(context, dir.as_ptr()))?;
-                let sink = Arc::as_ptr(&errors).cast_mut().cast();
-                checked(c::aeron_context_set_error_handler(context, Some(on_error), sink))?;
+                let log = Arc::as_ptr(&errors).cast_mut().cast();
+                checked(c::aeron_context_set_error_handler(context, Some(on_error), log))?;
                 checked(c::aeron_context_set_driver_timeout_ms(context, timeout_ms))?;
                 checked(c::aeron_context_set_idle_sleep_duration_ns(context, 4_000_000))?;
-                // The strategy was loaded with the default of 16 ms: only loading it again changes it.
+                // The strategy was loaded with its default of 16 ms. Only loading it again changes it.
                 let sleep = c"4000000".as_ptr();
                 checked(c::aeron_context_set_idle_strategy_init_args(context, sleep))?;
                 checked(c::aeron_context_set_idle_strategy(context, c"sleep-ns".as_ptr()))?;
                 checked(c::aeron_init(&raw mut client, context))?;
                 checked(c::aeron_start(client))
             })();
-            if let Err(error) = made {
+            if let Err(error) = handle {
                 if !client.is_null() {
                     c::aeron_close(client);
                 }
@@ -84,10 +84,10 @@ impl Client {
                 return Err(error);
             }
         }
-        Ok(Self { ptr: client, context, errors, watches: Mutex::default(), birth: Birth::here() })
+        Ok(Self { ptr: client, context, errors, watches: Mutex::default(), fork_guard: ForkGuard::current() })
     }
 
-    /// True once the media driver is gone or has dropped us: every handle is dead.
+    /// True once the media driver is lost or has timed us out: every handle is dead.
     pub fn is_closed(&self) -> bool {
         // SAFETY: the client is open or closing, never freed while self lives.
         unsafe { c::aeron_is_closed(self.ptr) }
@@ -103,38 +103,43 @@ impl Client {
         stream_id: i32,
     ) -> Result<Pending<ExclusivePublication>, AeronError> {
         let channel = c_string(channel)?;
-        let mut asked = ptr::null_mut();
+        let mut registration = ptr::null_mut();
         // SAFETY: the client is alive; Aeron copies the channel.
         checked(unsafe {
-            c::aeron_async_add_exclusive_publication(&raw mut asked, self.ptr, channel.as_ptr(), stream_id)
+            c::aeron_async_add_exclusive_publication(
+                &raw mut registration,
+                self.ptr,
+                channel.as_ptr(),
+                stream_id,
+            )
         })?;
-        let birth = self.birth;
+        let fork_guard = self.fork_guard;
         let request = Request {
             client: self.ptr,
-            asked,
+            registration,
             poll: c::aeron_async_add_exclusive_publication_poll,
             cancel: c::aeron_async_add_exclusive_publication_cancel,
-            birth,
+            fork_guard,
         };
-        Ok(Pending::new(request, move |ptr| ExclusivePublication { ptr, birth }))
+        Ok(Pending::new(request, move |ptr| ExclusivePublication { ptr, fork_guard }))
     }
 
     pub fn add_publication(&self, channel: &str, stream_id: i32) -> Result<Pending<Publication>, AeronError> {
         let channel = c_string(channel)?;
-        let mut asked = ptr::null_mut();
+        let mut registration = ptr::null_mut();
         // SAFETY: as above.
         checked(unsafe {
-            c::aeron_async_add_publication(&raw mut asked, self.ptr, channel.as_ptr(), stream_id)
+            c::aeron_async_add_publication(&raw mut registration, self.ptr, channel.as_ptr(), stream_id)
         })?;
-        let birth = self.birth;
+        let fork_guard = self.fork_guard;
         let request = Request {
             client: self.ptr,
-            asked,
+            registration,
             poll: c::aeron_async_add_publication_poll,
             cancel: c::aeron_async_add_publication_cancel,
-            birth,
+            fork_guard,
         };
-        Ok(Pending::new(request, move |ptr| Publication { ptr, birth }))
+        Ok(Pending::new(request, move |ptr| Publication { ptr, fork_guard }))
     }
 
     pub fn add_subscription(
@@ -149,11 +154,11 @@ impl Client {
             all.push(watch.clone());
         }
         let clientd: *mut c_void = Arc::as_ptr(&watch).cast_mut().cast();
-        let mut asked = ptr::null_mut();
+        let mut registration = ptr::null_mut();
         // SAFETY: as above; the watch is kept until Aeron is done with the subscription.
         checked(unsafe {
             c::aeron_async_add_subscription(
-                &raw mut asked,
+                &raw mut registration,
                 self.ptr,
                 channel.as_ptr(),
                 stream_id,
@@ -163,23 +168,23 @@ impl Client {
                 clientd,
             )
         })?;
-        let birth = self.birth;
+        let fork_guard = self.fork_guard;
         let request = Request {
             client: self.ptr,
-            asked,
+            registration,
             poll: c::aeron_async_add_subscription_poll,
             cancel: c::aeron_async_add_subscription_cancel,
-            birth,
+            fork_guard,
         };
-        Ok(Pending::new(request, move |ptr| Subscription { ptr, watch: watch.clone(), birth }))
+        Ok(Pending::new(request, move |ptr| Subscription { ptr, watch: watch.clone(), fork_guard }))
     }
 
     pub fn add_counter(&self, type_id: i32, label: &str) -> Result<Pending<Counter>, AeronError> {
-        let mut asked = ptr::null_mut();
+        let mut registration = ptr::null_mut();
         // SAFETY: the client is alive; Aeron copies as many bytes of the label as we say.
         checked(unsafe {
             c::aeron_async_add_counter(
-                &raw mut asked,
+                &raw mut registration,
                 self.ptr,
                 type_id,
                 ptr::null(),
@@ -188,21 +193,21 @@ impl Client {
                 label.len(),
             )
         })?;
-        let birth = self.birth;
+        let fork_guard = self.fork_guard;
         let request = Request {
             client: self.ptr,
-            asked,
+            registration,
             poll: c::aeron_async_add_counter_poll,
             cancel: c::aeron_async_add_counter_cancel,
-            birth,
+            fork_guard,
         };
-        Ok(Pending::new(request, move |ptr| Counter { ptr, birth }))
+        Ok(Pending::new(request, move |ptr| Counter { ptr, fork_guard }))
     }
 }
 
 impl Drop for Client {
     fn drop(&mut self) {
-        if self.birth.is_here() {
+        if self.fork_guard.is_owner() {
             // SAFETY: the owners of all handles have let go of them; the conductor saw to it.
             unsafe {
                 c::aeron_close(self.ptr);
@@ -217,7 +222,7 @@ impl Drop for Client {
 
 type Poller<T> = Box<dyn FnMut() -> Result<Option<T>, AeronError> + Send>;
 
-/// A handle that the media driver has been asked for. Poll until it answers; drop to call it off.
+/// A handle that was requested from the media driver. Poll until it is ready; drop to cancel.
 pub struct Pending<T>(Poller<T>);
 
 struct AssertSend<F>(F);
@@ -231,8 +236,8 @@ impl<F> AssertSend<F> {
 }
 
 impl<T: 'static> Pending<T> {
-    fn new<H: 'static>(mut request: Request<H>, made: impl Fn(*mut H) -> T + 'static) -> Self {
-        let mut poll = AssertSend(move || Ok(request.poll()?.map(&made)));
+    fn new<H: 'static>(mut request: Request<H>, handle: impl Fn(*mut H) -> T + 'static) -> Self {
+        let mut poll = AssertSend(move || Ok(request.poll()?.map(&handle)));
         Self(Box::new(move || poll.get()()))
     }
 

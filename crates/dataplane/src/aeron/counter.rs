@@ -1,11 +1,11 @@
-//! Counters in the media driver's counters file: ours to write, everyone's to read.
+//! Counters in the media driver's counters file: ours for writing, all for reading.
 
 use std::ffi::{c_char, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use rusteron_client::bindings as c;
-use tensorpool_core::fork::Birth;
+use tensorpool_core::os::fork::ForkGuard;
 
 use super::{AeronError, c_string, checked};
 
@@ -15,7 +15,7 @@ pub const MAX_LABEL_BYTES: usize = 380;
 /// A counter of ours, as long as the client lives.
 pub struct Counter {
     pub(super) ptr: *mut c::aeron_counter_t,
-    pub(super) birth: Birth,
+    pub(super) fork_guard: ForkGuard,
 }
 
 // SAFETY: used by one thread at a time, under the owner's lock.
@@ -40,14 +40,14 @@ impl Counter {
 
 impl Drop for Counter {
     fn drop(&mut self) {
-        if self.birth.is_here() {
+        if self.fork_guard.is_owner() {
             // SAFETY: the last use of the pointer; the client's thread frees it.
             unsafe { c::aeron_counter_close(self.ptr, None, ptr::null_mut()) };
         }
     }
 }
 
-/// What the counters file says of one counter.
+/// The entry of one counter in the counters file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CounterReading {
     pub id: i32,
@@ -81,8 +81,8 @@ unsafe extern "C" fn on_counter(
     }
 }
 
-/// Every counter of the media driver in `dir`, without becoming its client. What a dead driver left is
-/// read too; without a counters file it is an error.
+/// Every counter of the media driver in `dir`, without becoming its client. Counters of a dead driver are
+/// read too. A missing counters file is an error.
 pub fn read_counters(dir: &str) -> Result<Vec<CounterReading>, AeronError> {
     let dir = c_string(dir)?;
     let mut cnc = ptr::null_mut();

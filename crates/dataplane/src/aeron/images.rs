@@ -1,13 +1,13 @@
-//! When images of a subscription come and go.
+//! Join and departure of the images of a subscription.
 
 use std::ffi::c_void;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rusteron_client::bindings as c;
-use tensorpool_core::time::monotonic_ns;
+use tensorpool_core::os::time::monotonic_ns;
 
-/// When images of a subscription came and went. Written by Aeron's thread.
+/// When images of a subscription joined and left. Written by Aeron's thread.
 #[derive(Debug, Default)]
 pub struct ImageWatch {
     joined: Mutex<Vec<(i32, u64)>>,
@@ -23,18 +23,18 @@ impl ImageWatch {
         joined.iter().find(|(s, _)| *s == session_id).map(|(_, at)| *at)
     }
 
-    /// Aeron is done with the subscription, and will not call back again.
+    /// Aeron has closed the subscription, and will not call back again.
     pub(super) fn is_closed(&self) -> bool {
         // Pairs with on_closed: every call before it is over.
         self.closed.load(Ordering::Acquire)
     }
 
-    /// How many images came so far.
+    /// How many images joined so far.
     pub fn arrivals(&self) -> u64 {
         self.arrivals.load(Ordering::Relaxed)
     }
 
-    /// How many images went away so far.
+    /// How many images left so far.
     #[inline]
     pub fn departures(&self) -> u64 {
         self.departures.load(Ordering::Relaxed)
@@ -79,7 +79,7 @@ pub(super) unsafe extern "C" fn on_image_gone(
     watch.departures.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The last call for a subscription: the watch may go.
+/// The last callback of a subscription: the watch may be dropped.
 pub(super) unsafe extern "C" fn on_closed(clientd: *mut c_void) {
     // SAFETY: as in on_image.
     let watch = unsafe { &*clientd.cast::<ImageWatch>() };

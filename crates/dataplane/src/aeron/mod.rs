@@ -1,12 +1,14 @@
-//! The few Aeron calls we need, each made safe by its type.
+//! Safe wrappers of the few Aeron calls that we need.
 //!
-//! Rules kept here: the error handler is always set (the default one ends the process); a handle is
-//! used only under its owner's lock; handles go before the client, the client before its context;
-//! nothing is closed in a forked child, where the client's thread does not exist.
+//! Rules: the error handler is always set (the default one ends the process); a handle is used only under its
+//! owner's lock; handles are dropped before the client, the client before its context; nothing is closed in a
+//! forked child, where the client's thread does not exist.
 
 mod assembler;
+pub mod channels;
 mod client;
 mod counter;
+pub mod fragment_filter;
 mod images;
 mod publication;
 mod request;
@@ -39,30 +41,30 @@ impl fmt::Display for AeronError {
 impl std::error::Error for AeronError {}
 
 impl AeronError {
-    /// The way to the media driver was full for a moment: ask again.
+    /// The command queue of the media driver is full for the moment: repeat the request.
     pub fn is_temporary(&self) -> bool {
         matches!(self.code, -1003 | -1004)
     }
 }
 
-/// What Aeron says, on one line: what kind of error, then the words of the innermost place. The places in
-/// its source say nothing to our users.
-pub(crate) fn in_one_line(text: &str) -> String {
+/// An Aeron error on one line: its kind, then the innermost detail. Locations in Aeron's source are dropped,
+/// because they do not help users.
+pub(crate) fn single_line(text: &str) -> String {
     let mut lines = text.lines().map(str::trim).filter(|l| !l.is_empty());
     let kind = lines.next().unwrap_or("unknown error");
-    let words = |line: &str| line.split_once("] ").map(|(_, words)| words.trim().to_owned());
-    match lines.filter_map(words).find(|w| !w.is_empty()) {
+    let detail_of = |line: &str| line.split_once("] ").map(|(_, detail_of)| detail_of.trim().to_owned());
+    match lines.filter_map(detail_of).find(|w| !w.is_empty()) {
         Some(detail) => format!("{kind}: {detail}"),
         None => kind.to_owned(),
     }
 }
 
-/// Aeron's words for what went wrong last on this thread.
+/// Aeron's last error on this thread.
 fn last_error() -> AeronError {
     // SAFETY: both return thread-local state that is always there.
     unsafe {
         let text = CStr::from_ptr(c::aeron_errmsg()).to_string_lossy();
-        AeronError { code: c::aeron_errcode(), message: in_one_line(&text) }
+        AeronError { code: c::aeron_errcode(), message: single_line(&text) }
     }
 }
 
@@ -74,7 +76,7 @@ fn c_string(text: &str) -> Result<CString, AeronError> {
     CString::new(text).map_err(|_| AeronError { code: 22, message: format!("{text:?} holds a NUL") })
 }
 
-/// Aeron's own default directory for this user.
+/// Aeron's default directory for this user.
 pub fn default_dir() -> String {
     let mut buffer = [0 as c_char; 4096];
     // SAFETY: the buffer is as long as we say and stays NUL-terminated.
@@ -86,7 +88,7 @@ pub fn default_dir() -> String {
 
 extern "C" fn log_nothing(_: *const c_char) {}
 
-/// Whether a media driver gives signs of life in `dir`.
+/// Whether a media driver in `dir` has a fresh heartbeat.
 pub fn driver_is_active(dir: &str, timeout_ms: i64) -> bool {
     let Ok(dir) = c_string(dir) else { return false };
     // SAFETY: reads the directory's mark file; the log function keeps nothing.
@@ -95,13 +97,13 @@ pub fn driver_is_active(dir: &str, timeout_ms: i64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::in_one_line;
+    use super::single_line;
 
     #[test]
-    fn an_error_is_one_line_with_the_words_that_help() {
+    fn error_is_one_line_with_its_detail() {
         let text = "(22) Invalid argument\n[aeron_uri_parse, aeron_uri.c:99] bad channel: x\n[f, g.c:1] \n";
-        assert_eq!(in_one_line(text), "(22) Invalid argument: bad channel: x");
-        assert_eq!(in_one_line("(-1) plain\n"), "(-1) plain");
-        assert_eq!(in_one_line(""), "unknown error");
+        assert_eq!(single_line(text), "(22) Invalid argument: bad channel: x");
+        assert_eq!(single_line("(-1) plain\n"), "(-1) plain");
+        assert_eq!(single_line(""), "unknown error");
     }
 }

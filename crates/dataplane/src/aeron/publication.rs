@@ -1,18 +1,18 @@
-//! Publications: a producer's own, filled in place, and shared ones for whole messages.
+//! Publications: exclusive ones, filled in place, and shared ones for complete messages.
 
 use std::ptr;
 
 use rusteron_client::bindings as c;
-use tensorpool_core::fork::Birth;
+use tensorpool_core::os::fork::ForkGuard;
 
-/// Why Aeron did not take a message.
+/// Why Aeron did not accept a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotTaken {
-    /// The slowest tethered subscriber is behind. Try again, or drop.
+    /// The slowest tethered subscriber is behind. Try again, or drop the message.
     BackPressured,
-    /// No subscriber at the moment; they come and go.
+    /// No subscriber at the moment.
     NotConnected,
-    /// The handle is dead: the media driver is gone, or the position has run out.
+    /// The handle is dead: the media driver is lost, or the position is exhausted.
     Closed,
 }
 
@@ -27,7 +27,7 @@ fn position(rc: i64) -> Result<i64, NotTaken> {
     })
 }
 
-/// Repeats through the short moments in which Aeron rotates its log.
+/// Repeats while Aeron rotates its log.
 #[inline]
 fn through_rotation(mut attempt: impl FnMut() -> i64) -> i64 {
     for _ in 0..64 {
@@ -42,7 +42,7 @@ fn through_rotation(mut attempt: impl FnMut() -> i64) -> i64 {
 
 pub struct ExclusivePublication {
     pub(super) ptr: *mut c::aeron_exclusive_publication_t,
-    pub(super) birth: Birth,
+    pub(super) fork_guard: ForkGuard,
 }
 
 // SAFETY: used by one thread at a time, under the owner's lock.
@@ -59,7 +59,7 @@ impl ExclusivePublication {
         .map(|(at, _)| at)
     }
 
-    /// The same, and `fill` says whether what it wrote is to be sent: if not, readers skip it.
+    /// As `claim`, but `fill` returns whether to send what it wrote. If not, readers skip it.
     #[inline]
     pub fn claim_if(
         &mut self,
@@ -94,7 +94,7 @@ impl ExclusivePublication {
         }
     }
 
-    /// The most that one claim holds: what the channel's MTU leaves for a message.
+    /// The longest claim: what the channel's MTU leaves for a message.
     pub fn max_payload_length(&self) -> usize {
         self.constants().max_payload_length
     }
@@ -103,7 +103,7 @@ impl ExclusivePublication {
         self.constants().session_id
     }
 
-    /// Where the next claim begins; none once it is closed.
+    /// The position of the next claim. `None` once closed.
     pub fn position(&self) -> Option<i64> {
         // SAFETY: alive under the owner's lock.
         let at = unsafe { c::aeron_exclusive_publication_position(self.ptr) };
@@ -115,7 +115,7 @@ impl ExclusivePublication {
         unsafe { c::aeron_exclusive_publication_is_connected(self.ptr) }
     }
 
-    /// Whether a claim would be taken, as far as subscribers are concerned.
+    /// Whether the subscribers leave room for a claim.
     #[inline]
     pub fn has_room(&self) -> bool {
         // SAFETY: alive under the owner's lock.
@@ -128,7 +128,7 @@ impl ExclusivePublication {
 
 impl Drop for ExclusivePublication {
     fn drop(&mut self) {
-        if self.birth.is_here() {
+        if self.fork_guard.is_owner() {
             // SAFETY: the last use of the pointer; the client's thread frees it.
             unsafe { c::aeron_exclusive_publication_close(self.ptr, None, ptr::null_mut()) };
         }
@@ -137,14 +137,14 @@ impl Drop for ExclusivePublication {
 
 pub struct Publication {
     pub(super) ptr: *mut c::aeron_publication_t,
-    pub(super) birth: Birth,
+    pub(super) fork_guard: ForkGuard,
 }
 
 // SAFETY: a shared publication may be used from any thread.
 unsafe impl Send for Publication {}
 
 impl Publication {
-    /// Sends a message of any size the channel allows, in fragments if need be.
+    /// Sends a message of any size that the channel allows, in fragments if needed.
     pub fn offer(&self, message: &[u8]) -> Result<i64, NotTaken> {
         position(through_rotation(|| {
             // SAFETY: alive under the owner's lock; Aeron copies the bytes.
@@ -159,7 +159,7 @@ impl Publication {
         unsafe { c::aeron_publication_is_connected(self.ptr) }
     }
 
-    /// The largest message `offer` takes on this channel.
+    /// The longest message that `offer` accepts on this channel.
     pub fn max_message_length(&self) -> usize {
         // SAFETY: a zeroed struct is a valid out-value.
         unsafe {
@@ -172,7 +172,7 @@ impl Publication {
 
 impl Drop for Publication {
     fn drop(&mut self) {
-        if self.birth.is_here() {
+        if self.fork_guard.is_owner() {
             // SAFETY: the last use of the pointer.
             unsafe { c::aeron_publication_close(self.ptr, None, ptr::null_mut()) };
         }

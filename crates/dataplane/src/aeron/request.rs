@@ -1,49 +1,49 @@
-//! A handle that the media driver was asked for and has not given yet.
+//! A request for a handle that the media driver has not answered yet.
 
 use std::ffi::c_int;
 use std::ptr;
 
 use rusteron_client::bindings as c;
-use tensorpool_core::fork::Birth;
+use tensorpool_core::os::fork::ForkGuard;
 
 use super::{AeronError, last_error};
 
-/// All that is asked for, whatever it will be.
-type Asked = c::aeron_client_registering_resource_stct;
+/// Aeron's type of every pending registration.
+type Registration = c::aeron_client_registering_resource_stct;
 
-/// Dropped without an answer it is called off: client and media driver would otherwise keep what comes of it for as
-/// long as the client lives.
+/// Dropping an unanswered request cancels it. Otherwise client and media driver would keep the resource for
+/// as long as the client lives.
 pub(super) struct Request<H> {
     pub(super) client: *mut c::aeron_t,
-    pub(super) asked: *mut Asked,
-    pub(super) poll: unsafe extern "C" fn(*mut *mut H, *mut Asked) -> c_int,
-    pub(super) cancel: unsafe extern "C" fn(*mut c::aeron_t, *mut Asked) -> c_int,
-    pub(super) birth: Birth,
+    pub(super) registration: *mut Registration,
+    pub(super) poll: unsafe extern "C" fn(*mut *mut H, *mut Registration) -> c_int,
+    pub(super) cancel: unsafe extern "C" fn(*mut c::aeron_t, *mut Registration) -> c_int,
+    pub(super) fork_guard: ForkGuard,
 }
 
 impl<H> Request<H> {
-    /// The handle, once it is there.
+    /// The handle, once it is ready.
     pub(super) fn poll(&mut self) -> Result<Option<*mut H>, AeronError> {
-        if self.asked.is_null() {
+        if self.registration.is_null() {
             return Ok(None);
         }
-        let mut made = ptr::null_mut();
+        let mut handle = ptr::null_mut();
         // SAFETY: polled until it answers once, while the client lives.
-        let rc = unsafe { (self.poll)(&raw mut made, self.asked) };
+        let rc = unsafe { (self.poll)(&raw mut handle, self.registration) };
         if rc == 0 {
             return Ok(None);
         }
-        // An answer frees the request.
-        self.asked = ptr::null_mut();
-        if rc > 0 { Ok(Some(made)) } else { Err(last_error()) }
+        // A response frees the registration.
+        self.registration = ptr::null_mut();
+        if rc > 0 { Ok(Some(handle)) } else { Err(last_error()) }
     }
 }
 
 impl<H> Drop for Request<H> {
     fn drop(&mut self) {
-        if !self.asked.is_null() && self.birth.is_here() {
+        if !self.registration.is_null() && self.fork_guard.is_owner() {
             // SAFETY: unanswered, so not freed; endpoints let go of requests before the client is closed.
-            unsafe { (self.cancel)(self.client, self.asked) };
+            unsafe { (self.cancel)(self.client, self.registration) };
         }
     }
 }

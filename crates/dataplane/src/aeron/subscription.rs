@@ -1,14 +1,14 @@
-//! Subscriptions, polled raw: one fragment, one call.
+//! Raw subscriptions: one call per fragment.
 
 use std::ffi::c_void;
 use std::sync::Arc;
 
 use rusteron_client::bindings as c;
-use tensorpool_core::fork::Birth;
+use tensorpool_core::os::fork::ForkGuard;
 
 use super::images::{ImageWatch, on_closed};
 
-/// The session a fragment came by.
+/// The header of a fragment.
 #[derive(Clone, Copy)]
 pub struct Header(pub(super) *mut c::aeron_header_t);
 
@@ -27,7 +27,7 @@ impl Header {
         self.frame().session_id
     }
 
-    /// Where the fragment ends in its session.
+    /// The position of the fragment's end in its session.
     pub fn position(self) -> i64 {
         // SAFETY: as in frame.
         unsafe { c::aeron_header_position(self.0) }
@@ -43,7 +43,7 @@ impl Header {
 pub struct Subscription {
     pub(super) ptr: *mut c::aeron_subscription_t,
     pub(super) watch: Arc<ImageWatch>,
-    pub(super) birth: Birth,
+    pub(super) fork_guard: ForkGuard,
 }
 
 // SAFETY: polled by one thread at a time, under the owner's lock.
@@ -74,7 +74,7 @@ unsafe extern "C-unwind" fn fragment_while<F: FnMut(&[u8], Header) -> bool>(
     }
 }
 
-unsafe extern "C-unwind" fn look_and_leave(
+unsafe extern "C-unwind" fn peek(
     clientd: *mut c_void,
     _: *const u8,
     _: usize,
@@ -86,7 +86,7 @@ unsafe extern "C-unwind" fn look_and_leave(
 }
 
 impl Subscription {
-    /// Hands up to `limit` raw fragments to `f`.
+    /// Passes up to `limit` raw fragments to `f`.
     #[inline]
     pub fn poll<F: FnMut(&[u8], Header)>(&mut self, limit: usize, mut f: F) -> usize {
         let clientd = (&raw mut f).cast::<c_void>();
@@ -95,7 +95,7 @@ impl Subscription {
         usize::try_from(rc).unwrap_or(0)
     }
 
-    /// Hands up to `limit` raw fragments to `f` until it says false; that one is taken too.
+    /// Passes up to `limit` raw fragments to `f` until it returns false. That fragment is consumed too.
     #[inline]
     pub fn poll_while<F: FnMut(&[u8], Header) -> bool>(&mut self, limit: usize, mut f: F) -> usize {
         let clientd = (&raw mut f).cast::<c_void>();
@@ -106,12 +106,12 @@ impl Subscription {
         usize::try_from(rc).unwrap_or(0)
     }
 
-    /// Whether a fragment waits, without taking it.
+    /// Whether a fragment waits, without consuming it.
     pub fn has_fragment(&mut self) -> bool {
         let mut seen = false;
         // SAFETY: as in poll.
         unsafe {
-            c::aeron_subscription_controlled_poll(self.ptr, Some(look_and_leave), (&raw mut seen).cast(), 1);
+            c::aeron_subscription_controlled_poll(self.ptr, Some(peek), (&raw mut seen).cast(), 1);
         }
         seen
     }
@@ -125,7 +125,7 @@ impl Subscription {
         unsafe { c::aeron_subscription_is_connected(self.ptr) }
     }
 
-    /// How far a session was read; none if it is not here.
+    /// How far a session was read. `None` if there is no such image.
     pub fn position(&self, session_id: i32) -> Option<i64> {
         // SAFETY: alive under the owner's lock; an image that is found is held until it is released.
         unsafe {
@@ -142,7 +142,7 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        if self.birth.is_here() {
+        if self.fork_guard.is_owner() {
             let clientd = Arc::as_ptr(&self.watch).cast_mut().cast();
             // SAFETY: the last use of the pointer; the client keeps the watch until the call comes.
             unsafe { c::aeron_subscription_close(self.ptr, Some(on_closed), clientd) };

@@ -1,38 +1,40 @@
-//! The receiver: chunks → slots of this host, each byte copied once, out of the image's own buffer (bridge §2.2).
+//! The receiver: it writes chunks into slots of this host, and copies each byte once, from the image's own
+//! buffer (bridge §2.2).
 //!
-//! Announces come on the control stream and are heard before chunks are looked at; other words on it are kept for
-//! whoever forwards them. A frame's slices go straight into its slot, which says that it is being written.
+//! Announces come on the control stream, which is polled before the payload stream. Other messages on it are
+//! kept for forwarding. The chunks of a frame go directly into its slot, whose commit word says that it is
+//! being written.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard};
 
-use tensorpool_core::accounts::{Counts, Cut};
-use tensorpool_core::announce::{PoolAnnounce, Seen};
-use tensorpool_core::assembly::Tally;
-use tensorpool_core::bridged::Announced;
-use tensorpool_core::chunk::{Chunk, Fault, Limits};
-use tensorpool_core::spoken::Spoken;
-use tensorpool_core::time::monotonic_ns;
+use tensorpool_core::bridge::assembly::AssemblyCounters;
+use tensorpool_core::bridge::session_ledger::{Counts, LedgerStart};
+use tensorpool_core::bridge::source::SourceLayout;
+use tensorpool_core::os::time::monotonic_ns;
+use tensorpool_core::wire::announce::{Decoded, PoolAnnounce};
+use tensorpool_core::wire::chunk::{Chunk, Fault, Limits};
+use tensorpool_core::wire::control::ControlMessage;
 
-use super::fragments::Fragments;
-use super::private::Private;
-use super::sink::Sink;
+use super::mapping::ReceiverMapping;
+use super::private_ring::PrivateRing;
+use super::reassembly::FragmentReassembly;
 use super::worker::Worker;
 use crate::aeron::{AeronError, Assembler, Client, Subscription};
 use crate::conductor::Endpoint;
-use crate::handle::Handle;
+use crate::conductor::handle::Handle;
 use crate::idle::Strategy;
+use crate::priority_lock::PriorityLock;
 use crate::producer::Producer;
-use crate::turn::TurnLock;
 
-/// Fragments taken in one turn; then the conductor may come in.
-const FRAGMENTS_A_TURN: usize = 256;
-const WORDS_A_TURN: usize = 16;
-/// Words kept for whoever forwards them; the oldest go first.
-const MAX_WORDS: usize = 4096;
-const MAX_WORDS_BYTES: usize = 4 << 20;
-/// What a chunk may have beside its slice.
+/// Fragments polled in one duty cycle, after which the conductor may take the lock.
+const FRAGMENTS_PER_TURN: usize = 256;
+const MESSAGES_PER_TURN: usize = 16;
+/// Messages kept for forwarding. The oldest are dropped first.
+const MAX_MESSAGES: usize = 4096;
+const MAX_MESSAGES_BYTES: usize = 4 << 20;
+/// Bytes of a chunk message beside its slice, at most.
 const CHUNK_OVERHEAD: usize = 512;
 
 #[derive(Clone, Debug)]
@@ -43,20 +45,20 @@ pub struct Config {
     pub control_stream_id: i32,
     pub limits: Limits,
     pub timeout_ns: u64,
-    /// How long an epoch stands without announces before a lower one is believed.
+    /// How long an epoch stays valid without announces before a lower one is accepted.
     pub silence_ns: u64,
 }
 
-/// How a mapping stands.
+/// A snapshot of one mapping.
 #[derive(Clone, Debug)]
-pub struct Standing {
-    pub announced: Option<Announced>,
+pub struct ReceiverState {
+    pub announced: Option<SourceLayout>,
     pub has_destination: bool,
     pub seen: Option<(u64, u64)>,
-    pub tally: Tally,
+    pub counters: AssemblyCounters,
     pub announces: u64,
     pub announces_ignored: u64,
-    pub progress_said: u64,
+    pub progress_sent: u64,
     pub progress_dropped: u64,
 }
 
@@ -64,22 +66,22 @@ struct State {
     payload: Handle<Subscription>,
     control: Handle<Subscription>,
     assembler: Option<Assembler>,
-    fragments: Fragments,
-    sinks: Vec<Sink>,
+    reassembly: FragmentReassembly,
+    mappings: Vec<ReceiverMapping>,
     by_stream: HashMap<u32, usize>,
     faults: [u64; Fault::COUNT],
     /// Chunks of streams that are not mapped here.
     unmapped: u64,
-    words: VecDeque<Vec<u8>>,
-    words_bytes: usize,
-    words_dropped: u64,
+    messages: VecDeque<Vec<u8>>,
+    messages_bytes: usize,
+    messages_dropped: u64,
     next_tick_ns: u64,
 }
 
 struct Core {
     config: Config,
-    state: TurnLock<State>,
-    attached: AtomicBool,
+    state: PriorityLock<State>,
+    connected: AtomicBool,
     closed: AtomicBool,
 }
 
@@ -94,126 +96,133 @@ impl Receiver {
             payload: Handle::None,
             control: Handle::None,
             assembler: None,
-            fragments: Fragments::new(config.limits.chunk_bytes as usize + CHUNK_OVERHEAD),
-            sinks: Vec::new(),
+            reassembly: FragmentReassembly::new(config.limits.chunk_bytes as usize + CHUNK_OVERHEAD),
+            mappings: Vec::new(),
             by_stream: HashMap::new(),
             faults: [0; Fault::COUNT],
             unmapped: 0,
-            words: VecDeque::new(),
-            words_bytes: 0,
-            words_dropped: 0,
+            messages: VecDeque::new(),
+            messages_bytes: 0,
+            messages_dropped: 0,
             next_tick_ns: 0,
         };
         let core = Arc::new(Core {
             config,
-            state: TurnLock::new(state),
-            attached: AtomicBool::new(false),
+            state: PriorityLock::new(state),
+            connected: AtomicBool::new(false),
             closed: AtomicBool::new(false),
         });
         let working = core.clone();
-        let worker = Worker::start("tp-bridge-recv", idle, move || working.turn())?;
+        let worker = Worker::start("tp-bridge-recv", idle, move || working.do_work())?;
         Ok(Self { core, worker })
     }
 
-    /// A stream of the source, and its destination here. `voice`: where its forwarded progress is said.
+    /// Adds a source stream and its destination. `progress_publication`: where its progress is forwarded to.
     /// False: that stream is mapped already.
-    pub fn add(&self, stream_id: u32, dest_stream_id: u32, voice: Option<(String, i32)>) -> bool {
+    pub fn add(
+        &self,
+        stream_id: u32,
+        dest_stream_id: u32,
+        progress_publication: Option<(String, i32)>,
+    ) -> bool {
         let config = &self.core.config;
-        let mut sink = Sink::new(dest_stream_id, config.timeout_ns, config.silence_ns);
-        sink.voice_at = voice;
+        let mut mapping = ReceiverMapping::new(dest_stream_id, config.timeout_ns, config.silence_ns);
+        mapping.progress_address = progress_publication;
         let mut state = self.core.enter();
-        let at = state.sinks.len();
+        let at = state.mappings.len();
         if state.by_stream.contains_key(&stream_id) {
             return false;
         }
         state.by_stream.insert(stream_id, at);
-        state.sinks.push(sink);
-        self.core.attached.store(false, Ordering::Relaxed);
+        state.mappings.push(mapping);
+        self.core.connected.store(false, Ordering::Relaxed);
         true
     }
 
-    /// A stream of the source, for one consumer of this process alone.
-    pub fn add_private(&self, stream_id: u32, private: Arc<Private>) {
+    /// Adds a source stream for one consumer of this process.
+    pub fn add_private(&self, stream_id: u32, private: Arc<PrivateRing>) {
         if self.add(stream_id, stream_id, None) {
-            self.with(stream_id, |sink| sink.keep_private(private));
+            self.with(stream_id, |mapping| mapping.set_private_ring(private));
         }
     }
 
-    /// A destination that nothing was written to. False: no such mapping.
-    pub fn give(&self, stream_id: u32, producer: Arc<Producer>) -> bool {
-        self.with(stream_id, |sink| sink.give(producer)).is_some()
+    /// Sets a destination that nothing was written to. False: no such mapping.
+    pub fn set_destination(&self, stream_id: u32, producer: Arc<Producer>) -> bool {
+        self.with(stream_id, |mapping| mapping.set_destination(producer)).is_some()
     }
 
-    /// Takes the destination away; none of it is used from here on.
-    pub fn take(&self, stream_id: u32) -> bool {
-        self.with(stream_id, Sink::take).unwrap_or(false)
+    /// Removes the destination: nothing is written to it from here on.
+    pub fn clear_destination(&self, stream_id: u32) -> bool {
+        self.with(stream_id, ReceiverMapping::clear_destination).unwrap_or(false)
     }
 
-    fn with<T>(&self, stream_id: u32, f: impl FnOnce(&mut Sink) -> T) -> Option<T> {
+    fn with<T>(&self, stream_id: u32, f: impl FnOnce(&mut ReceiverMapping) -> T) -> Option<T> {
         let mut state = self.core.enter();
         let at = *state.by_stream.get(&stream_id)?;
-        Some(f(&mut state.sinks[at]))
+        Some(f(&mut state.mappings[at]))
     }
 
-    pub fn standing(&self, stream_id: u32) -> Option<Standing> {
-        self.with(stream_id, |sink| Standing {
-            announced: sink.source.announced().cloned(),
-            has_destination: sink.has_destination(),
-            seen: sink.table.seen(),
-            tally: sink.table.tally().clone(),
-            announces: sink.announces,
-            announces_ignored: sink.announces_ignored,
-            progress_said: sink.progress_said,
-            progress_dropped: sink.echo.dropped,
+    pub fn state_of(&self, stream_id: u32) -> Option<ReceiverState> {
+        self.with(stream_id, |mapping| ReceiverState {
+            announced: mapping.source.announced().cloned(),
+            has_destination: mapping.has_destination(),
+            seen: mapping.table.seen(),
+            counters: mapping.table.counters().clone(),
+            announces: mapping.announces,
+            announces_ignored: mapping.announces_ignored,
+            progress_sent: mapping.progress_sent,
+            progress_dropped: mapping.progress_forwarder.dropped,
         })
     }
 
-    /// What became of the frames of these sessions; false if one of them may have been forgotten.
+    /// The counts of these sessions. False if one of them may have been evicted.
     pub fn received(&self, stream_id: u32, sessions: &[i32]) -> Option<(Counts, bool)> {
-        self.with(stream_id, |sink| sink.accounts.sum(sessions, sink.table.tally()))
+        self.with(stream_id, |mapping| mapping.ledger.sum(sessions, mapping.table.counters()))
     }
 
-    /// What had been counted at a place of a session. No place: where it began.
-    pub fn cut(&self, stream_id: u32, session: i32, position: Option<i64>) -> Option<Cut> {
+    /// The counts at a position of a session, or at its start.
+    pub fn ledger_start(&self, stream_id: u32, session: i32, position: Option<i64>) -> Option<LedgerStart> {
         let mut state = self.core.enter();
         let at = *state.by_stream.get(&stream_id)?;
         let reached = state.payload.get().and_then(|p| p.position(session));
-        let Sink { accounts, table, .. } = &mut state.sinks[at];
+        let ReceiverMapping { ledger, table, .. } = &mut state.mappings[at];
         let Some(position) = position else {
-            accounts.begin(session, table.tally());
-            return Some(Cut::At(Counts::default()));
+            ledger.begin(session, table.counters());
+            return Some(LedgerStart::At(Counts::default()));
         };
-        Some(accounts.cut(session, position, reached, table.tally()))
+        Some(ledger.ledger_start(session, position, reached, table.counters()))
     }
 
-    /// Frames delivered, their bytes, and those of which chunks came and no frame; of all mappings.
-    pub fn sums(&self) -> (u64, u64, u64) {
+    /// Frames delivered, their bytes, and frames that were received in part and not delivered; over all
+    /// mappings.
+    pub fn totals(&self) -> (u64, u64, u64) {
         let state = self.core.enter();
-        let tallies = state.sinks.iter().map(|sink| sink.table.tally());
-        tallies.fold((0, 0, 0), |(delivered, bytes, dropped), t| {
+        let counters = state.mappings.iter().map(|mapping| mapping.table.counters());
+        counters.fold((0, 0, 0), |(delivered, bytes, dropped), t| {
             (delivered + t.delivered, bytes + t.bytes, dropped + t.turned_away + t.lost.iter().sum::<u64>())
         })
     }
 
-    /// Streams of the source that have no destination at the moment.
-    pub fn wanting(&self) -> Vec<u32> {
+    /// Source streams that have no destination at the moment.
+    pub fn without_destination(&self) -> Vec<u32> {
         let state = self.core.enter();
-        let lacks = |at: usize| !state.sinks[at].has_destination();
+        let lacks = |at: usize| !state.mappings[at].has_destination();
         state.by_stream.iter().filter(|(_, at)| lacks(**at)).map(|(stream_id, _)| *stream_id).collect()
     }
 
-    /// How many messages were refused for each fault; those of no mapping; those not put together; words lost.
-    pub fn totals(&self) -> ([u64; Fault::COUNT], u64, u64, u64) {
+    /// Rejected messages by fault; chunks without a mapping; messages dropped incomplete; forwarded messages
+    /// dropped.
+    pub fn rejected(&self) -> ([u64; Fault::COUNT], u64, u64, u64) {
         let state = self.core.enter();
-        (state.faults, state.unmapped, state.fragments.dropped(), state.words_dropped)
+        (state.faults, state.unmapped, state.reassembly.dropped(), state.messages_dropped)
     }
 
-    /// Words of the control stream that are neither announces nor progress.
-    pub fn words(&self, limit: usize) -> Vec<Vec<u8>> {
+    /// Messages of the control stream that are neither announces nor progress.
+    pub fn poll_messages(&self, limit: usize) -> Vec<Vec<u8>> {
         let mut state = self.core.enter();
-        let count = limit.min(state.words.len());
-        let taken: Vec<_> = state.words.drain(..count).collect();
-        state.words_bytes -= taken.iter().map(Vec::len).sum::<usize>();
+        let count = limit.min(state.messages.len());
+        let taken: Vec<_> = state.messages.drain(..count).collect();
+        state.messages_bytes -= taken.iter().map(Vec::len).sum::<usize>();
         taken
     }
 
@@ -229,26 +238,26 @@ impl Receiver {
     pub fn stop(&self) {
         self.worker.stop();
         let mut state = self.core.enter();
-        state.sinks.clear();
+        state.mappings.clear();
         state.by_stream.clear();
     }
 }
 
 impl Core {
-    /// For the worker.
+    /// For the worker thread.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
 
-    /// For everybody else: the worker, which never pauses under load, gives way.
+    /// For other threads: the worker, which never pauses under load, yields.
     fn enter(&self) -> MutexGuard<'_, State> {
-        self.state.lock_first()
+        self.state.lock_priority()
     }
 
-    fn turn(&self) -> usize {
+    fn do_work(&self) -> usize {
         let mut state = self.lock();
         let now_ns = monotonic_ns();
-        let mut done = state.hear(now_ns);
+        let mut done = state.poll_control(now_ns);
         done += state.receive(&self.config.limits, now_ns);
         state.tick(now_ns, self.config.timeout_ns);
         done
@@ -256,48 +265,50 @@ impl Core {
 }
 
 impl State {
-    fn hear(&mut self, now_ns: u64) -> usize {
-        let Self { control, assembler, sinks, by_stream, words, words_bytes, words_dropped, .. } = self;
+    fn poll_control(&mut self, now_ns: u64) -> usize {
+        let Self {
+            control, assembler, mappings, by_stream, messages, messages_bytes, messages_dropped, ..
+        } = self;
         let (Some(control), Some(assembler)) = (control.get(), assembler) else { return 0 };
-        assembler.poll(control, WORDS_A_TURN, |bytes, _| {
+        assembler.poll(control, MESSAGES_PER_TURN, |bytes, _| {
             match PoolAnnounce::decode(bytes) {
-                Seen::Announce(announce) => {
+                Decoded::Announce(announce) => {
                     if let Some(at) = by_stream.get(&announce.stream_id) {
-                        sinks[*at].on_announce(&announce, now_ns);
+                        mappings[*at].on_announce(&announce, now_ns);
                     }
                     return;
                 }
-                Seen::Malformed(_) => return,
-                Seen::Other => {}
+                Decoded::Malformed(_) => return,
+                Decoded::Other => {}
             }
-            if let Spoken::Progress(word) = Spoken::decode(bytes) {
-                if let Some(at) = by_stream.get(&word.stream_id)
-                    && let sink = &mut sinks[*at]
-                    && sink.voice_at.is_some()
-                    && sink.source.announced().is_some_and(|a| a.epoch == word.epoch)
+            if let ControlMessage::Progress(progress) = ControlMessage::decode(bytes) {
+                if let Some(at) = by_stream.get(&progress.stream_id)
+                    && let mapping = &mut mappings[*at]
+                    && mapping.progress_address.is_some()
+                    && mapping.source.announced().is_some_and(|a| a.epoch == progress.epoch)
                 {
-                    sink.echo.on_word(word, now_ns);
+                    mapping.progress_forwarder.on_progress(progress, now_ns);
                 }
                 return;
             }
-            while words.len() >= MAX_WORDS || *words_bytes + bytes.len() > MAX_WORDS_BYTES {
-                *words_dropped += 1;
-                let Some(oldest) = words.pop_front() else { return };
-                *words_bytes -= oldest.len();
+            while messages.len() >= MAX_MESSAGES || *messages_bytes + bytes.len() > MAX_MESSAGES_BYTES {
+                *messages_dropped += 1;
+                let Some(oldest) = messages.pop_front() else { return };
+                *messages_bytes -= oldest.len();
             }
-            *words_bytes += bytes.len();
-            words.push_back(bytes.to_vec());
+            *messages_bytes += bytes.len();
+            messages.push_back(bytes.to_vec());
         })
     }
 
     #[inline]
     fn receive(&mut self, limits: &Limits, now_ns: u64) -> usize {
-        let Self { payload, fragments, sinks, by_stream, faults, unmapped, .. } = self;
+        let Self { payload, reassembly, mappings, by_stream, faults, unmapped, .. } = self;
         let Some(subscription) = payload.get() else { return 0 };
-        subscription.poll(FRAGMENTS_A_TURN, |bytes, header| {
-            fragments.take(bytes, header, |message, session| match Chunk::decode(message, limits) {
+        subscription.poll(FRAGMENTS_PER_TURN, |bytes, header| {
+            reassembly.take(bytes, header, |message, session| match Chunk::decode(message, limits) {
                 Ok(chunk) => match by_stream.get(&chunk.stream_id) {
-                    Some(at) => sinks[*at].on_chunk(&chunk, session, || header.position(), now_ns),
+                    Some(at) => mappings[*at].on_chunk(&chunk, session, || header.position(), now_ns),
                     None => *unmapped += 1,
                 },
                 Err(fault) => faults[fault as usize] += 1,
@@ -305,33 +316,33 @@ impl State {
         })
     }
 
-    /// Time limits, and words that are due. Not at every turn: with many mappings that would be most of the work.
+    /// Timeouts and due progress. Not in every duty cycle: with many mappings that would be most of the work.
     fn tick(&mut self, now_ns: u64, timeout_ns: u64) {
         const TICK_NS: u64 = 200_000;
         if now_ns < self.next_tick_ns {
             return;
         }
         self.next_tick_ns = now_ns + TICK_NS;
-        for sink in &mut self.sinks {
-            if !sink.table.is_idle() {
-                sink.table.on_tick(now_ns);
+        for mapping in &mut self.mappings {
+            if !mapping.table.is_idle() {
+                mapping.table.on_tick(now_ns);
             }
-            if sink.voice_at.is_some() {
-                sink.speak();
-                sink.echo.on_tick(now_ns, timeout_ns);
+            if mapping.progress_address.is_some() {
+                mapping.send_due_progress();
+                mapping.progress_forwarder.on_tick(now_ns, timeout_ns);
             }
         }
     }
 }
 
 impl Endpoint for Receiver {
-    fn attach(&self, client: &Client) -> Result<(), AeronError> {
+    fn connect(&self, client: &Client) -> Result<(), AeronError> {
         let core = &*self.core;
-        if core.attached.load(Ordering::Relaxed) || core.closed.load(Ordering::Relaxed) {
+        if core.connected.load(Ordering::Relaxed) || core.closed.load(Ordering::Relaxed) {
             return Ok(());
         }
         let config = &core.config;
-        let mut state = core.state.lock_first();
+        let mut state = core.state.lock_priority();
         if state.assembler.is_none() {
             state.assembler = Some(Assembler::new()?);
         }
@@ -342,25 +353,25 @@ impl Endpoint for Receiver {
             .payload
             .advance(|| client.add_subscription(&config.payload_channel, config.payload_stream_id))?;
         let mut all = state.control.get().is_some() && state.payload.get().is_some();
-        for sink in &mut state.sinks {
-            if let Some((channel, stream_id)) = &sink.voice_at {
-                sink.voice.advance(|| client.add_publication(channel, *stream_id))?;
-                all &= sink.voice.get().is_some();
+        for mapping in &mut state.mappings {
+            if let Some((channel, stream_id)) = &mapping.progress_address {
+                mapping.progress_publication.advance(|| client.add_publication(channel, *stream_id))?;
+                all &= mapping.progress_publication.get().is_some();
             }
         }
-        core.attached.store(all, Ordering::Relaxed);
+        core.connected.store(all, Ordering::Relaxed);
         Ok(())
     }
 
-    fn detach(&self) {
-        self.core.attached.store(false, Ordering::Relaxed);
-        let mut state = self.core.state.lock_first();
+    fn disconnect(&self) {
+        self.core.connected.store(false, Ordering::Relaxed);
+        let mut state = self.core.state.lock_priority();
         (state.payload, state.control, state.assembler) = (Handle::None, Handle::None, None);
-        state.sinks.iter_mut().for_each(|sink| sink.voice = Handle::None);
+        state.mappings.iter_mut().for_each(|mapping| mapping.progress_publication = Handle::None);
     }
 
     fn close(&self) {
         self.core.closed.store(true, Ordering::Relaxed);
-        self.detach();
+        self.disconnect();
     }
 }

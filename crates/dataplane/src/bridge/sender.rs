@@ -1,37 +1,39 @@
-//! The sender: slot → chunks, each written once, into the publication's own buffer (bridge §2.1, §5).
+//! The sender: it divides slots into chunks, each written once, into the publication's own buffer
+//! (bridge §2.1, §5).
 //!
-//! Only what was still whole after it was copied is sent: a frame overwritten meanwhile is given up, and the claim
-//! that holds its torn bytes becomes padding. Back-pressure is what paces it: the frame waits in its slot.
+//! A chunk is sent only if its frame was unchanged after the copy. A frame that was overwritten is abandoned,
+//! and the claim with its torn bytes becomes padding. Back-pressure sets the pace: the frame waits in its
+//! slot.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard};
 
-use tensorpool_core::chunk::{self, Cut, DATA_HEADER_LENGTH, Revision, Slices, Whose};
-use tensorpool_core::copy;
-use tensorpool_core::layout::HEADER_SLOT_BYTES;
-use tensorpool_core::time::monotonic_ns;
+use tensorpool_core::os::time::monotonic_ns;
+use tensorpool_core::shm::copy;
+use tensorpool_core::wire::chunk::{self, ChunkPlan, ChunkSizes, DATA_HEADER_LENGTH, FrameKey, Revision};
+use tensorpool_core::wire::layout::HEADER_SLOT_BYTES;
 
-use super::ears::Ears;
+use super::descriptor_fanout::DescriptorFanout;
 use super::source::{Source, bump};
 use super::worker::Worker;
+use crate::aeron::channels::with_parameter;
 use crate::aeron::{AeronError, Client, ExclusivePublication, NotTaken};
-use crate::channels::with_parameter;
 use crate::conductor::Endpoint;
+use crate::conductor::handle::Handle;
 use crate::consumer::{Consumer, Frame};
-use crate::handle::Handle;
 use crate::idle::Strategy;
-use crate::turn::TurnLock;
+use crate::priority_lock::PriorityLock;
 
-/// Chunks sent in one turn; then the conductor may come in.
-const CHUNKS_A_TURN: usize = 256;
-/// Descriptors heard at a time.
-const WORDS_A_TURN: usize = 64;
-/// How often descriptors are heard while there are frames to send: an ear has an image for each producer, and
-/// looking at all of them at each turn would cost the more the more mappings there are.
-const HEAR_NS: u64 = 200_000;
-/// How often consumers are asked of which the ear heard nothing.
-const ASK_NS: u64 = 200_000;
-/// Sessions of one run that its account names: as many as a receiver remembers.
+/// Chunks sent in one duty cycle, after which the conductor may take the lock.
+const CHUNKS_PER_TURN: usize = 256;
+/// Descriptors polled at a time.
+const DESCRIPTORS_PER_TURN: usize = 64;
+/// How often descriptors are polled while there are frames to send. The fanout has an image of each producer,
+/// so polling in every duty cycle would cost more with every mapping.
+const DESCRIPTOR_POLL_NS: u64 = 200_000;
+/// How often consumers are polled for which the fanout has no descriptor.
+const CONSUMER_POLL_NS: u64 = 200_000;
+/// Sessions of one run that its ledger names: as many as a receiver keeps.
 const MAX_SESSIONS: usize = 16;
 
 #[derive(Clone, Debug)]
@@ -46,9 +48,9 @@ pub struct Config {
     pub revision: Revision,
 }
 
-struct Feed {
+struct SourceQueue {
     source: Arc<Source>,
-    /// A frame that waits for its epoch's announce.
+    /// A frame that waits for the announce of its epoch.
     held: Option<Frame>,
 }
 
@@ -56,15 +58,15 @@ struct Outgoing {
     source: Arc<Source>,
     frame: Frame,
     header: [u8; HEADER_SLOT_BYTES],
-    cut: Cut,
+    plan: ChunkPlan,
     next: u32,
     /// Where it begins in the session.
     from: Option<i64>,
 }
 
-/// A place in the sender's stream, with all frames before it that were sent.
-pub struct Place {
-    /// Those of this run so far; the last is the present one.
+/// A position in the sender's stream, and how many frames were sent before it.
+pub struct SenderPosition {
+    /// The sessions of this run. The last is the current one.
     pub sessions: Vec<i32>,
     pub position: i64,
     pub sent: u64,
@@ -72,24 +74,24 @@ pub struct Place {
 
 struct State {
     publication: Handle<ExclusivePublication>,
-    slices: Option<Slices>,
+    chunk_sizes: Option<ChunkSizes>,
     sessions: Vec<i32>,
-    ears: Ears,
-    feeds: Vec<Feed>,
-    /// Whose turn it is.
-    turn: usize,
+    fanout: DescriptorFanout,
+    sources: Vec<SourceQueue>,
+    /// The next source to poll.
+    next_source: usize,
     outgoing: Option<Outgoing>,
-    /// Some consumer may have a frame.
+    /// A consumer may have a frame.
     has_more: bool,
-    next_hear_ns: u64,
-    next_ask_ns: u64,
+    next_descriptor_poll_ns: u64,
+    next_consumer_poll_ns: u64,
 }
 
 struct Core {
     config: Config,
-    state: TurnLock<State>,
-    attached: AtomicBool,
-    /// The publication takes nothing any more: it is to be replaced.
+    state: PriorityLock<State>,
+    connected: AtomicBool,
+    /// The publication is closed and must be replaced.
     broken: AtomicBool,
     closed: AtomicBool,
 }
@@ -101,8 +103,8 @@ pub struct Sender {
 
 enum Sent {
     Chunk,
-    Whole,
-    Waits,
+    Frame,
+    BackPressured,
     Lost,
 }
 
@@ -110,35 +112,35 @@ impl Sender {
     pub fn start(config: Config, idle: Strategy) -> std::io::Result<Self> {
         let state = State {
             publication: Handle::None,
-            slices: None,
+            chunk_sizes: None,
             sessions: Vec::new(),
-            ears: Ears::default(),
-            feeds: Vec::new(),
-            turn: 0,
+            fanout: DescriptorFanout::default(),
+            sources: Vec::new(),
+            next_source: 0,
             outgoing: None,
             has_more: false,
-            next_hear_ns: 0,
-            next_ask_ns: 0,
+            next_descriptor_poll_ns: 0,
+            next_consumer_poll_ns: 0,
         };
         let core = Arc::new(Core {
             config,
-            state: TurnLock::new(state),
-            attached: AtomicBool::new(false),
+            state: PriorityLock::new(state),
+            connected: AtomicBool::new(false),
             broken: AtomicBool::new(false),
             closed: AtomicBool::new(false),
         });
         let working = core.clone();
-        let worker = Worker::start("tp-bridge-send", idle, move || working.turn())?;
+        let worker = Worker::start("tp-bridge-send", idle, move || working.do_work())?;
         Ok(Self { core, worker })
     }
 
-    /// From now on frames of that consumer are sent.
+    /// Sends the frames of that consumer from now on.
     pub fn add(&self, consumer: Arc<Consumer>) -> Arc<Source> {
         let source = Arc::new(Source::new(consumer));
         let mut state = self.core.enter();
-        state.ears.add(source.consumer().clone());
-        state.feeds.push(Feed { source: source.clone(), held: None });
-        self.core.attached.store(false, Ordering::Relaxed);
+        state.fanout.add(source.consumer().clone());
+        state.sources.push(SourceQueue { source: source.clone(), held: None });
+        self.core.connected.store(false, Ordering::Relaxed);
         source
     }
 
@@ -150,26 +152,26 @@ impl Sender {
         self.core.enter().publication.get().is_some_and(|p| p.is_connected())
     }
 
-    /// How frames are cut on this channel; none while there is no publication.
-    pub fn slices(&self) -> Option<Slices> {
-        self.core.enter().slices
+    /// The slice sizes on this channel. `None` while there is no publication.
+    pub fn chunk_sizes(&self) -> Option<ChunkSizes> {
+        self.core.enter().chunk_sizes
     }
 
-    /// Where it stands with a stream; none while there is no publication.
-    pub fn place(&self, source: &Source) -> Option<Place> {
+    /// The position of a stream. `None` while there is no publication.
+    pub fn position_of(&self, source: &Source) -> Option<SenderPosition> {
         let mut state = self.core.enter();
         let State { publication, outgoing, sessions, .. } = &mut *state;
         let publication = publication.get()?;
         let position = outgoing.as_ref().map_or_else(|| publication.position(), |out| out.from)?;
         let sent = source.counters().sent.load(Ordering::Relaxed);
-        Some(Place { sessions: sessions.clone(), position, sent })
+        Some(SenderPosition { sessions: sessions.clone(), position, sent })
     }
 
-    /// Frames sent, their bytes, and those that were not; of all streams.
-    pub fn sums(&self) -> (u64, u64, u64) {
+    /// Frames sent, their bytes, and frames not sent; over all streams.
+    pub fn totals(&self) -> (u64, u64, u64) {
         let state = self.core.enter();
-        state.feeds.iter().fold((0, 0, 0), |(sent, bytes, dropped), feed| {
-            let (counters, consumer) = (feed.source.counters(), feed.source.consumer().counters());
+        state.sources.iter().fold((0, 0, 0), |(sent, bytes, dropped), queue| {
+            let (counters, consumer) = (queue.source.counters(), queue.source.consumer().counters());
             (
                 sent + counters.sent.load(Ordering::Relaxed),
                 bytes + counters.bytes.load(Ordering::Relaxed),
@@ -181,53 +183,62 @@ impl Sender {
     pub fn stop(&self) {
         self.worker.stop();
         let mut state = self.core.enter();
-        state.feeds.clear();
+        state.sources.clear();
         state.outgoing = None;
     }
 }
 
 impl Core {
-    /// For the worker.
+    /// For the worker thread.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
 
-    /// For everybody else: the worker, which never pauses under load, gives way.
+    /// For other threads: the worker, which never pauses under load, yields.
     fn enter(&self) -> MutexGuard<'_, State> {
-        self.state.lock_first()
+        self.state.lock_priority()
     }
 
-    fn turn(&self) -> usize {
+    fn do_work(&self) -> usize {
         let mut state = self.lock();
         let now_ns = monotonic_ns();
-        // Also while the network holds us up: nobody waits for a reader that listens.
-        if (state.outgoing.is_none() && !state.has_more) || now_ns >= state.next_hear_ns {
-            state.hear(now_ns);
+        // Also under back-pressure, so that no producer waits for this subscription.
+        if (state.outgoing.is_none() && !state.has_more) || now_ns >= state.next_descriptor_poll_ns {
+            state.poll_descriptors(now_ns);
         }
-        let State { publication, slices, ears, feeds, turn, outgoing, has_more, next_ask_ns, .. } =
-            &mut *state;
-        let (Some(publication), Some(slices)) = (publication.get(), slices) else { return 0 };
+        let State {
+            publication,
+            chunk_sizes,
+            fanout,
+            sources,
+            next_source,
+            outgoing,
+            has_more,
+            next_consumer_poll_ns,
+            ..
+        } = &mut *state;
+        let (Some(publication), Some(chunk_sizes)) = (publication.get(), chunk_sizes) else { return 0 };
         let mut done = 0;
-        while done < CHUNKS_A_TURN {
+        while done < CHUNKS_PER_TURN {
             let Some(frame) = outgoing else {
-                if !*has_more && now_ns < *next_ask_ns {
+                if !*has_more && now_ns < *next_consumer_poll_ns {
                     return done;
                 }
-                let Some((source, frame)) = next_frame(feeds, turn) else {
-                    *next_ask_ns = now_ns + ASK_NS;
-                    *has_more = ears.listen(WORDS_A_TURN) > 0;
+                let Some((source, frame)) = next_frame(sources, next_source) else {
+                    *next_consumer_poll_ns = now_ns + CONSUMER_POLL_NS;
+                    *has_more = fanout.poll(DESCRIPTORS_PER_TURN) > 0;
                     done += usize::from(*has_more);
                     continue;
                 };
                 *has_more = true;
                 done += 1;
-                *outgoing = self.begin(source, frame, slices, publication);
+                *outgoing = self.begin(source, frame, chunk_sizes, publication);
                 continue;
             };
             match self.send_one(publication, frame) {
                 Sent::Chunk => done += 1,
-                Sent::Waits => return done,
-                Sent::Whole | Sent::Lost => {
+                Sent::BackPressured => return done,
+                Sent::Frame | Sent::Lost => {
                     *outgoing = None;
                     done += 1;
                 }
@@ -240,13 +251,13 @@ impl Core {
         &self,
         source: Arc<Source>,
         frame: Frame,
-        slices: &Slices,
+        chunk_sizes: &ChunkSizes,
         publication: &ExclusivePublication,
     ) -> Option<Outgoing> {
         let counters = source.counters();
-        let len = frame.located.info.values_len_bytes;
-        let cut = slices.cut(len);
-        let refused = match cut {
+        let len = frame.slot_ref.info.values_len_bytes;
+        let plan = chunk_sizes.plan(len);
+        let refused = match plan {
             _ if len > self.config.max_payload_bytes => Some(&counters.too_long),
             None => Some(&counters.too_many_chunks),
             _ if !publication.is_connected() => Some(&counters.not_connected),
@@ -256,48 +267,52 @@ impl Core {
             bump(counter);
             return None;
         }
-        // Before any of it is sent, the slot is looked at again, so these bytes are the frame's own.
-        let header = frame.mapping.header_bytes(frame.located.seq);
+        // The slot is checked again before any of it is sent, so these bytes belong to the frame.
+        let header = frame.mapping.header_bytes(frame.slot_ref.seq);
         let from = publication.position();
-        cut.map(|cut| Outgoing { source, frame, header, cut, next: 0, from })
+        plan.map(|plan| Outgoing { source, frame, header, plan, next: 0, from })
     }
 
     #[inline]
     fn send_one(&self, publication: &mut ExclusivePublication, out: &mut Outgoing) -> Sent {
         let (revision, index) = (self.config.revision, out.next);
-        let (offset, length) = out.cut.slice(index);
+        let (offset, length) = out.plan.slice(index);
         let header = (index == 0).then_some(&out.header);
-        let (mapping, seq) = (&out.frame.mapping, out.frame.located.seq);
-        let payload = mapping.payload(out.frame.located.pool, seq).wrapping_add(offset as usize);
-        let whose =
-            Whose { stream_id: mapping.stream_id, epoch: mapping.epoch, seq, trace_id: out.frame.trace_id };
+        let (mapping, seq) = (&out.frame.mapping, out.frame.slot_ref.seq);
+        let payload = mapping.payload(out.frame.slot_ref.pool, seq).wrapping_add(offset as usize);
+        let key = FrameKey {
+            stream_id: mapping.stream_id,
+            epoch: mapping.epoch,
+            seq,
+            trace_id: out.frame.trace_id,
+        };
         let len = revision.overhead(header.is_some()) + length as usize;
         let claimed = publication.claim_if(len, |bytes| {
-            let at = chunk::encode(bytes, revision, &whose, &out.cut, index, header);
+            let at = chunk::encode(bytes, revision, &key, &out.plan, index, header);
             // SAFETY: the slice lies inside the payload, which `locate` held against the pool's stride; the
             // claim has room for it behind `at`.
             unsafe { copy::from_shared(bytes[at..].as_mut_ptr(), payload, length as usize) };
-            let is_whole = mapping.still_holds(seq);
-            if is_whole && revision == Revision::Second {
-                chunk::seal(bytes);
+            let is_unchanged = mapping.is_unchanged(seq);
+            if is_unchanged && revision == Revision::Second {
+                chunk::write_checksum(bytes);
             }
-            is_whole
+            is_unchanged
         });
         let counters = out.source.counters();
         let lost = match claimed {
             Ok((_, true)) => {
                 out.next += 1;
                 bump(&counters.chunks);
-                if out.next < out.cut.count {
+                if out.next < out.plan.count {
                     return Sent::Chunk;
                 }
                 bump(&counters.sent);
-                counters.bytes.fetch_add(u64::from(out.cut.payload_length), Ordering::Relaxed);
-                return Sent::Whole;
+                counters.bytes.fetch_add(u64::from(out.plan.payload_length), Ordering::Relaxed);
+                return Sent::Frame;
             }
             Ok((_, false)) => &counters.overwritten,
-            // It waits in its slot, as long as that is its own.
-            Err(NotTaken::BackPressured) if mapping.still_holds(seq) => return Sent::Waits,
+            // The frame waits in its slot, as long as the slot is unchanged.
+            Err(NotTaken::BackPressured) if mapping.is_unchanged(seq) => return Sent::BackPressured,
             Err(NotTaken::BackPressured) => &counters.overwritten,
             Err(NotTaken::NotConnected) => &counters.not_connected,
             Err(NotTaken::Closed) => {
@@ -311,9 +326,9 @@ impl Core {
 }
 
 impl State {
-    fn hear(&mut self, now_ns: u64) {
-        self.has_more |= self.ears.listen(WORDS_A_TURN) > 0;
-        self.next_hear_ns = now_ns + HEAR_NS;
+    fn poll_descriptors(&mut self, now_ns: u64) {
+        self.has_more |= self.fanout.poll(DESCRIPTORS_PER_TURN) > 0;
+        self.next_descriptor_poll_ns = now_ns + DESCRIPTOR_POLL_NS;
     }
 
     fn note_session(&mut self, session: i32) {
@@ -326,18 +341,18 @@ impl State {
     }
 }
 
-/// The next frame of whoever has one, each stream in its turn.
-fn next_frame(feeds: &mut [Feed], turn: &mut usize) -> Option<(Arc<Source>, Frame)> {
-    for _ in 0..feeds.len() {
-        let feed = &mut feeds[*turn % feeds.len()];
-        *turn = turn.wrapping_add(1);
-        let source = &feed.source;
-        let Some(frame) = feed.held.take().or_else(|| source.consumer().poll_one()) else { continue };
+/// The next frame of any source, in round-robin order.
+fn next_frame(sources: &mut [SourceQueue], next_source: &mut usize) -> Option<(Arc<Source>, Frame)> {
+    for _ in 0..sources.len() {
+        let queue = &mut sources[*next_source % sources.len()];
+        *next_source = next_source.wrapping_add(1);
+        let source = &queue.source;
+        let Some(frame) = queue.held.take().or_else(|| source.consumer().poll_one()) else { continue };
         if source.is_announced(&frame) {
             return Some((source.clone(), frame));
         }
-        if frame.mapping.still_holds(frame.located.seq) {
-            feed.held = Some(frame);
+        if frame.mapping.is_unchanged(frame.slot_ref.seq) {
+            queue.held = Some(frame);
         } else {
             bump(&source.counters().unannounced);
         }
@@ -346,16 +361,16 @@ fn next_frame(feeds: &mut [Feed], turn: &mut usize) -> Option<(Arc<Source>, Fram
 }
 
 impl Endpoint for Sender {
-    fn attach(&self, client: &Client) -> Result<(), AeronError> {
+    fn connect(&self, client: &Client) -> Result<(), AeronError> {
         let core = &*self.core;
         let is_broken = core.broken.swap(false, Ordering::Relaxed);
-        if (core.attached.load(Ordering::Relaxed) && !is_broken) || core.closed.load(Ordering::Relaxed) {
+        if (core.connected.load(Ordering::Relaxed) && !is_broken) || core.closed.load(Ordering::Relaxed) {
             return Ok(());
         }
         let config = &core.config;
-        let mut state = core.state.lock_first();
+        let mut state = core.state.lock_priority();
         if is_broken {
-            core.attached.store(false, Ordering::Relaxed);
+            core.connected.store(false, Ordering::Relaxed);
             state.publication = Handle::None;
         }
         let channel = match config.mtu_bytes {
@@ -367,19 +382,19 @@ impl Endpoint for Sender {
             let channel_mtu = publication.max_payload_length() as u32 + DATA_HEADER_LENGTH;
             let mtu = config.mtu_bytes.unwrap_or(u32::MAX).min(channel_mtu);
             let session = publication.session_id();
-            state.slices = Slices::new(mtu, config.chunk_bytes, config.max_chunk_bytes);
+            state.chunk_sizes = ChunkSizes::new(mtu, config.chunk_bytes, config.max_chunk_bytes);
             state.note_session(session);
         }
-        let has_ears = state.ears.advance(client)?;
-        core.attached.store(has_ears && state.publication.get().is_some(), Ordering::Relaxed);
+        let has_fanout = state.fanout.advance(client)?;
+        core.connected.store(has_fanout && state.publication.get().is_some(), Ordering::Relaxed);
         Ok(())
     }
 
-    fn detach(&self) {
-        self.core.attached.store(false, Ordering::Relaxed);
-        let mut state = self.core.state.lock_first();
-        (state.publication, state.slices) = (Handle::None, None);
-        state.ears.detach();
+    fn disconnect(&self) {
+        self.core.connected.store(false, Ordering::Relaxed);
+        let mut state = self.core.state.lock_priority();
+        (state.publication, state.chunk_sizes) = (Handle::None, None);
+        state.fanout.disconnect();
         if let Some(out) = state.outgoing.take() {
             bump(&out.source.counters().closed);
         }
@@ -387,7 +402,7 @@ impl Endpoint for Sender {
 
     fn close(&self) {
         self.core.closed.store(true, Ordering::Relaxed);
-        self.detach();
-        self.core.enter().ears.clear();
+        self.disconnect();
+        self.core.enter().fanout.clear();
     }
 }

@@ -1,4 +1,4 @@
-//! A stream that is sent, and what became of its frames.
+//! A source stream of a sender, and the counters of its frames (bridge §4).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,19 +8,19 @@ use crate::consumer::{Consumer, Frame};
 /// No epoch was announced yet.
 const NO_EPOCH: u64 = u64::MAX;
 
-/// received by the consumer = sent + the sum of the others + what is under way.
+/// received by the consumer = sent + the sum of the others + frames in flight.
 #[derive(Debug, Default)]
 pub struct Counters {
     pub sent: AtomicU64,
     pub chunks: AtomicU64,
     pub bytes: AtomicU64,
-    /// Overwritten while it was being sent.
+    /// Overwritten while it was sent.
     pub overwritten: AtomicU64,
-    /// Overwritten before its epoch's announce had gone out.
+    /// Overwritten before the announce of its epoch was forwarded.
     pub unannounced: AtomicU64,
-    /// Nobody receives at the moment.
+    /// No receiver at the moment.
     pub not_connected: AtomicU64,
-    /// The media driver went away in the middle.
+    /// The media driver was lost during the frame.
     pub closed: AtomicU64,
     /// More than 65,535 chunks.
     pub too_many_chunks: AtomicU64,
@@ -29,7 +29,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// All that were begun, or were to be, and not sent.
+    /// Frames that were not sent.
     pub(super) fn dropped(&self) -> u64 {
         [
             &self.overwritten,
@@ -49,10 +49,10 @@ pub(super) fn bump(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A stream that is sent.
+/// A source stream.
 pub struct Source {
     consumer: Arc<Consumer>,
-    /// The epoch whose announce has been forwarded: a receiver takes no frame before it.
+    /// The epoch whose announce was forwarded. A receiver ignores frames before it.
     announced: AtomicU64,
     counters: Counters,
 }
@@ -70,7 +70,7 @@ impl Source {
         &self.counters
     }
 
-    pub fn announced(&self, epoch: u64) {
+    pub fn on_announce(&self, epoch: u64) {
         self.announced.store(epoch, Ordering::Relaxed);
     }
 

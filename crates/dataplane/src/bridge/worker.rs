@@ -1,44 +1,44 @@
-//! A thread that works in turns until it is told to stop.
+//! A worker thread that runs duty cycles until it is stopped.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use tensorpool_core::fork::Birth;
+use tensorpool_core::os::fork::ForkGuard;
 
 use crate::idle::{Idle, Strategy};
 
 pub(super) struct Worker {
     stop: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 impl Worker {
-    /// `turn` says how much it did; after nothing the thread idles.
+    /// `do_work` returns how much it did. After 0 the thread idles.
     pub fn start(
         name: &str,
         idle: Strategy,
-        mut turn: impl FnMut() -> usize + Send + 'static,
+        mut do_work: impl FnMut() -> usize + Send + 'static,
     ) -> std::io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
-        let told = stop.clone();
+        let should_stop = stop.clone();
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
             let mut idling = Idle::new(idle);
-            while !told.load(Ordering::Relaxed) {
-                if turn() > 0 {
+            while !should_stop.load(Ordering::Relaxed) {
+                if do_work() > 0 {
                     idling = Idle::new(idle);
                 } else {
                     idling.idle();
                 }
             }
         })?;
-        Ok(Self { stop, thread: Mutex::new(Some(thread)), birth: Birth::here() })
+        Ok(Self { stop, thread: Mutex::new(Some(thread)), fork_guard: ForkGuard::current() })
     }
 
-    /// Ends the thread and waits for it.
+    /// Ends the thread and joins it.
     pub fn stop(&self) {
-        if !self.birth.is_here() {
+        if !self.fork_guard.is_owner() {
             return;
         }
         self.stop.store(true, Ordering::Relaxed);
@@ -50,7 +50,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        if self.birth.is_here() {
+        if self.fork_guard.is_owner() {
             self.stop();
         } else if let Ok(mut thread) = self.thread.try_lock() {
             std::mem::forget(thread.take());

@@ -1,26 +1,26 @@
-//! What happens to a consumer on the conductor's thread: handles, announces, its lease.
+//! A consumer on the conductor's thread: handles, announces, control messages and its lease.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use tensorpool_core::announce::PoolAnnounce;
-use tensorpool_core::driver_messages::Heard;
-use tensorpool_core::drops::Drop as Reason;
-use tensorpool_core::greeting;
-use tensorpool_core::layout::NULL_U64;
-use tensorpool_core::mapping::{Action, Held, Ignored};
-use tensorpool_core::ring::Mapping;
-use tensorpool_core::spoken::{QosConsumer, Spoken};
-use tensorpool_core::time::monotonic_ns;
+use tensorpool_core::consumer::announce_filter::{AnnounceAction, CurrentMapping, IgnoreReason};
+use tensorpool_core::consumer::hello_state;
+use tensorpool_core::drop_reason::DropReason;
+use tensorpool_core::os::time::monotonic_ns;
+use tensorpool_core::shm::epoch::MappedEpoch;
+use tensorpool_core::wire::announce::PoolAnnounce;
+use tensorpool_core::wire::control::{ControlMessage, QosConsumer};
+use tensorpool_core::wire::driver::DriverMessage;
+use tensorpool_core::wire::layout::NULL_U64;
 
-use super::wanting::Wanting;
-use super::{Consumer, Refused};
+use super::control::ConsumerControl;
+use super::{Consumer, RegionRefusal};
+use crate::aeron::channels::untethered;
 use crate::aeron::{AeronError, Client};
-use crate::channels::untethered;
+use crate::conductor::events::{Event, Events};
+use crate::conductor::handle::Handle;
 use crate::conductor::{Endpoint, Tick};
-use crate::events::{Event, Events};
-use crate::handle::Handle;
-use crate::lease::Turn;
+use crate::lease::LeaseEvent;
 
 impl Consumer {
     pub(super) fn event(
@@ -35,36 +35,36 @@ impl Consumer {
         events.push(Event { kind, at_ns: tick_ns, stream_id, epoch: Some(epoch), detail });
     }
 
-    /// Replaces the mapping; what was in flight for the old one is dropped by its epoch.
-    pub(super) fn remap(&self, mapping: Option<Arc<Mapping>>) -> Option<Arc<Mapping>> {
-        let mut state = self.state.lock_first();
+    /// Replaces the mapping. Frames in flight of the old one are dropped by their epoch.
+    pub(super) fn remap(&self, mapping: Option<Arc<MappedEpoch>>) -> Option<Arc<MappedEpoch>> {
+        let mut state = self.state.lock_priority();
         if let Some(fresh) = &mapping {
-            // Elsewhere frames are counted by the way that they come.
-            if state.detour.is_none() {
+            // While a fallback is in use, its epoch is the one that is counted.
+            if state.fallback.is_none() {
                 state.follow_epoch(fresh.epoch);
             }
             state.refused = None;
-            state.told = None;
+            state.reported_refusal = None;
             self.counters.mapped.fetch_add(1, Ordering::Relaxed);
         }
         let is_mapped = mapping.is_some();
         let old = std::mem::replace(&mut state.mapping, mapping);
         drop(state);
-        self.wanting().on_regions(is_mapped);
-        // A new epoch has a producer that has granted nothing yet.
-        let turns = match self.consumer_id().filter(|_| is_mapped) {
-            Some(id) => self.wanting().begin(id),
-            None => self.wanting().end(),
+        self.control().on_regions(is_mapped);
+        // The producer of a new epoch has granted nothing yet.
+        let changes = match self.consumer_id().filter(|_| is_mapped) {
+            Some(id) => self.control().begin(id),
+            None => self.control().end(),
         };
-        self.turn(turns);
+        self.apply_changes(changes);
         old
     }
 
-    pub(super) fn wanting(&self) -> MutexGuard<'_, Wanting> {
-        self.wanting.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn control(&self) -> MutexGuard<'_, ConsumerControl> {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// On a driver, the id of the lease; alone, one of our own.
+    /// The client id of the lease, or without a driver an id of our own.
     pub(crate) fn consumer_id(&self) -> Option<u32> {
         match &self.lease {
             Some(lease) => lease.status().client_id,
@@ -72,58 +72,59 @@ impl Consumer {
         }
     }
 
-    /// Which streams are read from here on.
-    fn turn(&self, turns: Vec<greeting::Turn>) {
-        self.turn_progress(&turns);
-        for turn in turns {
-            if let greeting::Turn::Descriptors(lane) = turn {
-                let mut state = self.state.lock_first();
-                state.own = Handle::None;
-                if lane.is_none() && state.on_own {
-                    // Back to the shared stream, which is asked for anew.
+    /// Applies the changes of a config: which streams are read from here on.
+    fn apply_changes(&self, changes: Vec<hello_state::ConfigChange>) {
+        self.apply_progress_changes(&changes);
+        for change in changes {
+            if let hello_state::ConfigChange::Descriptors(address) = change {
+                let mut state = self.state.lock_priority();
+                state.per_consumer = Handle::None;
+                if address.is_none() && state.on_per_consumer {
+                    // Back to the shared stream, which is requested again.
                     state.subscription = Handle::None;
-                    (state.draining, state.on_own, state.overlaps) = (None, false, true);
+                    (state.draining, state.on_per_consumer, state.overlaps) = (None, false, true);
                 }
-                state.own_lane = lane;
-                self.attached.store(false, Ordering::Relaxed);
+                state.granted_address = address;
+                self.connected.store(false, Ordering::Relaxed);
             }
         }
-        let limited = self.wanting().is_limited();
-        let mut state = self.state.lock_first();
-        let is_limited = limited && state.on_own;
-        state.was_limited |= state.limited && !is_limited && state.on_own;
+        let limited = self.control().is_limited();
+        let mut state = self.state.lock_priority();
+        let is_limited = limited && state.on_per_consumer;
+        state.was_limited |= state.limited && !is_limited && state.on_per_consumer;
         state.limited = is_limited;
     }
 
-    /// Another consumer reports under our id: one of the two has to take another, and it may as well be us.
-    fn collide(&self, tick: &Tick<'_>) {
+    /// Another consumer reports under our id. One of the two has to change it, and we do.
+    fn on_id_collision(&self, tick: &Tick<'_>) {
         let epoch = self.mapping().map_or(0, |m| m.epoch);
         self.event(tick.events, tick.now.monotonic_ns, "id_collision", epoch, String::new());
         match &self.lease {
             Some(lease) => {
-                lease.give_back(tick, "another consumer has the same id".to_owned());
+                lease.release(tick, "another consumer has the same id".to_owned());
                 self.unmap(tick, "another consumer has the same id");
             }
             None => {
                 let fresh = crate::lease::random_id();
                 self.own_id.store(fresh, Ordering::Relaxed);
-                let turns = self.wanting().begin(fresh);
-                self.turn(turns);
+                let changes = self.control().begin(fresh);
+                self.apply_changes(changes);
             }
         }
     }
 
-    /// `said_ns`: when the owner spoke of these regions.
-    pub(super) fn refuse(&self, refused: Refused, said_ns: u64, tick: &Tick<'_>) {
-        let mut state = self.state.lock_first();
-        // An owner that has just left is no fault, nor is a driver that has given the regions to a producer
-        // under a further epoch. One that goes on announcing what is not there is.
+    /// `announced_ns`: when the owner announced these regions.
+    pub(super) fn refuse(&self, refused: RegionRefusal, announced_ns: u64, tick: &Tick<'_>) {
+        let mut state = self.state.lock_priority();
+        // An owner that has just left is no fault, nor is a driver that has assigned the regions to a
+        // producer under a later epoch. An owner that keeps announcing missing regions is a fault.
         let may_be_gone = refused.reason == "missing" || (refused.reason == "epoch" && self.lease.is_some());
         let is_gone = may_be_gone
             && match state.missing {
-                Some((epoch, since_ns)) if epoch == refused.epoch => said_ns <= since_ns,
+                Some((epoch, since_ns)) if epoch == refused.epoch => announced_ns <= since_ns,
                 _ => {
-                    // Not the round's own time: what was said since it began is as old as this look.
+                    // Not the time of the duty cycle: an announce sent since it began is as old as this
+                    // check.
                     state.missing = Some((refused.epoch, monotonic_ns()));
                     true
                 }
@@ -132,21 +133,21 @@ impl Consumer {
             return;
         }
         let key = Some((refused.epoch, refused.reason));
-        let has_way = {
-            let mut wanting = self.wanting();
-            wanting.on_refused();
-            wanting.way().is_some()
+        let has_fallback = {
+            let mut control = self.control();
+            control.on_refused();
+            control.fallback_uri().is_some()
         };
-        if state.told != key {
-            state.told = key;
+        if state.reported_refusal != key {
+            state.reported_refusal = key;
             self.event(tick.events, tick.now.monotonic_ns, "refused", refused.epoch, refused.message.clone());
-            // Who has another way is told by the event, and goes there.
-            if !has_way {
+            // A consumer with a fallback gets the event only, and uses the fallback.
+            if !has_fallback {
                 state.refused = Some(refused);
                 self.has_refused.store(true, Ordering::Relaxed);
             }
         }
-        // Last: who sees the count (an acquiring load) is told of the refusal when it looks.
+        // Last: a reader that sees the count (an acquiring load) then finds the refusal.
         self.counters.refused.fetch_add(1, Ordering::Release);
     }
 
@@ -158,57 +159,57 @@ impl Consumer {
 }
 
 impl Endpoint for Consumer {
-    fn attach(&self, client: &Client) -> Result<(), AeronError> {
-        self.attach_detour(client);
-        if self.attached.load(Ordering::Relaxed) || self.config.away.only.is_some() {
+    fn connect(&self, client: &Client) -> Result<(), AeronError> {
+        self.connect_fallback(client);
+        if self.connected.load(Ordering::Relaxed) || self.config.fallback.only.is_some() {
             return Ok(());
         }
         let config = &self.config;
-        let limited = self.wanting().is_limited();
-        let mut state = self.state.lock_first();
-        // A reader that stops polling must stall nobody: it is put to rest instead.
-        if state.subscription.get().is_none() && state.fed.is_none() {
+        let limited = self.control().is_limited();
+        let mut state = self.state.lock_priority();
+        // Untethered: a consumer that stops polling must not delay the producer. It is rested instead.
+        if state.subscription.get().is_none() && state.queue.is_none() {
             let channel = untethered(&config.descriptor_channel);
             state.subscription.advance(|| client.add_subscription(&channel, config.descriptor_stream_id))?;
             (state.departures, state.image) = (0, None);
         }
-        let is_following = state.following.as_mut().map_or(Ok(true), |f| f.advance(client))?;
-        let is_settled = state.move_to_own(client, limited)? & is_following;
-        let is_there = state.fed.is_some() || state.subscription.get().is_some();
-        self.has_subscription.store(is_there, Ordering::Relaxed);
-        self.attached.store(is_there && is_settled, Ordering::Relaxed);
+        let progress_ready = state.progress.as_mut().map_or(Ok(true), |f| f.advance(client))?;
+        let is_settled = state.move_to_per_consumer(client, limited)? & progress_ready;
+        let has_source = state.queue.is_some() || state.subscription.get().is_some();
+        self.has_subscription.store(has_source, Ordering::Relaxed);
+        self.connected.store(has_source && is_settled, Ordering::Relaxed);
         drop(state);
-        self.turn(Vec::new());
+        self.apply_changes(Vec::new());
         Ok(())
     }
 
-    fn detach(&self) {
-        self.attached.store(false, Ordering::Relaxed);
+    fn disconnect(&self) {
+        self.connected.store(false, Ordering::Relaxed);
         self.has_subscription.store(false, Ordering::Relaxed);
-        self.detach_detour();
+        self.disconnect_fallback();
         {
-            let mut state = self.state.lock_first();
-            (state.subscription, state.own) = (Handle::None, Handle::None);
-            (state.draining, state.on_own, state.own_lane) = (None, false, None);
-            state.following.iter_mut().for_each(|f| f.detach());
+            let mut state = self.state.lock_priority();
+            (state.subscription, state.per_consumer) = (Handle::None, Handle::None);
+            (state.draining, state.on_per_consumer, state.granted_address) = (None, false, None);
+            state.progress.iter_mut().for_each(|f| f.disconnect());
         }
-        // What was granted went with the media driver: it is asked for again.
-        let turns = self.wanting().restart();
-        self.turn(turns);
+        // The grants were lost with the media driver: they are requested again.
+        let changes = self.control().restart();
+        self.apply_changes(changes);
     }
 
     fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
-        self.end_detour();
-        let mut state = self.state.lock_first();
-        (state.subscription, state.own, state.draining) = (Handle::None, Handle::None, None);
-        state.following.iter_mut().for_each(|f| f.detach());
+        self.close_fallback();
+        let mut state = self.state.lock_priority();
+        (state.subscription, state.per_consumer, state.draining) = (Handle::None, Handle::None, None);
+        state.progress.iter_mut().for_each(|f| f.disconnect());
         state.mapping = None;
     }
 
-    /// A writer that gives no sign of life is dead: its regions are stale (wire §7.1).
-    fn duty(&self, tick: &Tick<'_>) {
-        self.follow_way(tick);
+    /// Unmaps regions whose activity timestamp is stale: their writer is dead (wire §7.1).
+    fn do_work(&self, tick: &Tick<'_>) {
+        self.update_fallback(tick);
         let now_ns = tick.now.monotonic_ns;
         if now_ns >= self.next_interval_ns.load(Ordering::Relaxed) {
             self.next_interval_ns.store(now_ns + self.config.hello_period_ns, Ordering::Relaxed);
@@ -217,108 +218,109 @@ impl Endpoint for Consumer {
         if now_ns < self.next_check_ns.load(Ordering::Relaxed) {
             return;
         }
-        // Often enough to notice soon, seldom enough not to stand in the way of whoever polls.
+        // Often enough to notice soon, seldom enough not to delay the polling thread.
         self.next_check_ns.store(now_ns + self.config.freshness_ns / 16, Ordering::Relaxed);
-        let (stale, taken_over) = {
-            let mut state = self.state.lock_first();
+        let (stale, owner_changed) = {
+            let mut state = self.state.lock_priority();
             let Some(mapping) = &state.mapping else { return };
-            let (epoch, taken_over) = (mapping.epoch, mapping.has_changed_hands());
-            let stale = !state.judge.is_fresh(mapping.activity_ns(), now_ns);
-            if taken_over {
+            let (epoch, owner_changed) = (mapping.epoch, mapping.owner_changed());
+            let stale = !state.announce_filter.is_fresh(mapping.activity_ns(), now_ns);
+            if owner_changed {
                 state.lowest_epoch = state.lowest_epoch.max(epoch + 1);
             }
-            (stale, taken_over)
+            (stale, owner_changed)
         };
-        if taken_over {
+        if owner_changed {
             self.unmap(tick, "the regions have another owner than before");
         } else if stale {
-            self.unmap(tick, "the producer gives no sign of life");
+            self.unmap(tick, "the producer's activity timestamp is stale");
         }
     }
 
-    fn on_disconnected(&self, tick: &Tick<'_>) {
-        if self.lease.as_ref().is_some_and(|l| l.on_disconnected(tick)) {
+    fn on_media_driver_lost(&self, tick: &Tick<'_>) {
+        if self.lease.as_ref().is_some_and(|l| l.on_media_driver_lost(tick)) {
             self.unmap(tick, "the media driver is gone");
         }
     }
 
-    fn talks(&self) -> bool {
+    fn uses_control_streams(&self) -> bool {
         !self.is_closed()
     }
 
-    fn on_spoken(&self, said: &Spoken, tick: &Tick<'_>) {
-        if let Spoken::Progress(said) = said {
-            return self.hear_progress(said);
+    fn on_control_message(&self, message: &ControlMessage, tick: &Tick<'_>) {
+        if let ControlMessage::Progress(progress) = message {
+            return self.on_progress_message(progress);
         }
-        let (turns, collides) = self.wanting().on_spoken(said);
+        let (changes, collides) = self.control().on_control_message(message);
         if collides {
-            return self.collide(tick);
+            return self.on_id_collision(tick);
         }
-        for turn in &turns {
-            let (kind, detail) = match turn {
-                greeting::Turn::Declined => {
+        for change in &changes {
+            let (kind, detail) = match change {
+                hello_state::ConfigChange::Declined => {
                     ("declined", "the producer grants no stream of its own".to_owned())
                 }
-                greeting::Turn::Fallback(uri) => ("fallback", uri.clone()),
-                greeting::Turn::UnknownFallback(uri) => ("fallback_refused", uri.clone()),
-                greeting::Turn::Shm => ("fallback_over", String::new()),
+                hello_state::ConfigChange::Fallback(uri) => ("fallback", uri.clone()),
+                hello_state::ConfigChange::UnknownFallback(uri) => ("fallback_refused", uri.clone()),
+                hello_state::ConfigChange::Shm => ("fallback_over", String::new()),
                 _ => continue,
             };
             let epoch = self.mapping().map_or(0, |m| m.epoch);
             self.event(tick.events, tick.now.monotonic_ns, kind, epoch, detail);
         }
-        if matches!(said, Spoken::Config(_)) {
-            self.turn(turns);
+        if matches!(message, ControlMessage::Config(_)) {
+            self.apply_changes(changes);
         }
     }
 
     fn send_qos(&self, tick: &Tick<'_>, send: &mut dyn FnMut(&[u8]) -> bool) {
         let now_ns = tick.now.monotonic_ns;
-        if !self.wanting().is_report_due(now_ns) {
+        if !self.control().is_report_due(now_ns) {
             return;
         }
         let (epoch, last_seq) = {
-            let state = self.state.lock_first();
+            let state = self.state.lock_priority();
             let Some(mapping) = &state.mapping else { return };
             (mapping.epoch, state.tracker.last_seq())
         };
-        let drops = |reasons: &[Reason]| reasons.iter().map(|r| self.counters.drops.get(*r)).sum();
-        let mut wanting = self.wanting();
-        let standing = wanting.standing(true);
+        let drops = |reasons: &[DropReason]| reasons.iter().map(|r| self.counters.drops.get(*r)).sum();
+        let mut control = self.control();
+        let consumer_state = control.state(true);
         let qos = QosConsumer {
             stream_id: self.config.stream_id,
-            consumer_id: standing.consumer_id.unwrap_or(0),
+            consumer_id: consumer_state.consumer_id.unwrap_or(0),
             epoch,
             last_seq_seen: last_seq.unwrap_or(NULL_U64),
-            drops_gap: drops(&[Reason::Gap, Reason::Resync, Reason::Rested, Reason::Paused]),
-            drops_late: drops(&[Reason::Late, Reason::NotCommitted, Reason::Stale]),
-            mode: standing.mode,
+            drops_gap: drops(&[DropReason::Gap, DropReason::Resync, DropReason::Rested, DropReason::Paused]),
+            drops_late: drops(&[DropReason::Late, DropReason::NotCommitted, DropReason::Stale]),
+            mode: consumer_state.mode,
         };
-        wanting.report(qos, now_ns, send);
+        control.report(qos, now_ns, send);
     }
 
-    fn on_driver(&self, heard: &Heard, tick: &Tick<'_>) {
+    fn on_driver_message(&self, message: &DriverMessage, tick: &Tick<'_>) {
         let Some(lease) = &self.lease else { return };
-        match lease.on_driver(heard, tick) {
-            Turn::Nothing => {}
-            Turn::Granted(response) => {
-                lease.taken_up(tick, response.epoch);
+        match lease.on_driver_message(message, tick) {
+            LeaseEvent::Nothing => {}
+            LeaseEvent::Granted(response) => {
+                lease.on_mapped(tick, response.epoch);
                 self.map(&response.regions(tick.now.monotonic_ns), None, tick);
             }
-            Turn::Ended => self.unmap(tick, "the lease has ended"),
-            Turn::ProducerGone(producer_id) => self.outlive(producer_id, tick),
+            LeaseEvent::Ended => self.unmap(tick, "the lease has ended"),
+            LeaseEvent::ProducerGone(producer_id) => self.on_producer_gone(producer_id, tick),
         }
     }
 
-    fn on_newcomer(&self, tick: &Tick<'_>) {
+    fn on_control_image(&self, tick: &Tick<'_>) {
         if let Some(lease) = &self.lease {
-            lease.on_newcomer(tick);
+            lease.on_control_image(tick);
         }
     }
 
-    fn send_requests(&self, tick: &Tick<'_>, send: &mut dyn FnMut(&[u8]) -> bool) {
-        self.wanting().greet(tick.now.monotonic_ns, send);
-        // A lease before the subscription would let frames pass unheard.
+    fn send_control(&self, tick: &Tick<'_>, send: &mut dyn FnMut(&[u8]) -> bool) {
+        self.control().send_hello(tick.now.monotonic_ns, send);
+        // Request the lease only after the subscription exists: descriptors published in between would be
+        // lost.
         if self.has_subscription.load(Ordering::Relaxed)
             && self.lease.as_ref().is_some_and(|l| l.work(tick, send))
         {
@@ -326,12 +328,12 @@ impl Endpoint for Consumer {
         }
     }
 
-    fn farewell(&self) -> Option<Vec<u8>> {
-        self.lease.as_ref()?.farewell()
+    fn detach_message(&self) -> Option<Vec<u8>> {
+        self.lease.as_ref()?.detach_request()
     }
 
-    fn hears_announces(&self) -> bool {
-        !self.is_closed() && self.config.away.only.is_none()
+    fn receives_announces(&self) -> bool {
+        !self.is_closed() && self.config.fallback.only.is_none()
     }
 
     fn on_announce(&self, announce: &PoolAnnounce, join_ns: u64, tick: &Tick<'_>) {
@@ -339,7 +341,7 @@ impl Endpoint for Consumer {
             return;
         }
         if let Some(lease) = &self.lease {
-            // An old announce that Aeron hands out again is no sign of life.
+            // An old announce that Aeron replays is not activity.
             if announce.timestamp_ns >= join_ns && lease.on_announce(announce.epoch, tick) {
                 self.unmap(tick, "the lease is lost");
             }
@@ -349,31 +351,32 @@ impl Endpoint for Consumer {
         }
         let now_ns = tick.now.monotonic_ns;
         let (action, intact) = {
-            let mut state = self.state.lock_first();
+            let mut state = self.state.lock_priority();
             if announce.epoch < state.lowest_epoch {
-                self.counters.ignored(Ignored::OlderEpoch).fetch_add(1, Ordering::Relaxed);
+                self.counters.ignored(IgnoreReason::OlderEpoch).fetch_add(1, Ordering::Relaxed);
                 return;
             }
-            let held = match &state.mapping {
-                None => Held::Unmapped,
-                Some(m) => {
-                    Held::Mapped { epoch: m.epoch, active: state.judge.is_fresh(m.activity_ns(), now_ns) }
-                }
+            let current = match &state.mapping {
+                None => CurrentMapping::Unmapped,
+                Some(m) => CurrentMapping::Mapped {
+                    epoch: m.epoch,
+                    active: state.announce_filter.is_fresh(m.activity_ns(), now_ns),
+                },
             };
             let intact = state.mapping.as_ref().is_none_or(|m| m.is_intact(announce));
-            if matches!(held, Held::Mapped { epoch, .. } if epoch == announce.epoch) {
+            if matches!(current, CurrentMapping::Mapped { epoch, .. } if epoch == announce.epoch) {
                 state.producer_id = Some(announce.producer_id);
                 self.counters.latency.follow_clock(announce.clock_domain);
             }
-            (state.judge.on_announce(announce, join_ns, held, tick.now), intact)
+            (state.announce_filter.on_announce(announce, join_ns, current, tick.now), intact)
         };
         match action {
-            Action::Keep if intact => {}
-            Action::Keep => self.unmap(tick, "the superblocks differ from the announce"),
-            Action::Ignore(why) => {
+            AnnounceAction::Keep if intact => {}
+            AnnounceAction::Keep => self.unmap(tick, "the superblocks differ from the announce"),
+            AnnounceAction::Ignore(why) => {
                 self.counters.ignored(why).fetch_add(1, Ordering::Relaxed);
             }
-            Action::Map => self.map(announce, Some(announce.producer_id), tick),
+            AnnounceAction::Map => self.map(announce, Some(announce.producer_id), tick),
         }
     }
 }

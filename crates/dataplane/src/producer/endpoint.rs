@@ -1,74 +1,75 @@
-//! What happens to a producer on the conductor's thread: handles, announces, its lease.
+//! A producer on the conductor's thread: handles, announces, grants and its lease.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use tensorpool_core::announce::PoolAnnounce;
-use tensorpool_core::bulletin::Speaker;
-use tensorpool_core::driver_messages::{AttachResponse, Heard};
-use tensorpool_core::layout::NULL_U64;
-use tensorpool_core::mapping::Now;
-use tensorpool_core::order::Order;
-use tensorpool_core::region::Access;
-use tensorpool_core::region_lock::RegionLock;
-use tensorpool_core::ring::Mapping;
-use tensorpool_core::spoken::{QosProducer, Spoken};
-use tensorpool_core::wishes::Change;
+use tensorpool_core::consumer::announce_filter::Now;
+use tensorpool_core::producer::grants::StreamChange;
+use tensorpool_core::producer::metadata_schedule::ProducerIdentity;
+use tensorpool_core::producer::sequencer::Sequencer;
+use tensorpool_core::shm::epoch::MappedEpoch;
+use tensorpool_core::shm::region::Access;
+use tensorpool_core::shm::region_lock::RegionLock;
+use tensorpool_core::wire::announce::PoolAnnounce;
+use tensorpool_core::wire::control::{ControlMessage, QosProducer};
+use tensorpool_core::wire::driver::{AttachResponse, DriverMessage};
+use tensorpool_core::wire::layout::NULL_U64;
 
-use super::wishing::Wishing;
+use super::grants::GrantSender;
 use super::{Pending, Producer, State};
 use crate::aeron::{AeronError, Client};
+use crate::conductor::handle::Handle;
 use crate::conductor::{Endpoint, Tick};
-use crate::handle::Handle;
-use crate::lease::{Lease, Turn};
+use crate::lease::{Lease, LeaseEvent};
 
 impl State {
-    /// A new epoch: its sequences count from the beginning.
-    pub(super) fn take_up(&mut self, mapping: Arc<Mapping>, lock: Option<RegionLock>) {
-        self.order = Order::new(mapping.nslots);
+    /// Maps a new epoch. Its sequences start from the beginning.
+    pub(super) fn map(&mut self, mapping: Arc<MappedEpoch>, lock: Option<RegionLock>) {
+        self.sequencer = Sequencer::new(mapping.nslots);
         self.pending = vec![Pending::default(); mapping.nslots as usize];
         self.last_epoch = Some(mapping.epoch);
         self.mapping = Some(mapping);
         self.lock = lock;
-        self.voice.telling.clear();
+        self.progress.schedule.clear();
     }
 }
 
 impl Producer {
-    /// Maps the regions of a lease, and locks them against our own death going unnoticed.
-    fn take_up(&self, lease: &Lease, response: &AttachResponse, tick: &Tick<'_>) {
+    /// Maps the regions of a lease, and locks them so that the driver notices our death.
+    fn map(&self, lease: &Lease, response: &AttachResponse, tick: &Tick<'_>) {
         let regions = response.regions(tick.now.monotonic_ns);
-        let taken =
-            RegionLock::take(&response.header_uri, tick.bases).map_err(|e| e.to_string()).and_then(|lock| {
+        let mapped = RegionLock::acquire(&response.header_uri, tick.bases)
+            .map_err(|e| e.to_string())
+            .and_then(|lock| {
                 let mapping =
-                    Mapping::open(&regions, tick.bases, Access::Write).map_err(|e| e.to_string())?;
+                    MappedEpoch::open(&regions, tick.bases, Access::Write).map_err(|e| e.to_string())?;
                 Ok((lock, Arc::new(mapping)))
             });
-        match taken {
+        match mapped {
             Ok((lock, mapping)) => {
-                self.let_go();
+                self.unmap();
                 if self.config.prefault {
                     prefault(mapping.clone());
                 }
-                self.state.lock_first().take_up(mapping, Some(lock));
-                lease.taken_up(tick, response.epoch);
+                self.state.lock_priority().map(mapping, Some(lock));
+                lease.on_mapped(tick, response.epoch);
             }
-            Err(why) => lease.give_back(tick, why),
+            Err(why) => lease.release(tick, why),
         }
     }
 
-    pub(super) fn wishing(&self) -> MutexGuard<'_, Wishing> {
-        self.wishing.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn grants(&self) -> MutexGuard<'_, GrantSender> {
+        self.grants.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lanes that are new are asked for at the next round.
-    fn apply(&self, changes: Vec<Change>) {
+    /// New per-consumer streams are requested in the next duty cycle.
+    fn apply(&self, changes: Vec<StreamChange>) {
         if changes.is_empty() {
             return;
         }
-        let mut state = self.state.lock_first();
-        changes.into_iter().for_each(|change| state.lanes.apply(change));
-        self.attached.store(false, Ordering::Relaxed);
+        let mut state = self.state.lock_priority();
+        changes.into_iter().for_each(|change| state.per_consumer.apply(change));
+        self.connected.store(false, Ordering::Relaxed);
     }
 
     pub(super) fn producer_id(&self) -> u32 {
@@ -76,28 +77,28 @@ impl Producer {
         leased.or(self.config.announce.as_ref().map(|a| a.producer_id)).unwrap_or(0)
     }
 
-    /// Who speaks for the stream; nobody while it has no epoch.
-    pub fn speaker(&self) -> Option<Speaker> {
-        let epoch = self.state.lock_first().mapping.as_ref()?.epoch;
-        Some(Speaker { producer_id: self.producer_id(), epoch })
+    /// Producer id and epoch. `None` while it has no epoch.
+    pub fn identity(&self) -> Option<ProducerIdentity> {
+        let epoch = self.state.lock_priority().mapping.as_ref()?.epoch;
+        Some(ProducerIdentity { producer_id: self.producer_id(), epoch })
     }
 
-    /// Nothing is written from here on. Deferred frames can no longer go out.
-    fn let_go(&self) {
+    /// Unmaps the regions. Deferred frames are no longer published.
+    fn unmap(&self) {
         let gone = {
-            let mut state = self.state.lock_first();
-            let deferred = state.order.give_up();
-            state.voice.telling.clear();
+            let mut state = self.state.lock_priority();
+            let deferred = state.sequencer.give_up();
+            state.progress.schedule.clear();
             self.counters.closed.fetch_add(deferred, Ordering::Relaxed);
             (state.mapping.take(), state.lock.take())
         };
-        // Unmapping takes a while, and nobody has to wait for it.
+        // Unmapping takes time, and must not happen under the lock.
         drop(gone);
     }
 }
 
-/// Large regions on a thread of their own: the conductor has others to keep alive.
-fn prefault(mapping: Arc<Mapping>) {
+/// Large regions are prefaulted on a separate thread, so that the conductor keeps serving other endpoints.
+fn prefault(mapping: Arc<MappedEpoch>) {
     const AT_ONCE: usize = 64 << 20;
     if mapping.bytes() <= AT_ONCE {
         mapping.prefault();
@@ -107,87 +108,87 @@ fn prefault(mapping: Arc<Mapping>) {
 }
 
 impl Endpoint for Producer {
-    fn attach(&self, client: &Client) -> Result<(), AeronError> {
-        if self.attached.load(Ordering::Relaxed) {
+    fn connect(&self, client: &Client) -> Result<(), AeronError> {
+        if self.connected.load(Ordering::Relaxed) {
             return Ok(());
         }
         let config = &self.config;
-        let mut state = self.state.lock_first();
+        let mut state = self.state.lock_priority();
         state.publication.advance(|| {
             client.add_exclusive_publication(&config.descriptor_channel, config.descriptor_stream_id)
         })?;
-        let has_lanes = state.lanes.advance(client) & state.voice.advance(client, config)?;
+        let has_streams = state.per_consumer.advance(client) & state.progress.advance(client, config)?;
         self.has_publication.store(state.publication.get().is_some(), Ordering::Relaxed);
-        self.attached.store(state.publication.get().is_some() && has_lanes, Ordering::Relaxed);
+        self.connected.store(state.publication.get().is_some() && has_streams, Ordering::Relaxed);
         Ok(())
     }
 
-    fn detach(&self) {
-        self.attached.store(false, Ordering::Relaxed);
+    fn disconnect(&self) {
+        self.connected.store(false, Ordering::Relaxed);
         self.has_publication.store(false, Ordering::Relaxed);
-        let mut state = self.state.lock_first();
+        let mut state = self.state.lock_priority();
         state.publication = Handle::None;
-        state.lanes.detach();
-        state.voice.detach();
+        state.per_consumer.disconnect();
+        state.progress.disconnect();
     }
 
     fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
-        self.let_go();
-        let mut state = self.state.lock_first();
+        self.unmap();
+        let mut state = self.state.lock_priority();
         state.publication = Handle::None;
-        state.lanes.clear();
-        state.voice.detach();
+        state.per_consumer.clear();
+        state.progress.disconnect();
     }
 
-    fn on_disconnected(&self, tick: &Tick<'_>) {
-        if self.lease.as_ref().is_some_and(|l| l.on_disconnected(tick)) {
-            self.let_go();
+    fn on_media_driver_lost(&self, tick: &Tick<'_>) {
+        if self.lease.as_ref().is_some_and(|l| l.on_media_driver_lost(tick)) {
+            self.unmap();
         }
     }
 
-    fn talks(&self) -> bool {
+    fn uses_control_streams(&self) -> bool {
         !self.closed.load(Ordering::Relaxed)
     }
 
-    fn hears_announces(&self) -> bool {
+    fn receives_announces(&self) -> bool {
         self.lease.is_some()
     }
 
     fn on_announce(&self, announce: &PoolAnnounce, join_ns: u64, tick: &Tick<'_>) {
         let Some(lease) = &self.lease else { return };
-        // An old announce that Aeron hands out again is no sign of life.
+        // An old announce that Aeron replays is not activity.
         if announce.stream_id == self.config.stream_id
             && announce.timestamp_ns >= join_ns
             && lease.on_announce(announce.epoch, tick)
         {
-            self.let_go();
+            self.unmap();
         }
     }
 
-    fn on_driver(&self, heard: &Heard, tick: &Tick<'_>) {
-        let changes = self.wishing().on_driver(heard);
+    fn on_driver_message(&self, message: &DriverMessage, tick: &Tick<'_>) {
+        let changes = self.grants().on_driver_message(message);
         self.apply(changes);
         let Some(lease) = &self.lease else { return };
-        match lease.on_driver(heard, tick) {
-            Turn::Granted(response) => self.take_up(lease, response, tick),
-            Turn::Ended => self.let_go(),
-            Turn::ProducerGone(_) | Turn::Nothing => {}
+        match lease.on_driver_message(message, tick) {
+            LeaseEvent::Granted(response) => self.map(lease, response, tick),
+            LeaseEvent::Ended => self.unmap(),
+            LeaseEvent::ProducerGone(_) | LeaseEvent::Nothing => {}
         }
     }
 
-    fn on_newcomer(&self, tick: &Tick<'_>) {
+    fn on_control_image(&self, tick: &Tick<'_>) {
         if let Some(lease) = &self.lease {
-            lease.on_newcomer(tick);
+            lease.on_control_image(tick);
         }
     }
 
-    fn on_spoken(&self, said: &Spoken, tick: &Tick<'_>) {
-        let changes = self.wishing().on_spoken(said, tick.now.monotonic_ns);
-        if matches!(said, Spoken::Hello(hello) if hello.stream_id == self.config.stream_id) {
-            // Someone may be waiting to map us.
-            self.announce_soon();
-            self.next_listeners_ns.store(0, Ordering::Relaxed);
+    fn on_control_message(&self, message: &ControlMessage, tick: &Tick<'_>) {
+        let changes = self.grants().on_control_message(message, tick.now.monotonic_ns);
+        if matches!(message, ControlMessage::Hello(hello) if hello.stream_id == self.config.stream_id) {
+            // The consumer may wait for an announce to map.
+            self.announce_now();
+            self.next_progress_count_ns.store(0, Ordering::Relaxed);
         }
         self.apply(changes);
     }
@@ -198,9 +199,9 @@ impl Endpoint for Producer {
             return;
         }
         let (epoch, next_seq) = {
-            let state = self.state.lock_first();
+            let state = self.state.lock_priority();
             let Some(mapping) = &state.mapping else { return };
-            (mapping.epoch, state.order.next_seq())
+            (mapping.epoch, state.sequencer.next_seq())
         };
         let qos = QosProducer {
             stream_id: self.config.stream_id,
@@ -214,30 +215,31 @@ impl Endpoint for Producer {
         }
     }
 
-    fn send_requests(&self, tick: &Tick<'_>, send: &mut dyn FnMut(&[u8]) -> bool) {
-        self.wishing().send(send);
-        // Without its descriptor stream it could not say a word of what it writes.
+    fn send_control(&self, tick: &Tick<'_>, send: &mut dyn FnMut(&[u8]) -> bool) {
+        self.grants().send(send);
+        // Request the lease only after the descriptor publication exists: frames written before could not be
+        // published.
         if self.has_publication.load(Ordering::Relaxed)
             && self.lease.as_ref().is_some_and(|l| l.work(tick, send))
         {
-            self.let_go();
+            self.unmap();
         }
     }
 
-    fn farewell(&self) -> Option<Vec<u8>> {
-        self.lease.as_ref()?.farewell()
+    fn detach_message(&self) -> Option<Vec<u8>> {
+        self.lease.as_ref()?.detach_request()
     }
 
-    /// Alone, the producer gives the sign of life of its regions itself.
-    fn duty(&self, tick: &Tick<'_>) {
+    /// Without a driver the producer refreshes the activity timestamps of its regions itself.
+    fn do_work(&self, tick: &Tick<'_>) {
         let now_ns = tick.now.monotonic_ns;
-        let changes = self.wishing().on_tick(now_ns);
+        let changes = self.grants().on_tick(now_ns);
         self.apply(changes);
-        self.heed_listeners(now_ns);
+        self.update_progress_pace(now_ns);
         if self.config.announce.is_none() || now_ns < self.next_activity_ns.load(Ordering::Relaxed) {
             return;
         }
-        let mapping = self.state.lock_first().mapping.clone();
+        let mapping = self.state.lock_priority().mapping.clone();
         if let Some(mapping) = mapping {
             mapping.refresh_activity(now_ns);
         }
@@ -248,11 +250,11 @@ impl Endpoint for Producer {
         self.config.announce.is_some() && !self.closed.load(Ordering::Relaxed)
     }
 
-    fn announce_soon(&self) {
+    fn announce_now(&self) {
         self.next_announce_ns.store(0, Ordering::Relaxed);
     }
 
-    fn send_due(&self, now: Now, send: &mut dyn FnMut(&[u8]) -> bool) {
+    fn send_announces(&self, now: Now, send: &mut dyn FnMut(&[u8]) -> bool) {
         let Some(announce) = &self.config.announce else { return };
         if now.monotonic_ns < self.next_announce_ns.load(Ordering::Relaxed) {
             return;

@@ -33,13 +33,13 @@ def write_project(directory: Path, settings: PipelineSettings | None = None) -> 
 
     Run it there: `SPARK_CONF_DIR=conf spark-pipelines run`.
     """
-    home = directory.absolute()
-    if home.exists() and any(home.iterdir()):
-        raise ConfigError(f"{home} is not empty; give a directory of its own")
+    project = directory.absolute()
+    if project.exists() and any(project.iterdir()):
+        raise ConfigError(f"{project} is not empty; give a directory of its own")
     files = {
-        "pipeline.toml": _definition(settings, home),
-        "spark-pipeline.yml": _spec(home),
-        "conf/spark-defaults.conf": _defaults(home),
+        "pipeline.toml": _definition(settings, project),
+        "spark-pipeline.yml": _spec(project),
+        "conf/spark-defaults.conf": _defaults(project),
         **{f"transformations/{name}.py": _text(f"{name}.py.txt") for name in _TRANSFORMATIONS},
     }
     if settings is not None:
@@ -51,7 +51,7 @@ def write_project(directory: Path, settings: PipelineSettings | None = None) -> 
                 )
     made = []
     for name, text in files.items():
-        path = home / name
+        path = project / name
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
         made.append(path)
@@ -62,14 +62,14 @@ def _text(name: str) -> str:
     return resources.files(__package__).joinpath("project", name).read_text("utf-8")
 
 
-def _definition(settings: PipelineSettings | None, home: Path) -> str:
-    words = "# What the tables are made of. See docs/reference/pipeline.md.\n"
+def _definition(settings: PipelineSettings | None, project: Path) -> str:
+    header = "# What the tables are made of. See docs/reference/pipeline.md.\n"
     if settings is None:
-        return f'{words}[pipeline]\nrecordings = ["recording"]\nout = "tables"\n'
+        return f'{header}[pipeline]\nrecordings = ["recording"]\nout = "tables"\n'
     # The tables' place is the catalog's warehouse; recordings are found from anywhere.
     recordings = tuple(root.absolute() for root in settings.recordings)
-    anchored = dataclasses.replace(settings, recordings=recordings, out=home / "tables")
-    return words + "\n".join(_toml("pipeline", as_tables(anchored))) + "\n"
+    anchored = dataclasses.replace(settings, recordings=recordings, out=project / "tables")
+    return header + "\n".join(_toml("pipeline", as_tables(anchored))) + "\n"
 
 
 def _toml(name: str, table: dict[str, Any]) -> Iterator[str]:
@@ -87,24 +87,24 @@ def _is_tables(value: Any) -> bool:
     return isinstance(value, list) and any(isinstance(one, dict) for one in value)
 
 
-def _spec(home: Path) -> str:
+def _spec(project: Path) -> str:
     return f"""\
-name: {home.name}
-storage: {(home / "storage").as_uri()}
+name: {project.name}
+storage: {(project / "storage").as_uri()}
 libraries:
   - glob:
       include: transformations/**
 """
 
 
-def _defaults(home: Path) -> str:
+def _defaults(project: Path) -> str:
     """Where the catalog lies: without one that stays, a second run would not know the tables of the first."""
     return f"""\
 # Where tables and their catalog lie. On a cluster with a catalog of its own, leave SPARK_CONF_DIR away.
 spark.sql.catalogImplementation                  hive
-spark.hadoop.javax.jdo.option.ConnectionURL      jdbc:derby:;databaseName={home}/metastore;create=true
-spark.sql.warehouse.dir                          {(home / "tables").as_uri()}
-spark.driver.extraJavaOptions                    -Dderby.stream.error.file={home}/derby.log
+spark.hadoop.javax.jdo.option.ConnectionURL      jdbc:derby:;databaseName={project}/metastore;create=true
+spark.sql.warehouse.dir                          {(project / "tables").as_uri()}
+spark.driver.extraJavaOptions                    -Dderby.stream.error.file={project}/derby.log
 spark.sql.parquet.outputTimestampType            TIMESTAMP_MICROS
 spark.ui.enabled                                 false
 """

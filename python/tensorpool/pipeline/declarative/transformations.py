@@ -19,7 +19,7 @@ from ..align_task import align_files
 from ..columns import parse_columns
 from ..definition import AlignmentSettings, FunctionSettings, PipelineSettings
 from ..function_task import statistics_of, table_work
-from ..silver_task import judge_files
+from ..silver_task import validate_files
 from ..validation import rules_for
 from .adapters import by_file, by_stream
 from .columns import date_of, declared, names, spark_schema
@@ -30,7 +30,7 @@ from .metadata import anchors_of, metadata_of, metadata_rows
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# Rows of one sequence are judged together, so that a duplicate is known; so many neighbours with them.
+# Rows of one sequence are validated together, so that a duplicate is known; so many neighbours with them.
 _TOGETHER: Final = 4_096
 # A task remembers its own part only, and forgets it at its end.
 _ALL_RUNS: Final = 1 << 30
@@ -83,7 +83,7 @@ def bronze_metadata(spark: SparkSession, settings: PipelineSettings) -> DataFram
 # --- silver
 
 
-def judged(frames: DataFrame, settings: PipelineSettings) -> DataFrame:
+def validated(frames: DataFrame, settings: PipelineSettings) -> DataFrame:
     """Every frame once more, with the reason and the detail if it is turned away."""
     bronze = schemas.bronze_frames(settings.payload)
     good, bad = schemas.silver_frames(settings.payload), schemas.silver_rejects(settings.payload)
@@ -94,12 +94,12 @@ def judged(frames: DataFrame, settings: PipelineSettings) -> DataFrame:
         return {
             "stream_id": stream, "files": paths, "staging": staging, "target_bytes": _TARGET_BYTES,
             "payload": settings.payload, "verify": settings.silver.verify, "max_runs": _ALL_RUNS, "seen": {},
-            "rules": [rule.as_json() for rule in rules_for(stream, settings.rules)],
+            "rules": [rule.to_json() for rule in rules_for(stream, settings.rules)],
             "notes": metadata_of(roots).get(str(stream), {}), "anchors": anchors_of(roots),
         }  # fmt: skip
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return by_stream(batches, roots, bronze, judge_files, item, (good, bad), schema)
+        return by_stream(batches, roots, bronze, validate_files, item, (good, bad), schema)
 
     together = frames.selectExpr("*", f"seq div {_TOGETHER} as _together")
     ordered = together.repartition("stream_id", "epoch", "_together").sortWithinPartitions(
@@ -141,8 +141,8 @@ def silver_gaps(gaps: DataFrame, frames: DataFrame, accepted: DataFrame) -> Data
 
 def _with(rows: DataFrame, **missing: str) -> DataFrame:
     """The columns of `GAPS`; those that are not there are null."""
-    words = {"gap_reason": "string"} if "gap_count" in missing else {}
-    nulls = {**missing, **words}
+    reasons = {"gap_reason": "string"} if "gap_count" in missing else {}
+    nulls = {**missing, **reasons}
     return rows.selectExpr(
         *(f"cast(null as {nulls[name]}) as {name}" if name in nulls else name for name in GAPS.names)
     )

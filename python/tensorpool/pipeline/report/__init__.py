@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
+from ...durable import replace_file
 from .collect import collect
 from .figures import Report
 from .page import page
@@ -20,14 +20,6 @@ def write(root: str | os.PathLike[str], out: str | os.PathLike[str], *, samples:
     """
     report = collect(Path(root), samples=samples)
     target = Path(out)
-    text = page(report).encode()
-    # Private, as everything of ours: who may see the frames is the owner's to say.
-    fd, name = tempfile.mkstemp(dir=target.absolute().parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(text)
-        os.replace(name, target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    # Private: the page shows frames, and its owner decides who may see them.
+    replace_file(target, page(report).encode(), sync=False, mode=0o600)
     return report

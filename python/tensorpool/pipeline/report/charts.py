@@ -50,13 +50,13 @@ def chart(
         for line in lines
         if len(lines) > 1
     )
-    spoken = escape(json.dumps(_words(span, lines, text, extra), ensure_ascii=False))
+    labels_json = escape(json.dumps(_bucket_texts(span, lines, text, extra), ensure_ascii=False))
     return (
         f'<figure class="chart"><figcaption><b>{escape(title)}</b><span class="note">{escape(note)}</span>'
         f'<span class="legend">{legend}</span></figcaption>'
         f'<div class="plot"><div class="ys" aria-hidden="true">{labels}</div>'
         f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT:g}" preserveAspectRatio="none" role="img" '
-        f'aria-label="{escape(title)}: {escape(note)}" data-words="{spoken}">{grid}{drawn}</svg>'
+        f'aria-label="{escape(title)}: {escape(note)}" data-words="{labels_json}">{grid}{drawn}</svg>'
         f'<output class="hover" hidden></output></div>{_times(span)}</figure>'
     )
 
@@ -71,7 +71,7 @@ def _axis(lines: Sequence[ChartLine]) -> tuple[float, list[float]]:
     return low, [low + mark for mark in ticks(top - low)]
 
 
-def _words(
+def _bucket_texts(
     span: TimeRange,
     lines: Sequence[ChartLine],
     text: Callable[[float], str],

@@ -123,8 +123,8 @@ def _count_frames(streams: _Streams, files: dict[str, list[TableFile]]) -> None:
 def _name(streams: _Streams, files: dict[str, list[TableFile]]) -> None:
     """What producers call their streams; the last word counts."""
     for _, batch in _batches(files, layout.BRONZE_METADATA, ["stream_id", "kind", "json"]):
-        said = batch.filter(pc.fill_null(pc.equal(batch.column("kind"), "DataSourceAnnounce"), False))
-        for row in said.to_pylist():
+        announces = batch.filter(pc.fill_null(pc.equal(batch.column("kind"), "DataSourceAnnounce"), False))
+        for row in announces.to_pylist():
             try:
                 name = json.loads(row["json"] or "{}").get("name")
             except (ValueError, AttributeError):
@@ -137,10 +137,11 @@ def faults(report: Report, *, has_gold: bool) -> list[str]:
     """What does not add up between the tables. A pipeline that runs may be between two of them."""
     found = []
     for stream in report.streams:
-        judged = stream.frames + sum(stream.rejected.values())
-        if stream.recorded != judged:
+        checked = stream.frames + sum(stream.rejected.values())
+        if stream.recorded != checked:
             found.append(
-                f"stream {stream.stream_id}: bronze has {stream.recorded:,} frames, silver judged {judged:,}"
+                f"stream {stream.stream_id}: bronze has {stream.recorded:,} frames, "
+                f"silver checked {checked:,}"
             )
         if has_gold and stream.counted != stream.frames:
             found.append(

@@ -76,7 +76,7 @@ class TableFigures:
 
 @dataclass(slots=True)
 class Sample:
-    """A frame to look at. `picture` is a PNG, `line` the values of one that has one dimension."""
+    """A frame to look at. `image` is a PNG, `line` the values of one that has one dimension."""
 
     stream_id: int
     epoch: int
@@ -84,9 +84,9 @@ class Sample:
     time_ns: int | None
     dtype: str
     shape: tuple[int, ...]
-    picture: bytes | None = None
+    image: bytes | None = None
     line: list[float] | None = None
-    words: str | None = None
+    problem: str | None = None
     """Why there is neither."""
 
 

@@ -87,11 +87,11 @@ def _sample(stream_id: int, row: dict[str, Any]) -> Sample:
     try:
         _draw(sample, row)
     except NotAnImage as error:
-        sample.words = str(error)
+        sample.problem = str(error)
     except FileNotFoundError:
-        sample.words = "the recording is not where it was"
+        sample.problem = "the recording is not where it was"
     except (OSError, ValueError) as error:
-        sample.words = str(error)
+        sample.problem = str(error)
     return sample
 
 
@@ -105,7 +105,7 @@ def _draw(sample: Sample, row: dict[str, Any]) -> None:
     if array.ndim == 1:
         sample.line = _line(array)
     else:
-        sample.picture = encode_png(_small(array))
+        sample.image = encode_png(_small(array))
 
 
 def _read(segment: Path, offset: int, length: int) -> bytes:

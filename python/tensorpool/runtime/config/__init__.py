@@ -1,19 +1,13 @@
-"""Configuration: TOML, then environment, then flags, into validated settings."""
+"""Configuration: validated settings from a TOML file, then the environment, then flags.
 
+Modules that declare settings also need `parse_duration` and `parse_size` for their defaults.
+"""
+
+from ...units import duration_literal, parse_duration, parse_size, size_literal
 from .config import Change, Config, check_file
+from .kinds import DurationNs, FileMode, IdRange, Secret, SizeBytes
 from .sources import Origin, Override
 from .spec import ROLES, setting, settings, table
-from .units import (
-    DurationNs,
-    FileMode,
-    IdRange,
-    Secret,
-    SizeBytes,
-    format_duration,
-    format_size,
-    parse_duration,
-    parse_size,
-)
 
 __all__ = [
     "ROLES",
@@ -27,11 +21,11 @@ __all__ = [
     "Secret",
     "SizeBytes",
     "check_file",
-    "format_duration",
-    "format_size",
+    "duration_literal",
     "parse_duration",
     "parse_size",
     "setting",
     "settings",
+    "size_literal",
     "table",
 ]

@@ -1,8 +1,6 @@
-"""A configuration: the settings of a role and of what it runs on, and where each value came from.
+"""Configurations: settings built from their sources with all problems collected, reloads, and TOML output.
 
-From tables and overrides to settings, with every problem on the way collected.
-
-Settings as TOML, with the origin of each value beside it.
+Each value has an origin, which errors and the TOML output name.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from ...errors import ConfigError, ConfigProblem, InvalidConfig
 from . import toml
@@ -25,24 +23,27 @@ from .sources import (
     Override,
     dotted,
     from_environment,
+    is_leaf,
     leaves,
-    lookup,
     read_document,
     variable,
 )
 from .spec import ROLES, FieldSpec, TableSpec, known_tables, role_of, spec_of
 from .toml import Path as KeyPath
 
-_SHOWN = 60
+T = TypeVar("T")
+# Characters of a value that an error shows.
+_MAX_SHOWN: Final = 60
 
 
-def nearest(word: str, words: Iterable[str]) -> str | None:
-    found = difflib.get_close_matches(word.lower(), list(words), n=1, cutoff=0.6)
-    return found[0] if found else None
+def nearest(name: str, candidates: Iterable[str]) -> str | None:
+    """The candidate that is most similar to a misspelt name; None if none is close."""
+    matches = difflib.get_close_matches(name.lower(), list(candidates), n=1, cutoff=0.6)
+    return matches[0] if matches else None
 
 
 class Builder:
-    """Builds the settings of one role. `problems` is empty if all went well."""
+    """Builds the settings of one role. `problems` is empty for a valid configuration."""
 
     def __init__(self, role: str, document: Document, overrides: Mapping[KeyPath, Override]) -> None:
         self._role = role
@@ -52,14 +53,14 @@ class Builder:
         self.origins: dict[KeyPath, Origin] = {}
 
     def build(self, table: TableSpec) -> Any:
-        """The settings object, or None where there is a problem."""
+        """The settings object, or None after a problem."""
         self._refuse_unknown_overrides(table)
         return self._table(table, self._document.tables.get(self._role, {}), (self._role,), None, None)
 
     def _table(
         self, table: TableSpec, data: object, path: KeyPath, base: Any, given_by: Origin | None
     ) -> Any:
-        """`base`: where defaults come from. `given_by`: the one origin of all of it, else the file."""
+        """`base` has the defaults. `given_by` is the origin of the whole table; None: the file."""
         origin = given_by or self._document.origin(path)
         if not isinstance(data, dict):
             self._problem("not a table", path, origin, None if table.has_secrets else data)
@@ -67,51 +68,51 @@ class Builder:
         before = len(self.problems)
         for key in data:
             if key not in table.fields:
-                where = given_by or self._document.origin((*path, key))
-                self._problem("no such key", (*path, key), where, suggestion=nearest(key, table.fields))
+                key_origin = given_by or self._document.origin((*path, key))
+                self._problem("no such key", (*path, key), key_origin, suggestion=nearest(key, table.fields))
         values = {
-            one.attribute: self._field(one, data, (*path, one.key), base, given_by)
-            for one in table.fields.values()
+            field.attribute: self._field(field, data, (*path, field.key), base, given_by)
+            for field in table.fields.values()
         }
         if len(self.problems) > before:
             return None
-        made = table.cls(**values)
-        self._check_whole(made, table, path, origin)
-        return made
+        settings = table.cls(**values)
+        self._check_together(settings, table, path, origin)
+        return settings
 
     def _field(
-        self, one: FieldSpec, data: Mapping[str, Any], path: KeyPath, base: Any, given_by: Origin | None
+        self, field: FieldSpec, data: Mapping[str, Any], path: KeyPath, base: Any, given_by: Origin | None
     ) -> Any:
-        default = one.default if base is None else getattr(base, one.attribute)
-        if one.nested is not None and not one.is_array:
+        default = field.default if base is None else getattr(base, field.attribute)
+        if field.nested is not None and not field.is_array:
             inner = None if default is MISSING else default
-            return self._table(one.nested, data.get(one.key, {}), path, inner, given_by)
+            return self._table(field.nested, data.get(field.key, {}), path, inner, given_by)
         override = self._overrides.get(path)
         if override is not None:
             self.origins[path] = override.origin
-            return self._read(one, path, override.text, override.origin, is_text=True)
-        if one.key in data:
+            return self._read(field, path, override.text, override.origin, is_text=True)
+        if field.key in data:
             self.origins[path] = given_by or self._document.origin(path)
-            return self._read(one, path, data[one.key], self.origins[path], given_by=given_by)
+            return self._read(field, path, data[field.key], self.origins[path], given_by=given_by)
         self.origins[path] = DEFAULT
         if default is MISSING:
-            # Entries of an array have no variables of their own.
+            # Entries of an array have no environment variables.
             is_entry = any(isinstance(part, int) for part in path)
             reason = "missing" if is_entry else f"missing; set it in the file, or {variable(path)}"
             self._problem(reason, path, given_by or self._document.origin(path[:-1]))
             return None
-        if one.is_array:
+        if field.is_array:
             for index in range(len(default)):
-                self._note_defaults(one.nested, (*path, index))
+                self._set_default_origins(field.nested, (*path, index))
         return default
 
-    def _note_defaults(self, table: TableSpec | None, path: KeyPath) -> None:
+    def _set_default_origins(self, table: TableSpec | None, path: KeyPath) -> None:
         for leaf in leaves(table) if table else ():
             self.origins[(*path, *leaf)] = DEFAULT
 
     def _read(
         self,
-        one: FieldSpec,
+        field: FieldSpec,
         path: KeyPath,
         value: Any,
         origin: Origin,
@@ -121,19 +122,19 @@ class Builder:
     ) -> Any:
         before = len(self.problems)
         try:
-            if one.nested is not None:
+            if field.nested is not None:
                 entries = inline(value) if is_text else value
-                return self._array(one.nested, entries, path, origin if is_text else given_by)
-            assert one.kind is not None, "a field is a table or has a kind"
-            read = one.kind.read_text(value) if is_text else one.kind.read(value)
-            if why := one.why_not(read):
-                raise ConfigError(why)
+                return self._array(field.nested, entries, path, origin if is_text else given_by)
+            assert field.kind is not None, "a field is a table or has a kind"
+            read = field.kind.read_text(value) if is_text else field.kind.read(value)
+            if fault := field.value_fault(read):
+                raise ConfigError(fault)
             return read
         except ConfigError as error:
             if len(self.problems) == before:
-                choices = one.kind.choices if one.kind else ()
+                choices = field.kind.choices if field.kind else ()
                 suggestion = nearest(value, choices) if isinstance(value, str) and choices else None
-                shown = None if one.is_secret else value
+                shown = None if field.is_secret else value
                 self._problem(str(error), path, origin, shown, suggestion=suggestion)
             return None
 
@@ -144,22 +145,23 @@ class Builder:
             self._table(table, entry, (*path, index), None, given_by) for index, entry in enumerate(entries)
         )
 
-    def _check_whole(self, made: Any, table: TableSpec, path: KeyPath, origin: Origin) -> None:
-        check = getattr(made, "check", None)
+    def _check_together(self, settings: Any, table: TableSpec, path: KeyPath, origin: Origin) -> None:
+        """Runs the settings' own `check`, which compares values with each other."""
+        check = getattr(settings, "check", None)
         for key, reason in check() if check is not None else ():
-            at = (*path, key)
-            one = table.fields.get(key)
+            key_path = (*path, key)
+            field = table.fields.get(key)
             shown = None
-            if one is not None and one.kind is not None and not one.is_secret:
-                value = getattr(made, one.attribute)
-                shown = None if value is None else one.kind.write(value)
-            came_by = self.origins.get(at, origin)
-            self._problem(reason, at, origin if came_by is DEFAULT else came_by, shown)
+            if field is not None and field.kind is not None and not field.is_secret:
+                value = getattr(settings, field.attribute)
+                shown = None if value is None else field.kind.write(value)
+            key_origin = self.origins.get(key_path, origin)
+            self._problem(reason, key_path, origin if key_origin is DEFAULT else key_origin, shown)
 
     def _refuse_unknown_overrides(self, table: TableSpec) -> None:
         known = {dotted((self._role, *leaf)): (self._role, *leaf) for leaf in leaves(table)}
         for path, override in self._overrides.items():
-            if not lookup(table, path[1:]):
+            if not is_leaf(table, path[1:]):
                 best = nearest(dotted(path), known)
                 if best is not None and override.origin.kind == "environment":
                     best = variable(known[best])
@@ -192,67 +194,65 @@ def _shortened(value: object) -> str:
         shown = toml.literal(value)
     except UnicodeEncodeError:
         shown = ascii(value)
-    return shown if len(shown) <= _SHOWN else shown[: _SHOWN - 1] + "…"
+    return shown if len(shown) <= _MAX_SHOWN else shown[: _MAX_SHOWN - 1] + "…"
 
 
-def render_tables(table: TableSpec, made: Any, path: KeyPath, origins: Mapping[KeyPath, Origin]) -> str:
-    """One role's table and those below it."""
-    return "\n".join(_lines(table, made, path, origins, is_entry=False))
+def render_tables(table: TableSpec, settings: Any, path: KeyPath, origins: Mapping[KeyPath, Origin]) -> str:
+    """The TOML of one role's table and the tables below it, with the origin of each value as a comment."""
+    return "\n".join(_lines(table, settings, path, origins, is_entry=False))
 
 
 def _lines(
-    table: TableSpec, made: Any, path: KeyPath, origins: Mapping[KeyPath, Origin], *, is_entry: bool
+    table: TableSpec, settings: Any, path: KeyPath, origins: Mapping[KeyPath, Origin], *, is_entry: bool
 ) -> Iterator[str]:
     name = ".".join(toml.key(part) for part in path if isinstance(part, str))
     yield f"[[{name}]]" if is_entry else f"[{name}]"
-    # Plain keys come first: after the first table below they would belong to that one.
-    for one in table.fields.values():
-        value = getattr(made, one.attribute)
-        if one.nested is None or (one.is_array and not value):
-            yield _line(one, value, origins.get((*path, one.key), DEFAULT))
-    for one in table.fields.values():
-        if one.nested is None:
+    # Plain keys come first: after the header of a nested table they would belong to that table.
+    for field in table.fields.values():
+        value = getattr(settings, field.attribute)
+        if field.nested is None or (field.is_array and not value):
+            yield _line(field, value, origins.get((*path, field.key), DEFAULT))
+    for field in table.fields.values():
+        if field.nested is None:
             continue
-        value = getattr(made, one.attribute)
-        for index, entry in enumerate(value) if one.is_array else ():
+        value = getattr(settings, field.attribute)
+        for index, entry in enumerate(value) if field.is_array else ():
             yield ""
-            yield from _lines(one.nested, entry, (*path, one.key, index), origins, is_entry=True)
-        if not one.is_array:
+            yield from _lines(field.nested, entry, (*path, field.key, index), origins, is_entry=True)
+        if not field.is_array:
             yield ""
-            yield from _lines(one.nested, value, (*path, one.key), origins, is_entry=False)
+            yield from _lines(field.nested, value, (*path, field.key), origins, is_entry=False)
 
 
-def _line(one: FieldSpec, value: Any, origin: Origin) -> str:
-    came_by = "".join(ch if ch.isprintable() else "?" for ch in str(origin))
-    key = toml.key(one.key)
-    if one.nested is not None:
-        return f"{key} = []  # {came_by}"
-    assert one.kind is not None, "a field is a table or has a kind"
+def _line(field: FieldSpec, value: Any, origin: Origin) -> str:
+    comment = "".join(ch if ch.isprintable() else "?" for ch in str(origin))
+    key = toml.key(field.key)
+    if field.nested is not None:
+        return f"{key} = []  # {comment}"
+    assert field.kind is not None, "a field is a table or has a kind"
     if value is None:
-        return f"# {key} is not set  # {came_by}"
-    if one.is_secret:
-        return f"# {key} is set, and not shown  # {came_by}"
-    return f"{key} = {one.kind.literal(value)}  # {came_by}"
-
-
-T = TypeVar("T")
+        return f"# {key} is not set  # {comment}"
+    if field.is_secret:
+        return f"# {key} is set, and not shown  # {comment}"
+    return f"{key} = {field.kind.literal(value)}  # {comment}"
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A key whose value is another one after a reload."""
+    """A key whose value differs after a reload."""
 
     path: KeyPath
     live: bool
-    """False: it was left as it was, and takes effect at the next start."""
+    """False: the old value stays in force until a restart."""
 
     @property
     def key(self) -> str:
+        """The key path as text."""
         return dotted(self.path)
 
 
 class Config:
-    """Settings by their class: `config[RecorderSettings].out`. Made by `load`."""
+    """Settings by their class: `config[RecorderSettings].out`. Created by `load`."""
 
     def __init__(self, sources: _Sources) -> None:
         self._sources = sources
@@ -268,7 +268,7 @@ class Config:
         flags: Mapping[KeyPath, Override] | None = None,
     ) -> Config:
         """Reads the tables of `classes` from a file (or from `tables`, already parsed), then the
-        environment, then flags. Raises InvalidConfig with everything that is wrong."""
+        environment, then flags. Raises InvalidConfig with all problems."""
         return cls(_Sources(classes, file, tables, dict(environ), dict(flags or {})))
 
     def __getitem__(self, cls: type[T]) -> T:
@@ -276,41 +276,39 @@ class Config:
 
     @property
     def file(self) -> Path | None:
+        """The configuration file; None without field."""
         return self._sources.file
 
     def origin(self, cls: type[Any], *path: str | int) -> Origin:
-        """Where a value came from: `config.origin(DriverSettings, "limits", "leases")`."""
+        """The origin of a value: `config.origin(DriverSettings, "limits", "leases")`."""
         return self._origins.get((role_of(cls), *path), DEFAULT)
 
     def to_toml(self) -> str:
-        """What is in force, as a file that would bring it about, each value with where it came from.
-        Secrets are left out."""
+        """The settings in force as a TOML file, each value with its origin. Secrets are omitted."""
         parts = [
-            render_tables(spec_of(cls), made, (role_of(cls),), self._origins)
-            for cls, made in self._settings.items()
+            render_tables(spec_of(cls), settings, (role_of(cls),), self._origins)
+            for cls, settings in self._settings.items()
         ]
         return "\n\n".join(parts) + "\n"
 
     def reload(self) -> list[Change]:
-        """Reads everything again and takes over what may change live. Raises InvalidConfig, and keeps
-        what was, if it can no longer be used."""
+        """Reads all sources again and applies changes of live settings. Raises InvalidConfig for an invalid
+        configuration, and then changes nothing."""
         fresh, origins = self._sources.read()
         changes: list[Change] = []
         for cls, old in self._settings.items():
-            path: KeyPath = (role_of(cls),)
-            merged = _merge(spec_of(cls), old, fresh[cls], path, changes)
-            self._settings[cls] = merged
+            self._settings[cls] = _merge(spec_of(cls), old, fresh[cls], (role_of(cls),), changes)
         kept = [change.path for change in changes if not change.live]
         self._origins = {
-            **{at: one for at, one in origins.items() if not _is_below(at, kept)},
-            **{at: one for at, one in self._origins.items() if _is_below(at, kept)},
+            **{path: origin for path, origin in origins.items() if not _is_below(path, kept)},
+            **{path: origin for path, origin in self._origins.items() if _is_below(path, kept)},
         }
         return changes
 
 
 @dataclass(frozen=True)
 class _Sources:
-    """What a configuration is read from, and again at a reload."""
+    """The sources of a configuration, kept for reloads."""
 
     classes: tuple[type[Any], ...]
     file: Path | None
@@ -319,6 +317,7 @@ class _Sources:
     flags: Mapping[KeyPath, Override]
 
     def read(self) -> tuple[dict[type[Any], Any], dict[KeyPath, Origin]]:
+        """Settings by class, and the origin of each value. Raises InvalidConfig with all problems."""
         document = self._document()
         if isinstance(document, ConfigProblem):
             raise InvalidConfig([document])
@@ -328,16 +327,17 @@ class _Sources:
         origins: dict[KeyPath, Origin] = {}
         for role, cls in roles.items():
             overrides = dict(from_environment(role, self.environ))
-            overrides |= {path: one for path, one in self.flags.items() if path[0] == role}
+            overrides |= {path: override for path, override in self.flags.items() if path[0] == role}
             builder = Builder(role, document, overrides)
             settings[cls] = builder.build(spec_of(cls))
             problems += builder.problems
             origins |= builder.origins
-        for path, one in self.flags.items():
+        for path, override in self.flags.items():
             if path[0] not in roles:
-                best = nearest(str(path[0]), roles)
-                problem = ConfigProblem("no such table", dotted(path), None, one.origin.source, None, best)
-                problems.append(problem)
+                best, source = nearest(str(path[0]), roles), override.origin.source
+                problems.append(
+                    ConfigProblem("no such table", key=dotted(path), source=source, suggestion=best)
+                )
         if problems:
             raise InvalidConfig(problems)
         return settings, origins
@@ -359,7 +359,7 @@ def _unknown_tables(document: Document, roles: Iterable[str]) -> Iterable[Config
 
 
 def check_file(path: Path) -> Config:
-    """Reads every table of a file whose role is known here. Raises InvalidConfig."""
+    """Reads every table of a file whose role's module was imported. Raises InvalidConfig."""
     document = read_document(path)
     named = document.tables if isinstance(document, Document) else {}
     return Config.load(*(cls for role, cls in ROLES.items() if role in named), file=path, environ={})
@@ -370,17 +370,17 @@ def _is_below(path: KeyPath, roots: Iterable[KeyPath]) -> bool:
 
 
 def _merge(table: TableSpec, old: Any, new: Any, path: KeyPath, changes: list[Change]) -> Any:
-    """The old settings with what may change live taken from the new ones."""
-    taken: dict[str, Any] = {}
-    for one in table.fields.values():
-        before, after = getattr(old, one.attribute), getattr(new, one.attribute)
+    """The old settings with the live values of the new settings. Appends all differences to `changes`."""
+    applied: dict[str, Any] = {}
+    for field in table.fields.values():
+        before, after = getattr(old, field.attribute), getattr(new, field.attribute)
         if before == after:
             continue
-        at = (*path, one.key)
-        if one.nested is not None and not one.is_array:
-            taken[one.attribute] = _merge(one.nested, before, after, at, changes)
+        key_path = (*path, field.key)
+        if field.nested is not None and not field.is_array:
+            applied[field.attribute] = _merge(field.nested, before, after, key_path, changes)
             continue
-        changes.append(Change(at, one.live))
-        if one.live:
-            taken[one.attribute] = after
-    return dataclasses.replace(old, **taken) if taken else old
+        changes.append(Change(key_path, field.live))
+        if field.live:
+            applied[field.attribute] = after
+    return dataclasses.replace(old, **applied) if applied else old

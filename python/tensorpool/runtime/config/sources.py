@@ -1,4 +1,4 @@
-"""Where values come from: a file, the environment, flags; later ones override."""
+"""Sources of settings: a TOML file, the environment and flags; each overrides the previous."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from ...errors import ConfigProblem
 from . import toml
 from .spec import TableSpec
 from .toml import Path as KeyPath
 
-PREFIX = "TENSORPOOL_"
-FILE_VARIABLE = "TENSORPOOL_CONFIG"
+PREFIX: Final = "TENSORPOOL_"
+FILE_VARIABLE: Final = "TENSORPOOL_CONFIG"
 """Environment variable with the path of the configuration file."""
-_AT_LINE = re.compile(r" \(at line (\d+), column \d+\)$")
+_AT_LINE: Final = re.compile(r" \(at line (\d+), column \d+\)$")
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a value came from."""
+    """The source of one value."""
 
     kind: Literal["default", "file", "environment", "flag"]
     name: str = ""
@@ -30,7 +30,7 @@ class Origin:
 
     @property
     def source(self) -> str:
-        """For an error: the file, the variable, the flag."""
+        """The name for error messages: the file, the variable or the flag."""
         return self.name if self.kind == "file" else f"{self.kind} {self.name}".rstrip()
 
     def __str__(self) -> str:
@@ -49,14 +49,14 @@ class Document:
     lines: Mapping[KeyPath, int] = field(default_factory=dict)
 
     def origin(self, path: KeyPath) -> Origin:
-        """Of a key, or of the nearest thing around it that has a line."""
+        """The origin of a key; the line is that of the innermost enclosing key that has one."""
         while path and path not in self.lines:
             path = path[:-1]
         return Origin("file", self.name, self.lines.get(path))
 
 
 def read_document(path: Path) -> Document | ConfigProblem:
-    """The file, or the one reason why it cannot be read."""
+    """The parsed file, or the problem that prevents parsing."""
     name = str(path)
     try:
         text = path.read_text(encoding="utf-8")
@@ -66,23 +66,23 @@ def read_document(path: Path) -> Document | ConfigProblem:
     except UnicodeDecodeError as error:
         return ConfigProblem(f"not UTF-8 at byte {error.start}", source=name)
     except tomllib.TOMLDecodeError as error:
-        at = _AT_LINE.search(str(error))
+        match = _AT_LINE.search(str(error))
         reason = f"not TOML: {_AT_LINE.sub('', str(error))}"
-        return ConfigProblem(reason, source=name, line=int(at[1]) if at else None)
+        return ConfigProblem(reason, source=name, line=int(match[1]) if match else None)
     except RecursionError:
         return ConfigProblem("nested too deeply", source=name)
 
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """Text for a key, from the environment or a flag."""
+    """The text that the environment or a flag gives for a key."""
 
     text: str
     origin: Origin
 
 
 def from_environment(role: str, environ: Mapping[str, str]) -> Iterator[tuple[KeyPath, Override]]:
-    """Every variable of a role: `TENSORPOOL_DRIVER__LIMITS__LEASES` is `driver.limits.leases`."""
+    """The overrides of a role's variables: `TENSORPOOL_DRIVER__LIMITS__LEASES` is `driver.limits.leases`."""
     prefix = f"{PREFIX}{role.upper()}__"
     for name in sorted(environ):
         if name.startswith(prefix):
@@ -96,27 +96,27 @@ def variable(path: KeyPath) -> str:
 
 
 def dotted(path: KeyPath) -> str:
-    """`driver.streams[1].nslots`."""
-    shown = ""
+    """A key path as text: `driver.streams[1].nslots`."""
+    text = ""
     for part in path:
-        shown += f"[{part}]" if isinstance(part, int) else f".{part}" if shown else part
-    return shown
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
 
 
-def lookup(table: TableSpec, path: KeyPath) -> bool:
-    """Whether a path names something that text can be given for: a leaf, or an array of tables."""
-    found = table.fields.get(str(path[0])) if path else None
-    if found is None:
+def is_leaf(table: TableSpec, path: KeyPath) -> bool:
+    """Whether text can set the path: it names a single value or an array of tables."""
+    spec = table.fields.get(str(path[0])) if path else None
+    if spec is None:
         return False
-    if found.nested is not None and not found.is_array:
-        return lookup(found.nested, path[1:])
+    if spec.nested is not None and not spec.is_array:
+        return is_leaf(spec.nested, path[1:])
     return len(path) == 1
 
 
 def leaves(table: TableSpec, path: KeyPath = ()) -> Iterator[KeyPath]:
-    """Every path that `lookup` accepts."""
-    for key, one in table.fields.items():
-        if one.nested is not None and not one.is_array:
-            yield from leaves(one.nested, (*path, key))
+    """Every path for which `is_leaf` is true."""
+    for key, spec in table.fields.items():
+        if spec.nested is not None and not spec.is_array:
+            yield from leaves(spec.nested, (*path, key))
         else:
             yield (*path, key)

@@ -1,4 +1,4 @@
-"""What to do with rows of frames: numpy functions over their tensors, by reference, and what follows."""
+"""Functions over DataFrames of frames: numpy functions on their tensors, filters, statistics, images."""
 
 from .functions import has_dtype, has_ndim, has_shape, stats, thumbnail, to_ml, to_torch
 from .mapping import TensorRow, inline, map

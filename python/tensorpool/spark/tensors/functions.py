@@ -1,24 +1,19 @@
-"""Conditions on what tensors are, for `df.where(…)`: no payload is looked at.
+"""Filters, statistics, thumbnails, Spark ML vectors and torch tensors of a DataFrame of frames.
 
-Tensors as the vectors of Spark ML.
-
-What is in the tensors, at a glance: figures and small pictures.
-
-Tensors of a DataFrame as torch's, one after the other or in batches.
+The filters are for `df.where(…)` and read no payload. The executors import this module, but not torch.
 """
 
 from __future__ import annotations
 
-import struct
-import zlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from pyspark.sql import functions as F
 
 from ...errors import MissingPackage
+from ...preview import encode_png
 from ...recording.tensors import NUMBERS
 from .mapping import KEYS, map
 from .rows import to_numpy
@@ -26,20 +21,33 @@ from .rows import to_numpy
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+_STATS_SCHEMA: Final = "min double, max double, mean double, std double, nan_count bigint"
+
+
+class TensorStats(NamedTuple):
+    """Statistics of one tensor, in the order of the columns of `stats`."""
+
+    min: float | None
+    max: float | None
+    mean: float | None
+    std: float | None
+    nan_count: int
+
 
 def has_dtype(*names: str) -> Column:
-    """Whether the elements are of one of these types."""
+    """Condition: the elements have one of these types."""
     if unknown := [name for name in names if name not in NUMBERS]:
         raise ValueError(f"element type {unknown[0]!r} is none of {', '.join(NUMBERS)}")
     return F.col("dtype").isin(*names)
 
 
 def has_ndim(ndim: int) -> Column:
+    """Condition: the tensor has this number of dimensions."""
     return F.size("shape") == ndim
 
 
 def has_shape(shape: Sequence[int | None]) -> Column:
-    """Whether the shape is this one; None stands for any size."""
+    """Condition: the tensor has this shape; None matches any size."""
     condition = has_ndim(len(shape))
     for number, size in enumerate(shape):
         if size is not None:
@@ -48,7 +56,7 @@ def has_shape(shape: Sequence[int | None]) -> Column:
 
 
 def to_ml(df: DataFrame, column: str = "features", *, keep: Sequence[str] = KEYS, **where: Any) -> DataFrame:
-    """Each tensor, flattened, as a dense vector in `column`: what Spark ML's estimators take."""
+    """Each tensor, flattened, as a dense vector in `column`, for Spark ML's estimators."""
     from pyspark.ml.functions import array_to_vector
 
     flat = map(
@@ -57,23 +65,23 @@ def to_ml(df: DataFrame, column: str = "features", *, keep: Sequence[str] = KEYS
     return flat.select(*keep, array_to_vector(flat[column]).alias(column))
 
 
-_STATS = "min double, max double, mean double, std double, nan_count bigint"
-
-
 def stats(df: DataFrame, *, keep: Sequence[str] = KEYS, **where: Any) -> DataFrame:
-    """min, max, mean, std and nan_count of each tensor; NaNs are left out of the others."""
-    return map(df, figures, _STATS, keep=keep, **where)
+    """min, max, mean and std of each tensor without its NaNs, and nan_count."""
+    return map(df, compute_stats, _STATS_SCHEMA, keep=keep, **where)
 
 
-def figures(array: npt.NDArray[Any]) -> tuple[float | None, float | None, float | None, float | None, int]:
+def compute_stats(array: npt.NDArray[Any]) -> TensorStats:
+    """Statistics of one tensor; None for those of an empty one."""
     nans = 0
     values = array
     if array.dtype.kind == "f":
         nans = int(np.isnan(array).sum())
         values = array[~np.isnan(array)] if nans else array
     if values.size == 0:
-        return None, None, None, None, nans
-    return float(values.min()), float(values.max()), float(values.mean()), float(values.std()), nans
+        return TensorStats(None, None, None, None, nans)
+    return TensorStats(
+        float(values.min()), float(values.max()), float(values.mean()), float(values.std()), nans
+    )
 
 
 def thumbnail(
@@ -86,24 +94,24 @@ def thumbnail(
     keep: Sequence[str] = KEYS,
     **where: Any,
 ) -> DataFrame:
-    """A picture of each tensor as PNG bytes, at most `size` pixels wide and high.
+    """An image of each tensor as PNG bytes, at most `size` pixels wide and high.
 
-    The last two dimensions are the picture; a last one of three makes colours; of further ones the first is
-    taken. Values from `low` to `high` (by default the tensor's own) become black to white.
+    The last two dimensions are the image; a last dimension of three is colour; of further dimensions the
+    first element is shown. Values from `low` to `high` (by default the tensor's own) become black to white.
     """
 
-    def draw(array: npt.NDArray[Any]) -> bytes:
-        return png(to_image(array, size, low, high))
+    def encode(array: npt.NDArray[Any]) -> bytes:
+        return encode_png(to_image(array, size, low, high))
 
-    return map(df, draw, f"{column} binary", keep=keep, **where)
+    return map(df, encode, f"{column} binary", keep=keep, **where)
 
 
 def to_image(
     array: npt.NDArray[Any], size: int, low: float | None, high: float | None
 ) -> npt.NDArray[np.uint8]:
-    """(height, width) or (height, width, 3) of bytes."""
-    has_colours = array.ndim >= 3 and array.shape[-1] == 3
-    while array.ndim > (3 if has_colours else 2):
+    """Pixels of shape (height, width) or (height, width, 3)."""
+    has_colour = array.ndim >= 3 and array.shape[-1] == 3
+    while array.ndim > (3 if has_colour else 2):
         array = array[0]
     if array.ndim == 1:
         array = array[np.newaxis]
@@ -115,47 +123,33 @@ def to_image(
     bottom = float(small.min()) if low is None else low
     top = float(small.max()) if high is None else high
     scale = 255.0 / (top - bottom) if top > bottom else 0.0
-    found: npt.NDArray[np.uint8] = np.clip((small - bottom) * scale, 0, 255).astype(np.uint8)
-    return found
-
-
-def png(pixels: npt.NDArray[np.uint8]) -> bytes:
-    """The bytes of a PNG file: grey or colours, eight bits each."""
-    height, width = pixels.shape[:2]
-    is_coloured = pixels.ndim == 3
-    lines = np.zeros((height, 1 + width * (3 if is_coloured else 1)), np.uint8)
-    # Each line begins with the number of its filter: none.
-    lines[:, 1:] = pixels.reshape(height, -1)
-    head = struct.pack(">IIBBBBB", width, height, 8, 2 if is_coloured else 0, 0, 0, 0)
-    chunks = ((b"IHDR", head), (b"IDAT", zlib.compress(lines.tobytes())), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-        for kind, body in chunks
-    )
+    pixels: npt.NDArray[np.uint8] = np.clip((small - bottom) * scale, 0, 255).astype(np.uint8)
+    return pixels
 
 
 def to_torch(df: DataFrame, *, batch_size: int | None = None, **where: Any) -> Iterator[Any]:
-    """An iterator of torch tensors, copies that may be written to. With `batch_size` they are stacked.
+    """Torch tensors of the rows, as writable copies. With `batch_size` they are stacked.
 
-    Rows come by reference, a partition at a time; this process reads the segments. It has to see them.
+    Rows come by reference, one partition at a time. This process reads the segments, so it needs access to
+    them.
     """
     try:
         import torch
     except ImportError:
         raise MissingPackage("torch is not installed: pip install torch") from None
-    held: list[Any] = []
+    batch: list[Any] = []
     for row in df.toLocalIterator():
         if row["payload_bytes"] is None:
             continue
-        # Kept until the next one is there: neighbours share the mapping of their file.
+        # Referenced until the next row: neighbouring rows share the mapping of their file.
         view = to_numpy(row, **where)
         tensor = torch.from_numpy(np.array(view))
         if batch_size is None:
             yield tensor
             continue
-        held.append(tensor)
-        if len(held) == batch_size:
-            yield torch.stack(held)
-            held = []
-    if held:
-        yield torch.stack(held)
+        batch.append(tensor)
+        if len(batch) == batch_size:
+            yield torch.stack(batch)
+            batch = []
+    if batch:
+        yield torch.stack(batch)

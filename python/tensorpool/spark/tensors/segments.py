@@ -1,6 +1,7 @@
-"""Payload bytes by reference: mapped where the segment is a file, fetched by range where it is not.
+"""Payloads by reference: from mapped files, or from an object store by ranges.
 
-Lives in an executor's Python process. What was opened last is kept: neighbouring rows lie in one segment.
+Used in an executor's Python process. The segments used last stay open, because neighbouring rows are in the
+same segment.
 """
 
 from __future__ import annotations
@@ -16,47 +17,48 @@ from ...errors import FrameNotRecorded
 from ...recording.layout import PARTIAL, SEALED
 from ...recording.mmap_cache import map_file
 
-_KEPT: Final = 64
-# Payloads that lie so close together are fetched in one request: the way there costs more than the bytes.
+_MAX_SEGMENTS: Final = 64
+# Payloads this close together are fetched in one request: a request costs more than its bytes.
 _READ_AHEAD_BYTES: Final = 8 << 20
 
 
-class Bytes(Protocol):
+class PayloadSource(Protocol):
     """A segment that is open for reading."""
 
-    def read(self, offset: int, length: int) -> memoryview: ...
+    def read(self, offset: int, length: int) -> memoryview:
+        """A range of its bytes."""
+        ...
 
 
 class MappedSegment:
-    """A file in memory, as far as it was there when it was opened, and anew when more is asked for."""
+    """A mapped file. It is mapped again when a range lies behind its former end."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._data = memoryview(b"")
 
     def read(self, offset: int, length: int) -> memoryview:
+        """A view of a range."""
         if offset + length > len(self._data):
-            self._map()
+            self._data = memoryview(map_segment(self._path))
         return self._data[offset : offset + length]
 
-    def _map(self) -> None:
-        self._data = memoryview(mapping_of(self._path))
 
-
-def mapping_of(path: Path) -> mmap.mmap:
-    """A segment's file, under the name it has now."""
-    # Sealed between the two looks, maybe, but never the other way round.
-    for one in (path.with_name(path.name.removesuffix(SEALED) + PARTIAL), path):
+def map_segment(path: Path) -> mmap.mmap:
+    """A mapping of a segment's file, under its partial or its final name."""
+    # The partial name first: a segment may be sealed between the two attempts, but never unsealed.
+    for candidate in (path.with_name(path.name.removesuffix(SEALED) + PARTIAL), path):
         try:
-            fd = os.open(one, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(candidate, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             continue
         try:
-            return map_file(fd, one)
+            return map_file(fd, candidate)
         finally:
             os.close(fd)
     raise FrameNotRecorded(
-        f"{path} is gone: retention removed it, or this host does not see it; say where it is with root=…",
+        f"{path} does not exist: retention removed it, or this host has no access to it; give its location "
+        "with root=…",
         path=path,
     )
 
@@ -65,15 +67,15 @@ _shared: WeakValueDictionary[str, mmap.mmap] = WeakValueDictionary()
 
 
 def read_shared(segment: str, offset: int, length: int) -> memoryview:
-    """Bytes of a file of this host. Its mapping is shared by all views of it, and goes with the last one."""
-    found = _shared.get(segment)
-    if found is None or offset + length > len(found):
-        found = _shared[segment] = mapping_of(Path(segment))
-    return memoryview(found)[offset : offset + length]
+    """A view of a range of a local file. All views share one mapping, which is released with the last."""
+    mapping = _shared.get(segment)
+    if mapping is None or offset + length > len(mapping):
+        mapping = _shared[segment] = map_segment(Path(segment))
+    return memoryview(mapping)[offset : offset + length]
 
 
 class RangedSegment:
-    """An object of a store, read by ranges, a few megabytes ahead."""
+    """An object in a store, read by ranges with a few megabytes of read-ahead."""
 
     def __init__(self, store: Any, path: str) -> None:
         self._store = store
@@ -82,6 +84,7 @@ class RangedSegment:
         self._data = memoryview(b"")
 
     def read(self, offset: int, length: int) -> memoryview:
+        """A range of the object."""
         begin = offset - self._start
         if begin < 0 or begin + length > len(self._data):
             self._data = memoryview(self._fetch(offset, max(length, _READ_AHEAD_BYTES)))
@@ -97,29 +100,30 @@ class RangedSegment:
 
 
 class Segments:
-    """Opens segments where the executors find them.
+    """Reads payloads of segments, and keeps the segments used last open.
 
     `root` replaces the recording's directory: another mount, or a URI as in `s3://bucket/recording`.
-    `filesystem` is one of pyarrow's or fsspec's; without it the URI says which.
+    `filesystem` is one of pyarrow or fsspec; without it the URI determines it.
     """
 
     def __init__(self, root: str | None = None, filesystem: Any = None) -> None:
         self._root = root
         self._filesystem = filesystem
-        self._kept: OrderedDict[str, Bytes] = OrderedDict()
+        self._open: OrderedDict[str, PayloadSource] = OrderedDict()
 
     def read(self, segment: str, offset: int, length: int) -> memoryview:
-        found = self._kept.get(segment)
-        if found is None:
-            found = self._kept[segment] = self._open(segment)
-            if len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
-        return found.read(offset, length)
+        """A range of a segment."""
+        opened = self._open.get(segment)
+        if opened is None:
+            opened = self._open[segment] = self._open_segment(segment)
+            if len(self._open) > _MAX_SEGMENTS:
+                self._open.popitem(last=False)
+        return opened.read(offset, length)
 
-    def _open(self, segment: str) -> Bytes:
+    def _open_segment(self, segment: str) -> PayloadSource:
         path = segment
         if self._root is not None:
-            # stream=…/epoch=…/<first-seq>.arrows is the same wherever the recording lies.
+            # stream=…/epoch=…/<first-seq>.arrows is the same at every location of the recording.
             path = "/".join([self._root.rstrip("/"), *segment.split("/")[-3:]])
         if self._filesystem is not None:
             return RangedSegment(self._filesystem, path)
@@ -130,7 +134,7 @@ class Segments:
 
 
 def filesystem_of(uri: str) -> tuple[Any, str]:
-    """The filesystem of a URI and the path in it; None for files of this host."""
+    """The filesystem of a URI and the path in it; None for local files."""
     if uri.startswith("file://"):
         return None, uri.removeprefix("file://")
     import pyarrow as pa
@@ -139,12 +143,12 @@ def filesystem_of(uri: str) -> tuple[Any, str]:
     try:
         store, path = FileSystem.from_uri(uri)
     except (pa.ArrowInvalid, NotImplementedError, OSError):
-        # Not one of Arrow's: fsspec knows more kinds, if it is there.
+        # Unknown to pyarrow: fsspec supports more filesystems, if it is installed.
         try:
             import fsspec
         except ImportError:
             raise ValueError(
-                f"{uri}: pyarrow knows no such filesystem; pip install fsspec and its driver"
+                f"{uri}: pyarrow does not support this filesystem; pip install fsspec and its driver"
             ) from None
         store, path = fsspec.core.url_to_fs(uri)
     return store, path

@@ -41,18 +41,18 @@ def test_the_definition_comes_back_as_it_was(tmp_path: Path) -> None:
 
 
 def test_a_definition_to_fill_in_is_one_that_loads(tmp_path: Path) -> None:
-    home = tmp_path / "project"
-    declarative.write_project(home)
-    assert definition.load(home / "pipeline.toml", environ={}).recordings == (home / "recording",)
+    project = tmp_path / "project"
+    declarative.write_project(project)
+    assert definition.load(project / "pipeline.toml", environ={}).recordings == (project / "recording",)
 
 
 def test_every_file_is_named_and_every_transformation_is_python(tmp_path: Path) -> None:
-    home = tmp_path / "project"
-    made = declarative.write_project(home, settings())
-    found = sorted(path for path in home.rglob("*") if path.is_file())
+    project = tmp_path / "project"
+    made = declarative.write_project(project, settings())
+    found = sorted(path for path in project.rglob("*") if path.is_file())
     assert found == sorted(made)
     tables = set()
-    for path in (home / "transformations").iterdir():
+    for path in (project / "transformations").iterdir():
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.FunctionDef) and node.decorator_list:
                 tables.add(node.name)
@@ -60,12 +60,12 @@ def test_every_file_is_named_and_every_transformation_is_python(tmp_path: Path) 
 
 
 def test_a_project_replaces_nothing(tmp_path: Path) -> None:
-    home = tmp_path / "project"
-    home.mkdir()
-    (home / "mine.txt").write_text("words", "utf-8")
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "mine.txt").write_text("words", "utf-8")
     with pytest.raises(ConfigError, match="not empty"):
-        declarative.write_project(home, settings())
-    assert [one.name for one in home.iterdir()] == ["mine.txt"]
+        declarative.write_project(project, settings())
+    assert [one.name for one in project.iterdir()] == ["mine.txt"]
 
 
 def test_a_function_that_gives_tensors_is_refused_with_what_to_do(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_gap_that_another_recording_fills_is_none() -> None:
     assert missing([gap(3, 4)], [1, 2, 4, 7], [1, 2, 4, 7]) == [(3, 1, 4), (5, 2, 7)]
 
 
-def test_a_gap_that_two_recordings_have_is_told_once() -> None:
+def test_gap_of_two_recordings_is_reported_once() -> None:
     assert missing([gap(3, 2), gap(3, 2, recording="b")], [2, 5], [2, 5]) == [(3, 2, 5)]
 
 

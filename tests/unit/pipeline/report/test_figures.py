@@ -11,7 +11,7 @@ import pytest
 
 from tensorpool.errors import PipelineError
 from tensorpool.pipeline import report, schemas
-from tests.unit.pipeline.report.made import DATE, START_NS, pipeline, put
+from tests.unit.pipeline.report.sample_tables import DATE, START_NS, pipeline, put
 
 SECOND = 1_000_000_000
 
@@ -43,7 +43,7 @@ def test_json_has_the_same_figures_and_no_number_that_json_lacks(tmp_path: Path)
     assert found["pipeline"]["versions"] == schemas.VERSIONS
 
 
-def test_an_alignment_is_told_with_its_share_and_spread(tmp_path: Path) -> None:
+def test_alignment_has_share_and_spread(tmp_path: Path) -> None:
     made = pipeline(tmp_path / "out")
     (found,) = report.collect(tmp_path / "out", samples=0).alignments
     rows = made.frames[10_000] - 5
@@ -63,12 +63,12 @@ def test_a_late_frame_is_no_second_decision(tmp_path: Path) -> None:
     assert found.share == found.rows / (found.rows + 5)
 
 
-def test_frames_that_silver_never_judged_are_a_fault(tmp_path: Path) -> None:
+def test_frames_that_silver_never_checked_are_a_fault(tmp_path: Path) -> None:
     made = pipeline(tmp_path / "out")
     shutil.rmtree(tmp_path / "out/silver/rejects/stream_id=10000")
     found = report.collect(tmp_path / "out", samples=0)
     bronze, silver = made.recorded[10_000], made.frames[10_000]
-    assert found.faults == [f"stream 10000: bronze has {bronze:,} frames, silver judged {silver:,}"]
+    assert found.faults == [f"stream 10000: bronze has {bronze:,} frames, silver checked {silver:,}"]
     assert found.to_json()["balanced"] is False
 
 

@@ -17,7 +17,7 @@ from tensorpool import recording
 from tensorpool.pipeline import report, schemas
 from tensorpool.pipeline.report.samples import samples_of
 from tensorpool.pipeline.report.tables import files_of
-from tests.unit.pipeline.report.made import DATE, START_NS, pipeline, put
+from tests.unit.pipeline.report.sample_tables import DATE, START_NS, pipeline, put
 
 _EVIL = "<script>alert(1)</script>\"'&"
 
@@ -37,7 +37,7 @@ def tags(path: Path) -> list[tuple[str, dict[str, str | None]]]:
     return parser.found
 
 
-def test_the_page_is_one_private_file_that_asks_nobody_for_anything(tmp_path: Path) -> None:
+def test_page_is_one_private_file_without_requests(tmp_path: Path) -> None:
     pipeline(tmp_path / "out")
     page = tmp_path / "page.html"
     report.write(tmp_path / "out", page)
@@ -51,15 +51,15 @@ def test_the_page_is_one_private_file_that_asks_nobody_for_anything(tmp_path: Pa
     assert not re.search(r"url\(|@import", page.read_text("utf-8"))
 
 
-def test_what_strangers_said_is_text_and_nothing_else(tmp_path: Path) -> None:
+def test_foreign_metadata_is_escaped(tmp_path: Path) -> None:
     made = pipeline(tmp_path / "out")
     marker = json.loads((made.root / "pipeline.json").read_text("utf-8"))
     marker["id"] = _EVIL
     marker["definition"]["alignments"][0]["by"] = _EVIL
     marker["definition"]["note"] = _EVIL
     (made.root / "pipeline.json").write_text(json.dumps(marker), "utf-8")
-    said = [{"stream_id": 10_000, "kind": "DataSourceAnnounce", "json": json.dumps({"name": _EVIL})}]
-    put(made.root, schemas.bronze_metadata(), said)
+    fields = [{"stream_id": 10_000, "kind": "DataSourceAnnounce", "json": json.dumps({"name": _EVIL})}]
+    put(made.root, schemas.bronze_metadata(), fields)
     rejects = [{"epoch": 1, "seq": 1, "receive_time_ns": START_NS, "reason": _EVIL}]
     put(made.root, schemas.silver_rejects(), rejects, stream_id=10_001, date=DATE)
     page = tmp_path / "page.html"
@@ -88,10 +88,10 @@ def test_frames_are_shown_as_they_were_recorded(tmp_path: Path, payload: schemas
     made = pipeline(tmp_path / "out", streams=(10_000,), seconds=5, payload=payload)
     found = report.collect(made.root, samples=3).samples
     assert [one.seq for one in found] == [0, 52, 99]
-    assert all(one.words is None for one in found)
-    assert all(one.picture is not None and one.picture.startswith(b"\x89PNG") for one in found)
+    assert all(one.problem is None for one in found)
+    assert all(one.image is not None and one.image.startswith(b"\x89PNG") for one in found)
     page = report.page(report.collect(made.root, samples=3))
-    assert base64.b64encode(found[1].picture or b"").decode() in page
+    assert base64.b64encode(found[1].image or b"").decode() in page
 
 
 def sample_of(tmp_path: Path, array: np.ndarray, **changes: Any) -> Any:
@@ -114,26 +114,26 @@ def sample_of(tmp_path: Path, array: np.ndarray, **changes: Any) -> Any:
 
 def test_a_signal_is_a_line(tmp_path: Path) -> None:
     made = sample_of(tmp_path, np.sin(np.arange(5_000) / 99))
-    assert made.picture is None
+    assert made.image is None
     assert 2 < len(made.line) <= 400
 
 
-def test_large_frames_become_small_pictures(tmp_path: Path) -> None:
+def test_large_frames_become_small_images(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     made = sample_of(tmp_path, rng.integers(0, 4_000, (1_500, 2_000), np.uint16))
-    assert len(made.picture) < 256 * 256 * 2
+    assert len(made.image) < 256 * 256 * 2
 
 
-def test_a_payload_that_changed_is_said_and_not_shown(tmp_path: Path) -> None:
+def test_changed_payload_is_reported_and_not_shown(tmp_path: Path) -> None:
     made = sample_of(tmp_path, np.zeros((4, 4), np.uint8), crc32c=1)
-    assert made.picture is None
-    assert made.words == "the payload is not what was written"
+    assert made.image is None
+    assert made.problem == "the payload is not what was written"
 
 
-def test_a_shape_beyond_its_bytes_is_said_and_not_read(tmp_path: Path) -> None:
+def test_shape_beyond_its_bytes_is_reported_and_not_read(tmp_path: Path) -> None:
     made = sample_of(tmp_path, np.zeros((4, 4), np.uint8), shape=[4_000, 4_000])
-    assert made.picture is None
-    assert "reaches beyond" in made.words
+    assert made.image is None
+    assert "extends beyond" in made.problem
 
 
 def test_a_recording_that_is_gone_leaves_the_rest_of_the_page(tmp_path: Path) -> None:
@@ -141,5 +141,5 @@ def test_a_recording_that_is_gone_leaves_the_rest_of_the_page(tmp_path: Path) ->
     for path in (tmp_path / "recording").rglob("*.arrows"):
         path.unlink()
     found = report.write(made.root, tmp_path / "page.html")
-    assert {one.words for one in found.samples} == {"the recording is not where it was"}
+    assert {one.problem for one in found.samples} == {"the recording is not where it was"}
     assert "the recording is not where it was" in (tmp_path / "page.html").read_text("utf-8")

@@ -72,7 +72,7 @@ def test_ticks_reach_the_top_and_are_few(top: float) -> None:
     assert marks[-2] < top
 
 
-def test_figures_in_words() -> None:
+def test_figures_as_text() -> None:
     assert [short(n) for n in (0, 0.256, 59.94, 940, 12_345, 1_250_000)] == [
         "0", "0.26", "59.9", "940", "12.3 k", "1.25 M",
     ]  # fmt: skip

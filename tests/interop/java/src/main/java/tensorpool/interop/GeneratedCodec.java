@@ -22,10 +22,10 @@ import uk.co.real_logic.sbe.ir.Signal;
 import uk.co.real_logic.sbe.ir.Token;
 
 /**
- * One message's generated encoder and decoder, called by name.
+ * The generated encoder and decoder of one message, called by reflection.
  *
- * <p>sbe-tool's own reading of the schema says which fields there are and in which order; every byte is
- * written and read by the classes it generated.
+ * <p>The fields and their order come from sbe-tool's intermediate representation of the schema; the classes that
+ * it generated write and read every byte.
  */
 final class GeneratedCodec
 {
@@ -139,7 +139,7 @@ final class GeneratedCodec
         }
         if (seen != values.size())
         {
-            throw new IllegalArgumentException("fields given that the schema does not have: " + values.keySet());
+            throw new IllegalArgumentException("fields that the schema does not have: " + values.keySet());
         }
     }
 
@@ -244,7 +244,7 @@ final class GeneratedCodec
         GenerationUtil.collectVarData(tokens, i, varData);
     }
 
-    /** The tokens of a group's entries: after the group's own and those of its dimensions. */
+    /** Tokens of the entries of a group, without those of the group itself and of its dimensions. */
     private static List<Token> inside(final List<Token> groups, final int index)
     {
         final int dimensions = groups.get(index + 1).componentTokenCount();

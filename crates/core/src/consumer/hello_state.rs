@@ -1,0 +1,218 @@
+//! A consumer's state of hello and config (wire §5, §10.1.2, §10.1.3, §11). Pure: when a hello is due, and
+//! which streams a config changes.
+
+use crate::wire::hello::{ConsumerConfig, ConsumerHello, Mode, ProgressHints, StreamAddress, StreamRequest};
+use crate::wire::layout::LAYOUT_VERSION;
+
+/// A per-consumer stream that a consumer requests: any id of a range, on a channel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamProposal {
+    pub channel: String,
+    pub first: u32,
+    pub last: u32,
+}
+
+impl StreamProposal {
+    /// A different id for each attempt and each consumer, so that consumers seldom request the same one.
+    fn address(&self, consumer_id: u32, attempt: u32) -> StreamAddress {
+        let spread =
+            u64::from(consumer_id).wrapping_add(u64::from(attempt) << 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let ids = u64::from(self.last.saturating_sub(self.first)) + 1;
+        StreamAddress { channel: self.channel.clone(), stream_id: self.first + ((spread >> 32) % ids) as u32 }
+    }
+}
+
+/// What a consumer asks for.
+#[derive(Clone, Debug, Default)]
+pub struct ConsumerRequest {
+    pub mode: Mode,
+    pub max_rate_hz: u32,
+    pub supports_progress: bool,
+    pub hints: ProgressHints,
+    /// Per-consumer streams. `None`: use the shared ones.
+    pub descriptor: Option<StreamProposal>,
+    pub control: Option<StreamProposal>,
+}
+
+/// How often a declined request is repeated with another id.
+const MAX_ATTEMPTS: u32 = 8;
+
+/// What a config changes for a consumer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConfigChange {
+    /// Read descriptors from this stream. `None`: from the shared stream.
+    Descriptors(Option<StreamAddress>),
+    /// Read progress from this stream. `None`: from the shared control stream.
+    Control(Option<StreamAddress>),
+    /// Read frames from this fallback URI instead of shared memory.
+    Fallback(String),
+    /// Read frames from shared memory again.
+    Shm,
+    /// The request was declined.
+    Declined,
+    /// A fallback URI of an undefined scheme (wire §10.1.3).
+    UnknownFallback(String),
+}
+
+#[derive(Clone, Debug)]
+pub struct HelloState {
+    stream_id: u32,
+    request: ConsumerRequest,
+    period_ns: u64,
+    next_hello_ns: u64,
+    /// The consumer id that the producer knows.
+    consumer_id: Option<u32>,
+    granted: Option<StreamAddress>,
+    control: Option<StreamAddress>,
+    mode: Mode,
+    fallback: Option<String>,
+    was_declined: bool,
+    attempt: u32,
+}
+
+impl HelloState {
+    pub fn new(stream_id: u32, request: ConsumerRequest, period_ns: u64) -> Self {
+        Self {
+            stream_id,
+            request,
+            period_ns,
+            next_hello_ns: 0,
+            consumer_id: None,
+            granted: None,
+            control: None,
+            mode: Mode::Stream,
+            fallback: None,
+            was_declined: false,
+            attempt: 0,
+        }
+    }
+
+    pub fn stream_id(&self) -> u32 {
+        self.stream_id
+    }
+
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    pub fn consumer_id(&self) -> Option<u32> {
+        self.consumer_id
+    }
+
+    pub fn descriptors(&self) -> Option<&StreamAddress> {
+        self.granted.as_ref()
+    }
+
+    pub fn control(&self) -> Option<&StreamAddress> {
+        self.control.as_ref()
+    }
+
+    /// A new producer, epoch or id: earlier grants are void.
+    pub fn begin(&mut self, consumer_id: u32) -> Vec<ConfigChange> {
+        self.next_hello_ns = 0;
+        self.consumer_id = Some(consumer_id);
+        self.was_declined = false;
+        self.attempt = 0;
+        self.mode = Mode::Stream;
+        let mut changes = Vec::new();
+        if self.granted.take().is_some() {
+            changes.push(ConfigChange::Descriptors(None));
+        }
+        if self.control.take().is_some() {
+            changes.push(ConfigChange::Control(None));
+        }
+        changes
+    }
+
+    /// Stops sending hellos until `begin`.
+    pub fn end(&mut self) -> Vec<ConfigChange> {
+        let changes = self.consumer_id.map(|id| self.begin(id)).unwrap_or_default();
+        self.consumer_id = None;
+        changes
+    }
+
+    /// The hello that is due. The caller calls `sent` once it is sent.
+    pub fn due(&self, now_ns: u64) -> Option<ConsumerHello> {
+        let consumer_id = self.consumer_id.filter(|_| now_ns >= self.next_hello_ns)?;
+        let request_for =
+            |granted: &Option<StreamAddress>, request: &Option<StreamProposal>| match (granted, request) {
+                (_, None) => StreamRequest::None,
+                (Some(address), _) => StreamRequest::At(address.clone()),
+                (None, Some(proposal)) => StreamRequest::At(proposal.address(consumer_id, self.attempt)),
+            };
+        Some(ConsumerHello {
+            stream_id: self.stream_id,
+            consumer_id,
+            supports_shm: true,
+            supports_progress: self.request.supports_progress,
+            mode: self.request.mode,
+            max_rate_hz: self.request.max_rate_hz,
+            expected_layout_version: LAYOUT_VERSION,
+            hints: self.request.hints,
+            descriptor: request_for(&self.granted, &self.request.descriptor),
+            control: request_for(&self.control, &self.request.control),
+        })
+    }
+
+    pub fn sent(&mut self, now_ns: u64) {
+        self.next_hello_ns = now_ns + self.period_ns;
+    }
+
+    pub fn on_config(&mut self, config: &ConsumerConfig) -> Vec<ConfigChange> {
+        if config.stream_id != self.stream_id || Some(config.consumer_id) != self.consumer_id {
+            return Vec::new();
+        }
+        let mut changes = Vec::new();
+        self.mode = config.mode;
+        let granted = granted_address(&config.descriptor);
+        if granted != self.granted {
+            self.granted.clone_from(&granted);
+            changes.push(ConfigChange::Descriptors(granted));
+        }
+        let control = granted_address(&config.control);
+        if control != self.control {
+            self.control.clone_from(&control);
+            changes.push(ConfigChange::Control(control));
+        }
+        let declined = self.request.descriptor.is_some() && self.granted.is_none();
+        let control_declined = self.request.control.is_some() && self.control.is_none();
+        if (declined || control_declined) && self.attempt < MAX_ATTEMPTS {
+            // The id may belong to another consumer: request another one at once.
+            self.attempt += 1;
+            self.next_hello_ns = 0;
+        } else if declined && !self.was_declined {
+            self.was_declined = true;
+            changes.push(ConfigChange::Declined);
+        }
+        self.on_fallback(config, &mut changes);
+        changes
+    }
+
+    fn on_fallback(&mut self, config: &ConsumerConfig, changes: &mut Vec<ConfigChange>) {
+        let uri = (!config.use_shm && !config.fallback_uri.is_empty()).then(|| config.fallback_uri.clone());
+        if uri == self.fallback {
+            return;
+        }
+        match &uri {
+            None => changes.push(ConfigChange::Shm),
+            Some(uri) if is_known_fallback(uri) => changes.push(ConfigChange::Fallback(uri.clone())),
+            Some(uri) => changes.push(ConfigChange::UnknownFallback(uri.clone())),
+        }
+        self.fallback = uri;
+    }
+}
+
+/// Whether the scheme of a fallback URI is known.
+pub fn is_known_fallback(uri: &str) -> bool {
+    uri.starts_with("bridge://") || uri.starts_with("aeron:udp?")
+}
+
+fn granted_address(request_for: &StreamRequest) -> Option<StreamAddress> {
+    match request_for {
+        StreamRequest::At(address) => Some(address.clone()),
+        StreamRequest::None | StreamRequest::Invalid => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

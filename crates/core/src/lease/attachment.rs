@@ -1,0 +1,434 @@
+//! The state machine of a lease: how a client obtains it, keeps it and loses it (driver §4, §10). Pure:
+//! messages and the time go in; requests and lease events come out.
+//!
+//! Every attempt draws a new client id, and a correlation id that contains it, so that a response can be
+//! distinguished from all others on the shared control stream. An unanswered request is repeated unchanged,
+//! and the driver gives it the same response.
+
+use crate::wire::driver::{AttachRequest, AttachResponse, LeaseKey, LeaseRevoked, Revision, Role};
+use crate::wire::layout::{HEADER_SLOT_BYTES, LAYOUT_VERSION, NULL_U32, NULL_U64, RESPONSE_CODE_OK};
+
+/// Missed announces after which the driver counts as lost.
+const MISSED_ANNOUNCES: u64 = 3;
+/// How many keepalives are sent within the time to expiry.
+const KEEPALIVES_A_LEASE: u64 = 3;
+/// Clients that one message triggers spread their requests over this time.
+const SPREAD_NS: u64 = 20_000_000;
+/// An unanswered request is repeated after this time, then after twice that, up to the usual pause.
+const FIRST_REPEAT_NS: u64 = 100_000_000;
+/// Consecutive refusals make the pause longer, up to this many times the usual one.
+const MAX_PAUSE_FACTOR: u32 = 4;
+
+#[derive(Clone, Debug)]
+pub struct LeaseOptions {
+    pub stream_id: u32,
+    pub role: Role,
+    pub revision: Revision,
+    pub may_create: bool,
+    pub require_hugepages: bool,
+    pub keepalive_ns: u64,
+    pub announce_period_ns: u64,
+    pub attach_timeout_ns: u64,
+    pub retry_ns: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Requested {
+    request: AttachRequest,
+    since_ns: u64,
+    next_send_ns: u64,
+    repeat_ns: u64,
+    /// The missing response was reported.
+    is_overdue: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Held {
+    key: LeaseKey,
+    epoch: u64,
+    keepalive_ns: u64,
+    next_keepalive_ns: u64,
+    /// Since when keepalives cannot be sent.
+    failing_since_ns: Option<u64>,
+    /// When the driver last announced the stream.
+    announced_ns: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Phase {
+    Waiting { request_at_ns: u64 },
+    Requested(Requested),
+    Held(Held),
+}
+
+#[derive(Clone, Debug)]
+pub struct Attachment {
+    options: LeaseOptions,
+    phase: Phase,
+    /// Detach requests to send. Nothing waits for their response.
+    detach_requests: Vec<Vec<u8>>,
+    refusal: Option<Refusal>,
+    refused_in_a_row: u32,
+    counter: u32,
+    random: u64,
+    /// The client id of the last attempt.
+    client_id: u32,
+}
+
+impl Attachment {
+    /// `seed` makes client ids and pauses differ between clients.
+    pub fn new(options: LeaseOptions, seed: u64) -> Self {
+        Self {
+            options,
+            phase: Phase::Waiting { request_at_ns: 0 },
+            detach_requests: Vec::new(),
+            refusal: None,
+            refused_in_a_row: 0,
+            counter: 0,
+            random: seed | 1,
+            client_id: 0,
+        }
+    }
+
+    pub fn options(&self) -> &LeaseOptions {
+        &self.options
+    }
+
+    pub fn lease(&self) -> Option<LeaseKey> {
+        match &self.phase {
+            Phase::Held(held) => Some(held.key),
+            _ => None,
+        }
+    }
+
+    pub fn is_held(&self) -> bool {
+        matches!(self.phase, Phase::Held(_))
+    }
+
+    /// Why the last attempt failed. `None` while a lease is held.
+    pub fn refusal(&self) -> Option<&Refusal> {
+        self.refusal.as_ref()
+    }
+
+    fn random(&mut self) -> u64 {
+        // xorshift64*: the numbers need to be spread, not secret.
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        self.random.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 16
+    }
+
+    fn draw_client_id(&mut self) -> u32 {
+        loop {
+            let id = self.random() as u32;
+            if id != 0 && id != NULL_U32 {
+                return id;
+            }
+        }
+    }
+
+    /// A pause of half to one and a half times the usual one, longer after consecutive refusals.
+    fn pause_ns(&mut self) -> u64 {
+        let factor = u64::from(self.refused_in_a_row.clamp(1, MAX_PAUSE_FACTOR));
+        let usual = self.options.retry_ns.max(2) * factor;
+        usual / 2 + self.random() % usual
+    }
+
+    fn correlation_id(&mut self, client_id: u32) -> i64 {
+        self.counter = self.counter.wrapping_add(1);
+        ((u64::from(client_id) << 32) | u64::from(self.counter)) as i64
+    }
+
+    /// Sends what is due with `send`, which returns whether the message was sent. `Some` if the lease is
+    /// lost.
+    pub fn work(&mut self, now_ns: u64, send: &mut dyn FnMut(&[u8]) -> bool) -> Option<Lost> {
+        for detach_request in std::mem::take(&mut self.detach_requests) {
+            send(&detach_request);
+        }
+        if let Phase::Waiting { request_at_ns } = self.phase
+            && now_ns >= request_at_ns
+        {
+            self.start_request(now_ns);
+        }
+        match &mut self.phase {
+            Phase::Waiting { .. } => None,
+            Phase::Requested(requested) => {
+                if now_ns >= requested.since_ns + self.options.attach_timeout_ns && !requested.is_overdue {
+                    // The same request is repeated: a driver that creates gigabytes responds to it later, and
+                    // a new request would find the stream taken by the old one.
+                    requested.is_overdue = true;
+                    self.refusal = Some(Refusal::NoAnswer);
+                }
+                if now_ns >= requested.next_send_ns {
+                    let was_sent = send(&requested.request.encode(self.options.revision));
+                    if was_sent {
+                        requested.next_send_ns = now_ns + requested.repeat_ns.min(self.options.retry_ns);
+                        requested.repeat_ns = requested.repeat_ns.saturating_mul(2);
+                    }
+                }
+                None
+            }
+            Phase::Held(held) => {
+                if now_ns >= held.next_keepalive_ns {
+                    if send(&held.key.encode_keepalive(now_ns)) {
+                        held.next_keepalive_ns = now_ns + held.keepalive_ns;
+                        held.failing_since_ns = None;
+                    } else {
+                        let since = *held.failing_since_ns.get_or_insert(now_ns);
+                        if now_ns - since >= held.keepalive_ns {
+                            return Some(self.lose(Lost::KeepaliveNotSent, now_ns));
+                        }
+                    }
+                }
+                let since_announce_ns = now_ns.saturating_sub(held.announced_ns);
+                (since_announce_ns > MISSED_ANNOUNCES * self.options.announce_period_ns)
+                    .then(|| self.lose(Lost::NoAnnounce, now_ns))
+            }
+        }
+    }
+
+    fn start_request(&mut self, now_ns: u64) {
+        let client_id = self.draw_client_id();
+        let request = AttachRequest {
+            correlation_id: self.correlation_id(client_id),
+            stream_id: self.options.stream_id,
+            client_id,
+            role: self.options.role,
+            may_create: self.options.may_create,
+            require_hugepages: self.options.require_hugepages,
+        };
+        let (since_ns, next_send_ns) = (now_ns, now_ns);
+        let repeat_ns = FIRST_REPEAT_NS;
+        self.client_id = client_id;
+        self.phase =
+            Phase::Requested(Requested { request, since_ns, next_send_ns, repeat_ns, is_overdue: false });
+    }
+
+    fn refuse(&mut self, refusal: Refusal, now_ns: u64) {
+        self.refusal = Some(refusal);
+        self.refused_in_a_row = self.refused_in_a_row.saturating_add(1);
+        let request_at_ns = now_ns + self.pause_ns();
+        self.phase = Phase::Waiting { request_at_ns };
+    }
+
+    fn lose(&mut self, lost: Lost, now_ns: u64) -> Lost {
+        // The driver may still run: a detach spares it the wait for the expiry.
+        if let Some(detach_request) = self.detach_request() {
+            self.detach_requests.push(detach_request);
+        }
+        self.request_soon(now_ns);
+        lost
+    }
+
+    fn request_soon(&mut self, now_ns: u64) {
+        let request_at_ns = now_ns + self.random() % SPREAD_NS;
+        self.phase = Phase::Waiting { request_at_ns };
+    }
+
+    pub fn on_response(&mut self, response: &AttachResponse, now_ns: u64) -> Answer {
+        let Phase::Requested(Requested { request, .. }) = &self.phase else {
+            return Answer::Ignored;
+        };
+        if request.correlation_id != response.correlation_id {
+            return Answer::Ignored;
+        }
+        if response.code != RESPONSE_CODE_OK {
+            self.refuse(Refusal::Code(response.code, response.error_message.clone()), now_ns);
+            return Answer::Refused;
+        }
+        let key = LeaseKey {
+            lease_id: response.lease_id,
+            stream_id: request.stream_id,
+            client_id: request.client_id,
+            role: request.role,
+        };
+        if let Some(fault) = self.fault(response) {
+            if response.lease_id != NULL_U64 {
+                // A lease that cannot be used is released.
+                let correlation_id = request.correlation_id.wrapping_add(1);
+                self.detach_requests.push(key.encode_detach(correlation_id));
+            }
+            self.refuse(Refusal::Protocol(fault), now_ns);
+            return Answer::Refused;
+        }
+        let lease_ns = match response.lease_expiry_ns {
+            NULL_U64 => u64::MAX,
+            expiry => expiry.saturating_sub(now_ns),
+        };
+        let keepalive_ns = self.options.keepalive_ns.min(lease_ns / KEEPALIVES_A_LEASE).max(1);
+        self.phase = Phase::Held(Held {
+            key,
+            epoch: response.epoch,
+            keepalive_ns,
+            next_keepalive_ns: now_ns + keepalive_ns,
+            failing_since_ns: None,
+            announced_ns: now_ns,
+        });
+        self.refusal = None;
+        self.refused_in_a_row = 0;
+        Answer::Granted
+    }
+
+    fn fault(&self, response: &AttachResponse) -> Option<String> {
+        if let Some(field) = response.missing() {
+            return Some(format!("the driver's OK lacks {field}"));
+        }
+        if response.stream_id != self.options.stream_id {
+            return Some(format!("the driver's OK is about stream {}", response.stream_id));
+        }
+        if response.layout_version != LAYOUT_VERSION
+            || usize::from(response.header_slot_bytes) != HEADER_SLOT_BYTES
+        {
+            return Some(format!(
+                "layout version {} with header slots of {} bytes cannot be read",
+                response.layout_version, response.header_slot_bytes
+            ));
+        }
+        None
+    }
+
+    pub fn on_revoked(&mut self, revoked: &LeaseRevoked, now_ns: u64) -> Revocation {
+        if revoked.lease.stream_id != self.options.stream_id {
+            return Revocation::NotOurs;
+        }
+        match &self.phase {
+            Phase::Held(held) if held.key == revoked.lease => {
+                self.request_soon(now_ns);
+                Revocation::Ours
+            }
+            Phase::Held(_) if revoked.lease.role == Role::Producer && self.options.role == Role::Consumer => {
+                Revocation::ProducerGone
+            }
+            Phase::Waiting { .. } if self.waits_for(&revoked.lease) => {
+                self.request_soon(now_ns);
+                Revocation::NotOurs
+            }
+            _ => Revocation::NotOurs,
+        }
+    }
+
+    /// Whether the end of that lease may be what a refused producer waits for: the end of another client's
+    /// lease, not of its own.
+    fn waits_for(&self, ended: &LeaseKey) -> bool {
+        self.options.role == Role::Producer
+            && ended.role == Role::Producer
+            && ended.client_id != self.client_id
+            && matches!(self.refusal, Some(Refusal::Code(..)))
+    }
+
+    /// The driver shuts down. True if that ends our lease.
+    pub fn on_shutdown(&mut self, now_ns: u64) -> bool {
+        let was_held = self.is_held();
+        if was_held {
+            // Usually the driver restarts: a short pause, then the repeats of an unanswered request.
+            let short = (self.options.retry_ns / 10).max(1);
+            let request_at_ns = now_ns + short + self.random() % short;
+            self.phase = Phase::Waiting { request_at_ns };
+        }
+        was_held
+    }
+
+    /// The driver announced the stream, so it is running.
+    pub fn on_announce(&mut self, epoch: u64, now_ns: u64) -> Option<Lost> {
+        match &mut self.phase {
+            Phase::Held(held) => {
+                held.announced_ns = now_ns;
+                let superseded = self.options.role == Role::Producer && epoch > held.epoch;
+                superseded.then(|| self.lose(Lost::LaterEpoch, now_ns))
+            }
+            // A refused producer waits for the end of the other lease, a consumer for this announce.
+            Phase::Waiting { .. } if self.options.role == Role::Producer => None,
+            _ => {
+                self.retry_now(now_ns);
+                None
+            }
+        }
+    }
+
+    /// A new image joined the control stream, possibly that of a driver: the pending request is sent at once.
+    pub fn retry_now(&mut self, now_ns: u64) {
+        let soon = now_ns + self.random() % SPREAD_NS;
+        match &mut self.phase {
+            Phase::Waiting { request_at_ns } => *request_at_ns = soon.min(*request_at_ns),
+            Phase::Requested(requested) => requested.next_send_ns = soon.min(requested.next_send_ns),
+            Phase::Held(_) => {}
+        }
+    }
+
+    /// The media driver is lost, and every message in flight with it.
+    pub fn on_media_driver_lost(&mut self, now_ns: u64) -> Option<Lost> {
+        match self.phase {
+            Phase::Held(_) => Some(self.lose(Lost::MediaDriver, now_ns)),
+            _ => {
+                self.request_soon(now_ns);
+                None
+            }
+        }
+    }
+
+    /// The regions cannot be used here: releases the lease, and requests it again after a pause.
+    pub fn release(&mut self, why: String, now_ns: u64) {
+        if let Some(detach_request) = self.detach_request() {
+            self.detach_requests.push(detach_request);
+        }
+        self.refuse(Refusal::Regions(why), now_ns);
+    }
+
+    /// The detach request that ends a lease in order.
+    pub fn detach_request(&mut self) -> Option<Vec<u8>> {
+        let key = self.lease()?;
+        let correlation_id = self.correlation_id(key.client_id);
+        Some(key.encode_detach(correlation_id))
+    }
+}
+
+/// Why there is no lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    Code(i32, String),
+    /// An OK response that cannot be used.
+    Protocol(String),
+    /// The lease was granted, but its regions cannot be used here.
+    Regions(String),
+    NoAnswer,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// For another client, or too late.
+    Ignored,
+    Granted,
+    Refused,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Revocation {
+    NotOurs,
+    /// Our lease has ended.
+    Ours,
+    /// The producer of the consumed stream is gone. A later epoch will be announced.
+    ProducerGone,
+}
+
+/// How a lease was lost without a message from the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lost {
+    NoAnnounce,
+    KeepaliveNotSent,
+    LaterEpoch,
+    MediaDriver,
+}
+
+impl Lost {
+    pub const fn why(self) -> &'static str {
+        match self {
+            Self::NoAnnounce => "the driver sends no announces",
+            Self::KeepaliveNotSent => "keepalives cannot be sent",
+            Self::LaterEpoch => "the driver announces a later epoch",
+            Self::MediaDriver => "the media driver is gone",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,6 @@
+//! Processes, files, memory and clocks of the operating system.
+
+pub mod file_lock;
+pub mod fork;
+pub mod prefetch;
+pub mod time;

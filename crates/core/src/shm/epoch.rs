@@ -1,0 +1,348 @@
+//! A mapped epoch: one header ring and its payload pools, for its writer or for a reader (wire §8, §9).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::checksum;
+use crate::drop_reason::DropReason;
+use crate::shm::containment::AllowedBases;
+use crate::shm::copy;
+use crate::shm::region::{Access, Fault, Region, RegionError, ValidatedRegion};
+use crate::shm::seqlock::{self, Refusal};
+use crate::shm::slot::{self, SlotFields, SlotInfo};
+use crate::shm::superblock::{Expected, RegionKind};
+use crate::wire::announce::{AnnouncedPool, PoolAnnounce};
+use crate::wire::layout::*;
+
+const CACHE_LINE_BYTES: usize = 64;
+/// Bytes that are copied before their checksum is computed: source and copy fit the first-level cache.
+const SUMMED_BLOCK: usize = 16 << 10;
+
+#[derive(Debug)]
+pub(super) struct Pool {
+    pub(super) pool_id: u16,
+    pub(super) stride_bytes: u32,
+    pub(super) region: Region,
+}
+
+/// All regions of one epoch, validated against the announce.
+#[derive(Debug)]
+pub struct MappedEpoch {
+    pub stream_id: u32,
+    pub epoch: u64,
+    pub nslots: u32,
+    /// The owner's pid when the epoch was mapped. An epoch has one owner.
+    pub(super) owner_pid: u64,
+    pub(super) header: Region,
+    /// Ordered by stride, smallest first: the first that fits is the right one.
+    pub(super) pools: Vec<Pool>,
+}
+
+/// A frame that passed every check: its pool, and the contents of its slot.
+#[derive(Clone, Copy, Debug)]
+pub struct SlotRef {
+    pub seq: u64,
+    pub pool: u16,
+    pub info: SlotInfo,
+}
+
+fn expected(announce: &PoolAnnounce, kind: RegionKind) -> Expected {
+    Expected {
+        layout_version: announce.layout_version,
+        epoch: announce.epoch,
+        stream_id: announce.stream_id,
+        kind,
+        nslots: announce.header_nslots,
+    }
+}
+
+impl MappedEpoch {
+    /// Maps every announced region, or none.
+    pub fn open(announce: &PoolAnnounce, bases: &AllowedBases, access: Access) -> Result<Self, RegionError> {
+        let expected = |kind| expected(announce, kind);
+        let header =
+            ValidatedRegion::open(&announce.header_uri, &expected(RegionKind::HeaderRing), bases, access)?;
+        let mut validated_pools = Vec::with_capacity(announce.pools.len());
+        for AnnouncedPool { pool_id, nslots, stride_bytes, uri } in &announce.pools {
+            // All pools have the ring's number of slots (wire §15.5).
+            if *nslots != announce.header_nslots {
+                return Err(RegionError { uri: uri.clone(), fault: Fault::Nslots(*nslots) });
+            }
+            let kind = RegionKind::PayloadPool { pool_id: *pool_id, stride_bytes: *stride_bytes };
+            let validated = ValidatedRegion::open(uri, &expected(kind), bases, access)?;
+            validated_pools.push((*pool_id, *stride_bytes, validated));
+        }
+        // All regions are valid: only now is anything mapped.
+        let header = header.map()?;
+        let mut pools = Vec::with_capacity(validated_pools.len());
+        for (pool_id, stride_bytes, validated) in validated_pools {
+            pools.push(Pool { pool_id, stride_bytes, region: validated.map()? });
+        }
+        pools.sort_by_key(|p| p.stride_bytes);
+        Ok(Self {
+            stream_id: announce.stream_id,
+            epoch: announce.epoch,
+            nslots: announce.header_nslots,
+            owner_pid: header.superblock().pid,
+            header,
+            pools,
+        })
+    }
+
+    pub fn prefault(&self) {
+        self.header.prefault();
+        self.pools.iter().for_each(|p| p.region.prefault());
+    }
+
+    /// Locks every page of every region in memory.
+    pub fn lock_memory(&self) -> std::io::Result<()> {
+        self.header.lock_memory()?;
+        self.pools.iter().try_for_each(|p| p.region.lock_memory())
+    }
+
+    /// Whether every superblock agrees with the latest announce (wire §15.1).
+    pub fn is_intact(&self, announce: &PoolAnnounce) -> bool {
+        let holds = |region: &Region, kind| region.superblock().check(&expected(announce, kind)).is_ok();
+        let pool_holds = |announced: &AnnouncedPool| {
+            let &AnnouncedPool { pool_id, stride_bytes, .. } = announced;
+            let kind = RegionKind::PayloadPool { pool_id, stride_bytes };
+            announced.nslots == self.nslots
+                && self.pools.iter().any(|p| p.pool_id == pool_id && holds(&p.region, kind))
+        };
+        announce.pools.len() == self.pools.len()
+            && holds(&self.header, RegionKind::HeaderRing)
+            && announce.pools.iter().all(pool_holds)
+    }
+
+    /// Bytes of all mapped regions.
+    pub fn bytes(&self) -> usize {
+        self.header.len() + self.pools.iter().map(|p| p.region.len()).sum::<usize>()
+    }
+
+    pub fn activity_ns(&self) -> u64 {
+        self.header.activity_ns()
+    }
+
+    pub fn pid(&self) -> u64 {
+        self.header.superblock().pid
+    }
+
+    /// Whether another process took the regions over within the epoch (wire §15.14).
+    pub fn owner_changed(&self) -> bool {
+        self.pid() != self.owner_pid
+    }
+
+    /// Refreshes the activity timestamp in every superblock.
+    pub fn refresh_activity(&self, now_ns: u64) {
+        self.header.set_activity_ns(now_ns);
+        self.pools.iter().for_each(|p| p.region.set_activity_ns(now_ns));
+    }
+
+    #[inline]
+    pub fn index(&self, seq: u64) -> u32 {
+        (seq & u64::from(self.nslots - 1)) as u32
+    }
+
+    #[inline]
+    fn slot_at(&self, index: u32) -> usize {
+        SUPERBLOCK_SIZE + index as usize * HEADER_SLOT_BYTES
+    }
+
+    #[inline]
+    pub fn commit_word(&self, seq: u64) -> &AtomicU64 {
+        self.header.word(self.slot_at(self.index(seq)))
+    }
+
+    /// The sequence that the slot of `seq` belongs to now.
+    pub fn seq_in_slot_of(&self, seq: u64) -> u64 {
+        self.commit_word(seq).load(Ordering::Acquire) >> 1
+    }
+
+    /// The smallest pool whose stride holds `len` bytes (wire §9).
+    #[inline]
+    pub fn smallest_pool(&self, len: u64) -> Option<u16> {
+        self.pools.iter().position(|p| u64::from(p.stride_bytes) >= len).map(|i| i as u16)
+    }
+
+    pub fn pool_id(&self, pool: u16) -> u16 {
+        self.pools[usize::from(pool)].pool_id
+    }
+
+    /// The address of the payload of `seq` in a pool.
+    #[inline]
+    pub fn payload(&self, pool: u16, seq: u64) -> *mut u8 {
+        let pool = &self.pools[usize::from(pool)];
+        pool.region.at(SUPERBLOCK_SIZE + self.index(seq) as usize * pool.stride_bytes as usize)
+    }
+
+    /// Writer: opens the slot of `seq`. Readers of its previous frame drop that frame from here on.
+    #[inline]
+    pub fn begin(&self, seq: u64) {
+        seqlock::begin(self.commit_word(seq), seq);
+    }
+
+    /// Writer: fills the header and commits. The payload is complete.
+    #[inline]
+    pub fn commit(&self, seq: u64, fields: &SlotFields) {
+        self.describe(seq, fields);
+        seqlock::commit(self.commit_word(seq), seq);
+    }
+
+    /// Writer: fills the header of an open slot. A consumer that reads progress reads it before the commit.
+    ///
+    /// A word that already has its value is not written. Frames of one stream differ mostly in the first of
+    /// the header's four cache lines, so the others stay in the readers' caches.
+    #[inline]
+    pub fn describe(&self, seq: u64, fields: &SlotFields) {
+        self.describe_bytes(seq, &fields.encode());
+    }
+
+    /// Writer: the same with the header of another host's slot. Its commit word is not copied.
+    #[inline]
+    pub fn describe_bytes(&self, seq: u64, bytes: &[u8; HEADER_SLOT_BYTES]) {
+        let at = self.slot_at(self.index(seq));
+        for (i, chunk) in bytes.chunks_exact(8).enumerate().skip(1) {
+            let mut bytes = [0u8; 8];
+            bytes.copy_from_slice(chunk);
+            let (word, value) = (self.header.word(at + 8 * i), u64::from_le_bytes(bytes));
+            // No other process writes here, so this value is what readers will read.
+            if word.load(Ordering::Relaxed) != value {
+                word.store(value, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Writer: prefetches those cache lines of the next slot that a reader may hold, while no frame waits.
+    /// Otherwise a store to one of them would delay all later stores until the line has arrived.
+    #[inline]
+    pub fn prepare(&self, seq: u64, pool: u16, len: usize) {
+        copy::prefetch_for_write(self.header.at(self.slot_at(self.index(seq))));
+        let payload = self.payload(pool, seq);
+        copy::prefetch_for_write(payload);
+        copy::prefetch_for_write(payload.wrapping_add(len.saturating_sub(1)));
+    }
+
+    /// Writer: prefetches the complete next slot, when there is time for it. In a ring that is written
+    /// seldom, a slot has left the caches before it is used again.
+    pub fn prefetch_slot(&self, seq: u64, pool: u16, len: usize) {
+        let header = self.header.at(self.slot_at(self.index(seq)));
+        for (start, len) in [(header, HEADER_SLOT_BYTES), (self.payload(pool, seq), len)] {
+            for at in (0..len).step_by(CACHE_LINE_BYTES) {
+                copy::prefetch_for_write(start.wrapping_add(at));
+            }
+        }
+    }
+
+    /// Reader: validates the frame `seq` by every rule, without waiting and without touching its payload.
+    #[inline]
+    pub fn locate(&self, seq: u64) -> Result<SlotRef, DropReason> {
+        let bytes =
+            seqlock::read(self.commit_word(seq), seq, || self.slot_bytes(seq)).map_err(|refusal| {
+                match refusal {
+                    Refusal::NotCommitted => DropReason::NotCommitted,
+                    Refusal::Overwritten => DropReason::Late,
+                    Refusal::Stale => DropReason::Stale,
+                }
+            })?;
+        let slot_ref = self.validate_header(seq, &bytes)?;
+        // The caller is about to read the frame, so the first and the last cache line are prefetched now.
+        let payload = self.payload(slot_ref.pool, seq);
+        copy::prefetch(payload);
+        copy::prefetch(payload.wrapping_add((slot_ref.info.values_len_bytes as usize).saturating_sub(1)));
+        Ok(slot_ref)
+    }
+
+    /// Reader: validates the header of a frame that may still be written. Its timestamp and metadata version
+    /// are final only after the commit.
+    pub fn locate_in_progress(&self, seq: u64) -> Result<SlotRef, DropReason> {
+        let word = self.commit_word(seq);
+        let check = |belongs: bool| match self.seq_in_slot_of(seq) {
+            _ if belongs => Ok(()),
+            other if other < seq => Err(DropReason::Stale),
+            _ => Err(DropReason::Late),
+        };
+        check(seqlock::belongs(word, seq))?;
+        let bytes = self.slot_bytes(seq);
+        check(seqlock::still_belongs(word, seq))?;
+        self.validate_header(seq, &bytes)
+    }
+
+    /// Whether the slot still belongs to `seq`, complete or not: the check after the use of a partial frame.
+    pub fn still_belongs(&self, seq: u64) -> bool {
+        seqlock::still_belongs(self.commit_word(seq), seq)
+    }
+
+    /// Reader: a copy of the frame's header. Valid only if `is_unchanged` returns true afterwards.
+    pub fn header_bytes(&self, seq: u64) -> [u8; HEADER_SLOT_BYTES] {
+        self.slot_bytes(seq)
+    }
+
+    /// Writer: commits an open slot whose header is written. False if the slot belongs to another frame by
+    /// now.
+    pub fn commit_described(&self, seq: u64) -> bool {
+        let word = self.commit_word(seq);
+        let is_ours = word.load(Ordering::Relaxed) == seqlock::in_progress(seq);
+        if is_ours {
+            seqlock::commit(word, seq);
+        }
+        is_ours
+    }
+
+    #[inline]
+    fn slot_bytes(&self, seq: u64) -> [u8; HEADER_SLOT_BYTES] {
+        let at = self.slot_at(self.index(seq));
+        let mut bytes = [0u8; HEADER_SLOT_BYTES];
+        for (i, chunk) in bytes.chunks_exact_mut(8).enumerate() {
+            chunk.copy_from_slice(&self.header.word(at + 8 * i).load(Ordering::Relaxed).to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Applies the rules of a slot, and those of the pool that it names.
+    #[inline]
+    fn validate_header(&self, seq: u64, bytes: &[u8; HEADER_SLOT_BYTES]) -> Result<SlotRef, DropReason> {
+        let info = slot::decode(bytes, self.index(seq))?;
+        let pool = self.pools.iter().position(|p| p.pool_id == info.pool_id).ok_or(DropReason::PoolId)?;
+        if info.values_len_bytes > self.pools[pool].stride_bytes {
+            return Err(DropReason::ValuesLen);
+        }
+        Ok(SlotRef { seq, pool: pool as u16, info })
+    }
+
+    /// Whether the frame is unchanged: the check after use.
+    #[inline]
+    pub fn is_unchanged(&self, seq: u64) -> bool {
+        seqlock::unchanged(self.commit_word(seq), seq)
+    }
+
+    /// Copies the payload out; false if it was overwritten meanwhile.
+    ///
+    /// # Safety
+    /// `dst` is writable for the payload's `values_len_bytes`.
+    pub unsafe fn copy_out(&self, frame: &SlotRef, dst: *mut u8) -> bool {
+        // SAFETY: `locate` held the length against the stride of this pool; `dst` by the caller.
+        unsafe {
+            copy::from_shared(dst, self.payload(frame.pool, frame.seq), frame.info.values_len_bytes as usize)
+        };
+        self.is_unchanged(frame.seq)
+    }
+
+    /// As [`Self::copy_out`], and gives the payload's CRC32C, taken block by block while the copy is still in the
+    /// nearest cache; None if it was overwritten meanwhile.
+    ///
+    /// # Safety
+    /// `dst` is writable for the payload's `values_len_bytes`, and nobody else touches it meanwhile.
+    pub unsafe fn copy_out_summed(&self, frame: &SlotRef, dst: *mut u8) -> Option<u32> {
+        let (src, len) = (self.payload(frame.pool, frame.seq), frame.info.values_len_bytes as usize);
+        let mut sum = 0;
+        for at in (0..len).step_by(SUMMED_BLOCK) {
+            let block = SUMMED_BLOCK.min(len - at);
+            // SAFETY: as for `copy_out`; what was just copied is the caller's own memory.
+            let copied = unsafe {
+                copy::from_shared(dst.add(at), src.add(at), block);
+                std::slice::from_raw_parts(dst.add(at), block)
+            };
+            sum = checksum::crc32c_append(sum, copied);
+        }
+        self.is_unchanged(frame.seq).then_some(sum)
+    }
+}

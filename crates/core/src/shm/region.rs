@@ -1,0 +1,292 @@
+//! A mapped region: safe opening, superblock check, mapping (wire §6, §7.1).
+
+use std::fmt;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::fstatfs;
+use rustix::mm::{MapFlags, ProtFlags, mlock, mmap, munmap};
+
+use crate::os::fork;
+use crate::shm::containment::{self, AllowedBases, ContainError};
+use crate::shm::superblock::RegionKind;
+use crate::shm::superblock::{Expected, Mismatch, Superblock, nslots_is_valid, stride_is_valid};
+use crate::wire::layout::*;
+use crate::wire::region_uri::{RegionUri, UriError};
+
+const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
+
+#[derive(Debug)]
+pub enum Fault {
+    Uri(UriError),
+    Path(ContainError),
+    TooShort { found: u64, needed: u64 },
+    Superblock(Mismatch),
+    Stride(u32),
+    Nslots(u32),
+    NotHugepages,
+    Map(std::io::Error),
+}
+
+/// A region that was refused. Nothing of it is mapped.
+#[derive(Debug)]
+pub struct RegionError {
+    pub uri: String,
+    pub fault: Fault,
+}
+
+impl RegionError {
+    /// A short stable name of the reason, for counters and tests.
+    pub fn reason(&self) -> &'static str {
+        match &self.fault {
+            Fault::Uri(UriError::Scheme) => "scheme",
+            Fault::Uri(UriError::RelativePath) => "relative",
+            Fault::Uri(_) => "uri",
+            Fault::Path(e) => match e {
+                ContainError::Relative => "relative",
+                ContainError::NotNormal => "not_normal",
+                ContainError::Outside => "outside",
+                ContainError::Missing => "missing",
+                ContainError::Denied => "denied",
+                ContainError::Symlink(_) => "symlink",
+                ContainError::NotRegular(_) => "not_regular",
+                ContainError::Swapped => "swapped",
+                ContainError::Io(_) => "io",
+            },
+            Fault::TooShort { .. } => "too_short",
+            Fault::Superblock(m) => m.field,
+            Fault::Stride(_) => "stride",
+            Fault::Nslots(_) => "nslots",
+            Fault::NotHugepages => "not_hugepages",
+            Fault::Map(_) => "map",
+        }
+    }
+}
+
+impl fmt::Display for RegionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "region {} refused: ", self.uri)?;
+        match &self.fault {
+            Fault::Uri(e) => write!(f, "{e}"),
+            Fault::Path(e) => write!(f, "{e}"),
+            Fault::TooShort { found, needed } => {
+                write!(f, "the file has {found} bytes, its superblock needs {needed}")
+            }
+            Fault::Superblock(m) => write!(f, "{m}"),
+            Fault::Stride(s) => write!(f, "stride {s} is not a power of two of at least 64"),
+            Fault::Nslots(n) => write!(f, "{n} slots is not a power of two"),
+            Fault::NotHugepages => write!(f, "require_hugepages is set, and the file is not on hugetlbfs"),
+            Fault::Map(e) => write!(f, "cannot be mapped: {e}"),
+        }
+    }
+}
+
+impl std::error::Error for RegionError {}
+
+/// Whether a region is mapped for a reader or for its one writer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    Read,
+    Write,
+}
+
+/// The mapped memory of a region. Unmapped when its last owner drops it, so a view outlives its consumer.
+#[derive(Debug)]
+pub struct Region {
+    ptr: *mut u8,
+    len: usize,
+    access: Access,
+}
+
+// SAFETY: the memory is shared between processes anyway; every access goes through atomics, opaque
+// copies or the single-writer rule.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        fork::forget_mapping(self.ptr);
+        // SAFETY: mapped by `map` with this length, and nobody holds a pointer any more.
+        let _ = unsafe { munmap(self.ptr.cast(), self.len) };
+    }
+}
+
+/// A region that passed every check and is not mapped yet, so that several regions can be validated before
+/// any is mapped.
+pub struct ValidatedRegion {
+    uri: String,
+    file: File,
+    len: u64,
+    access: Access,
+}
+
+impl ValidatedRegion {
+    pub fn open(
+        uri: &str,
+        expected: &Expected,
+        bases: &AllowedBases,
+        access: Access,
+    ) -> Result<Self, RegionError> {
+        let refused = |fault| RegionError { uri: uri.to_owned(), fault };
+        let (file, len) = validate_uri(uri, expected, bases, access).map_err(refused)?;
+        Ok(Self { uri: uri.to_owned(), file, len, access })
+    }
+
+    pub fn map(self) -> Result<Region, RegionError> {
+        let Self { uri, file, len, access } = self;
+        Region::map(&file, len, access).map_err(|fault| RegionError { uri, fault })
+    }
+}
+
+/// Returns the opened file and its bytes to map. The superblock is read from the file, not mapped.
+fn validate_uri(
+    uri: &str,
+    expected: &Expected,
+    bases: &AllowedBases,
+    access: Access,
+) -> Result<(File, u64), Fault> {
+    check_shape(expected)?;
+    let parsed = RegionUri::parse(uri).map_err(Fault::Uri)?;
+    let file =
+        containment::open(Path::new(&parsed.path), bases, access == Access::Write).map_err(Fault::Path)?;
+    let len = validate_file(&file, expected, parsed.require_hugepages)?;
+    Ok((file, len))
+}
+
+fn check_shape(expected: &Expected) -> Result<(), Fault> {
+    if !nslots_is_valid(expected.nslots) {
+        return Err(Fault::Nslots(expected.nslots));
+    }
+    match expected.kind {
+        RegionKind::PayloadPool { stride_bytes, .. } if !stride_is_valid(stride_bytes) => {
+            Err(Fault::Stride(stride_bytes))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns the bytes to map of an open file that matches `expected`.
+pub(crate) fn validate_file(file: &File, expected: &Expected, require_hugepages: bool) -> Result<u64, Fault> {
+    let huge_page = huge_page_bytes(file).map_err(Fault::Map)?;
+    if require_hugepages && huge_page.is_none() {
+        return Err(Fault::NotHugepages);
+    }
+    let found = file.metadata().map_err(Fault::Map)?.size();
+    if found < SUPERBLOCK_SIZE as u64 {
+        return Err(Fault::TooShort { found, needed: SUPERBLOCK_SIZE as u64 });
+    }
+    let needed = expected.kind.region_bytes(expected.nslots);
+    // Superblock first: its fields explain more than a wrong length.
+    let mut head = [0; SUPERBLOCK_SIZE];
+    file.read_exact_at(&mut head, 0).map_err(Fault::Map)?;
+    Superblock::decode(&head).check(expected).map_err(Fault::Superblock)?;
+    if found < needed {
+        return Err(Fault::TooShort { found, needed });
+    }
+    // A hugetlbfs mapping consists of complete pages.
+    Ok(huge_page.map_or(needed, |page| needed.next_multiple_of(page)))
+}
+
+impl Region {
+    /// Opens, validates and maps the region of `uri`. On any error nothing is mapped.
+    pub fn open(
+        uri: &str,
+        expected: &Expected,
+        bases: &AllowedBases,
+        access: Access,
+    ) -> Result<Self, RegionError> {
+        ValidatedRegion::open(uri, expected, bases, access)?.map()
+    }
+
+    /// Maps `len` bytes of `file`.
+    pub(crate) fn map(file: &File, len: u64, access: Access) -> Result<Self, Fault> {
+        let prot = match access {
+            Access::Read => ProtFlags::READ,
+            Access::Write => ProtFlags::READ | ProtFlags::WRITE,
+        };
+        let len = usize::try_from(len).map_err(|_| Fault::Map(std::io::ErrorKind::OutOfMemory.into()))?;
+        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        let ptr = unsafe { mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, file.as_fd(), 0) }
+            .map_err(|e| Fault::Map(e.into()))?;
+        fork::register_mapping(ptr.cast(), len);
+        Ok(Self { ptr: ptr.cast(), len, access })
+    }
+
+    /// Touches every page now, so that no frame pays for the first fault. Best effort.
+    pub fn prefault(&self) {
+        let advice = match self.access {
+            Access::Read => rustix::mm::Advice::LinuxPopulateRead,
+            Access::Write => rustix::mm::Advice::LinuxPopulateWrite,
+        };
+        // SAFETY: populating does not change the contents of this mapping.
+        let _ = unsafe { rustix::mm::madvise(self.ptr.cast(), self.len, advice) };
+    }
+
+    /// Locks every page in memory while the region is mapped.
+    pub fn lock_memory(&self) -> std::io::Result<()> {
+        // SAFETY: exactly this mapping; its contents stay as they are.
+        Ok(unsafe { mlock(self.ptr.cast(), self.len) }?)
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The address of offset `at`, which the caller keeps inside the region.
+    #[inline]
+    pub fn at(&self, at: usize) -> *mut u8 {
+        debug_assert!(at <= self.len);
+        // SAFETY: inside the mapping by the line above and by the callers' arithmetic.
+        unsafe { self.ptr.add(at) }
+    }
+
+    /// The atomic of a commit word or timestamp.
+    #[inline]
+    pub fn word(&self, at: usize) -> &AtomicU64 {
+        debug_assert!(at.is_multiple_of(8) && at + 8 <= self.len);
+        // SAFETY: aligned, inside, and alive as long as self; all processes treat it as atomic.
+        unsafe { AtomicU64::from_ptr(self.at(at).cast()) }
+    }
+
+    /// A copy of the current superblock.
+    pub fn superblock(&self) -> Superblock {
+        let mut bytes = [0u8; SUPERBLOCK_SIZE];
+        for (i, chunk) in bytes.chunks_exact_mut(8).enumerate() {
+            chunk.copy_from_slice(&self.word(i * 8).load(Ordering::Acquire).to_le_bytes());
+        }
+        Superblock::decode(&bytes)
+    }
+
+    pub(crate) fn write_superblock(&self, block: &Superblock) {
+        debug_assert_eq!(self.access, Access::Write);
+        for (i, chunk) in block.encode().chunks_exact(8).enumerate() {
+            let mut word = [0u8; 8];
+            word.copy_from_slice(chunk);
+            self.word(i * 8).store(u64::from_le_bytes(word), Ordering::Release);
+        }
+    }
+
+    pub fn activity_ns(&self) -> u64 {
+        self.word(SHM_REGION_SUPERBLOCK_ACTIVITY_TIMESTAMP_NS).load(Ordering::Acquire)
+    }
+
+    /// Refreshes the activity timestamp (wire §7.1). Writers only.
+    pub fn set_activity_ns(&self, now_ns: u64) {
+        debug_assert_eq!(self.access, Access::Write);
+        self.word(SHM_REGION_SUPERBLOCK_ACTIVITY_TIMESTAMP_NS).store(now_ns, Ordering::Release);
+    }
+}
+
+/// The page size if the file is on hugetlbfs.
+pub(crate) fn huge_page_bytes(file: &File) -> std::io::Result<Option<u64>> {
+    let fs = fstatfs(file)?;
+    Ok((fs.f_type as i64 == HUGETLBFS_MAGIC).then_some(fs.f_bsize as u64))
+}

@@ -1,0 +1,29 @@
+//! Parameters of Aeron channels. Computed when a handle is requested, not in every duty cycle.
+
+/// Adds `key=value` to a channel unless the key is present.
+pub fn with_parameter(channel: &str, parameter: &str) -> String {
+    let key = parameter.split('=').next().unwrap_or(parameter);
+    let names = channel.split_once('?').map_or("", |(_, names)| names);
+    if names.split('|').any(|p| p.split('=').next() == Some(key)) {
+        return channel.to_owned();
+    }
+    let separator = if names.is_empty() && !channel.contains('?') { '?' } else { '|' };
+    format!("{channel}{separator}{parameter}")
+}
+
+/// Channel of an untethered subscription: one that stops polling is rested, and delays no publication.
+pub fn untethered(channel: &str) -> String {
+    with_parameter(channel, "tether=false")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::untethered;
+
+    #[test]
+    fn channel_parameter_is_added_once() {
+        assert_eq!(untethered("aeron:ipc"), "aeron:ipc?tether=false");
+        assert_eq!(untethered("aeron:ipc?mtu=8k"), "aeron:ipc?mtu=8k|tether=false");
+        assert_eq!(untethered("aeron:ipc?tether=true"), "aeron:ipc?tether=true");
+    }
+}

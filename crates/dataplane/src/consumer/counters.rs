@@ -1,0 +1,43 @@
+//! Counters of one consumer (wire §15.4): frames, drops, announces, progress and latency. Any thread.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tensorpool_core::consumer::announce_filter::IgnoreReason;
+use tensorpool_core::consumer::latency::Latency;
+use tensorpool_core::drop_reason::{DropCounters, DropReason};
+
+/// span = received + the drops in span.
+#[derive(Debug, Default)]
+pub struct Counters {
+    pub received: AtomicU64,
+    pub span: AtomicU64,
+    pub drops: DropCounters,
+    pub mapped: AtomicU64,
+    pub refused: AtomicU64,
+    pub announces_ignored: [AtomicU64; 4],
+    pub progress: ProgressCounters,
+    pub latency: Latency,
+}
+
+impl Counters {
+    /// A delivered frame was found overwritten after use: it counts as dropped instead.
+    pub fn received_to_late(&self) {
+        self.received.fetch_sub(1, Ordering::Relaxed);
+        self.drops.add(DropReason::Late, 1);
+    }
+
+    pub fn ignored(&self, why: IgnoreReason) -> &AtomicU64 {
+        &self.announces_ignored[why as usize]
+    }
+}
+
+/// received = accepted + the others, except repeated messages.
+#[derive(Debug, Default)]
+pub struct ProgressCounters {
+    pub received: AtomicU64,
+    pub accepted: AtomicU64,
+    /// The slot belonged to another frame, or the epoch was another one.
+    pub late: AtomicU64,
+    pub backwards: AtomicU64,
+    pub refused: AtomicU64,
+}

@@ -1,0 +1,195 @@
+//! The fallback of a consumer (wire §15.12): it reads the payload stream of a bridge itself, into anonymous
+//! memory, and returns to shared memory when a config says so. On the conductor's thread, except for polling.
+//!
+//! Epochs and sequences are the source's in both cases. So the sequence tracker continues: a frame is
+//! delivered once, and frames missing in between are a gap.
+
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use tensorpool_core::wire::chunk::Limits;
+use tensorpool_core::wire::descriptor::FrameDescriptor;
+use tensorpool_core::wire::fallback_uri::FallbackUri;
+use tensorpool_core::wire::layout::CLOCK_DOMAIN_MONOTONIC;
+
+use super::reader::{DropObserver, Reader};
+use super::{Consumer, Counters};
+use crate::aeron::Client;
+use crate::bridge::receiver::Config as ReceiverConfig;
+use crate::bridge::{PrivateRing, Receiver};
+use crate::conductor::events::Event;
+use crate::conductor::{Endpoint, Tick};
+use crate::idle::Strategy;
+
+const MAX_CHUNK_BYTES: u32 = 65_535;
+const MAX_PAYLOAD_BYTES: u32 = 1 << 30;
+const ASSEMBLY_TIMEOUT_NS: u64 = 250_000_000;
+
+/// Options for reading frames without shared memory.
+#[derive(Clone, Debug)]
+pub struct FallbackOptions {
+    /// Read frames from this URI only.
+    pub only: Option<String>,
+    /// Bound on the memory that a source's announce can allocate here.
+    pub max_bytes: u64,
+    /// How long a source's epoch stays valid without announces before a lower one is accepted.
+    pub silence_ns: u64,
+    pub idle: Strategy,
+}
+
+/// The fallback in use, or about to be.
+#[derive(Default)]
+pub(super) struct FallbackReader {
+    uri: Option<String>,
+    running: Option<(Arc<PrivateRing>, Receiver)>,
+}
+
+impl Reader {
+    /// Sequences of another epoch start from the beginning.
+    pub(crate) fn follow_epoch(&mut self, epoch: u64) {
+        if self.tracked.replace(epoch) != Some(epoch) {
+            self.tracker.reset();
+            self.progress.iter_mut().for_each(|f| f.reset());
+        }
+    }
+
+    /// Calls `f` with the fallback's mapping in place of the shared one.
+    pub(crate) fn with_fallback_mapping<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> T {
+        let Some(ring) = self.fallback.clone() else { return f(self) };
+        let shm_mapping = std::mem::replace(&mut self.mapping, ring.mapping());
+        let done = f(self);
+        self.mapping = shm_mapping;
+        done
+    }
+
+    /// Whether the fallback has a frame. `None` without a fallback.
+    pub(crate) fn is_fallback_ready(&mut self) -> Option<bool> {
+        let has_any = self.fallback.as_ref()?.has_any();
+        self.discard_descriptors(64);
+        Some(has_any)
+    }
+
+    /// Discards descriptors of the shared stream, so that no publication waits for this reader.
+    fn discard_descriptors(&mut self, limit: usize) {
+        if let Some(subscription) = self.subscription.get() {
+            subscription.poll(limit, |_, _| {});
+        }
+    }
+}
+
+impl Consumer {
+    /// As for a descriptor stream: passes the descriptors of the fallback to `each` until it returns false.
+    pub(super) fn drain_fallback<W: DropObserver>(
+        &self,
+        state: &mut Reader,
+        limit: usize,
+        observer: &mut W,
+        each: &mut impl FnMut(&mut Reader, &Counters, FrameDescriptor, &mut W) -> bool,
+    ) -> usize {
+        state.discard_descriptors(limit);
+        let Some(ring) = state.fallback.clone() else { return 0 };
+        let (counters, mut taken, mut goes_on) = (&*self.counters, 0, true);
+        while taken < limit && goes_on {
+            let Some((mapping, descriptor)) = ring.next() else { break };
+            taken += 1;
+            state.follow_epoch(mapping.epoch);
+            let shm_mapping = state.mapping.replace(mapping);
+            goes_on = !state.is_next(counters, &descriptor, observer)
+                || each(state, counters, descriptor, observer);
+            state.mapping = shm_mapping;
+        }
+        taken
+    }
+
+    fn fallback(&self) -> MutexGuard<'_, FallbackReader> {
+        self.fallback.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts the ordered fallback, uses it once it is mapped, and stops it.
+    pub(super) fn update_fallback(&self, tick: &Tick<'_>) {
+        let mut fallback = self.fallback();
+        let change = {
+            let control = self.control();
+            let uri = control.fallback_uri();
+            (uri != fallback.uri.as_deref()).then(|| uri.map(str::to_owned))
+        };
+        if let Some(uri) = change {
+            self.stop_fallback(&mut fallback);
+            fallback.uri = uri;
+            match fallback.uri.as_deref().map(|uri| self.start_fallback(uri)).transpose() {
+                Ok(running) => fallback.running = running,
+                Err(why) => self.push_event(tick, "fallback_failed", 0, why),
+            }
+        }
+        let Some((ring, _)) = &fallback.running else { return };
+        if let Some(why) = ring.take_refused() {
+            self.push_event(tick, "fallback_failed", 0, why);
+        }
+        let Some(epoch) = ring.mapping().map(|m| m.epoch) else { return };
+        let mut state = self.state.lock_priority();
+        if state.fallback.is_none() {
+            (state.draining, state.overlaps) = (None, true);
+            state.fallback = Some(ring.clone());
+            self.counters.latency.follow_clock(CLOCK_DOMAIN_MONOTONIC);
+            drop(state);
+            self.push_event(tick, "fallback_mapped", epoch, String::new());
+        }
+    }
+
+    fn push_event(&self, tick: &Tick<'_>, kind: &'static str, epoch: u64, detail: String) {
+        let (stream_id, at_ns) = (Some(self.config.stream_id), tick.now.monotonic_ns);
+        tick.events.push(Event { kind, at_ns, stream_id, epoch: Some(epoch), detail });
+    }
+
+    fn start_fallback(&self, uri: &str) -> Result<(Arc<PrivateRing>, Receiver), String> {
+        let (uri, options) = (FallbackUri::parse(uri)?, &self.config.fallback);
+        let limits =
+            Limits { chunk_bytes: MAX_CHUNK_BYTES, payload_bytes: MAX_PAYLOAD_BYTES, needs_checksum: false };
+        let config = ReceiverConfig {
+            payload_channel: uri.payload.0,
+            payload_stream_id: uri.payload.1,
+            control_channel: uri.control.0,
+            control_stream_id: uri.control.1,
+            limits,
+            timeout_ns: ASSEMBLY_TIMEOUT_NS,
+            silence_ns: options.silence_ns,
+        };
+        let receiver = Receiver::start(config, options.idle).map_err(|e| e.to_string())?;
+        let private = Arc::new(PrivateRing::new(self.config.stream_id, options.max_bytes));
+        receiver.add_private(uri.stream_id, private.clone());
+        Ok((private, receiver))
+    }
+
+    fn stop_fallback(&self, fallback: &mut FallbackReader) {
+        let Some((_, receiver)) = fallback.running.take() else { return };
+        receiver.stop();
+        receiver.close();
+        let mut state = self.state.lock_priority();
+        if state.fallback.take().is_none() {
+            return;
+        }
+        state.overlaps = true;
+        if let Some(epoch) = state.mapping.as_ref().map(|m| m.epoch) {
+            state.follow_epoch(epoch);
+        }
+    }
+
+    /// A fallback that the media driver refuses does not keep the consumer from shared memory.
+    pub(super) fn connect_fallback(&self, client: &Client) {
+        if let Some((ring, receiver)) = &self.fallback().running
+            && let Err(error) = receiver.connect(client)
+        {
+            ring.refuse(error.to_string());
+        }
+    }
+
+    pub(super) fn disconnect_fallback(&self) {
+        if let Some((_, receiver)) = &self.fallback().running {
+            receiver.disconnect();
+        }
+    }
+
+    pub(super) fn close_fallback(&self) {
+        let mut fallback = self.fallback();
+        self.stop_fallback(&mut fallback);
+    }
+}

@@ -1,0 +1,393 @@
+//! A consumer: it reads descriptors, applies every rule, and delivers frames (wire §15.21). It never waits
+//! for a writer. Any thread polls.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use tensorpool_core::consumer::hello_state::ConsumerRequest;
+use tensorpool_core::drop_reason::DropReason;
+use tensorpool_core::lease::attachment::LeaseOptions;
+use tensorpool_core::shm::epoch::MappedEpoch;
+use tensorpool_core::wire::descriptor::{Decoded, FrameDescriptor};
+
+use crate::aeron::Subscription;
+use crate::conductor::handle::Handle;
+use crate::descriptor_queue::DescriptorQueue;
+use crate::idle::{Idle, Strategy};
+use crate::lease::Lease;
+use crate::priority_lock::PriorityLock;
+
+mod control;
+mod counters;
+mod endpoint;
+mod fallback;
+mod mapping;
+mod progress;
+mod reader;
+mod record;
+mod status;
+
+use control::ConsumerControl;
+pub use control::ConsumerState;
+pub use counters::{Counters, ProgressCounters};
+pub use fallback::FallbackOptions;
+use fallback::FallbackReader;
+pub use progress::PartialFrame;
+use progress::ProgressReader;
+use reader::{DropObserver, Reader};
+pub use reader::{Frame, RegionRefusal};
+
+/// Messages that one poll for one frame consumes at most.
+const MAX_MESSAGES_PER_POLL: usize = 1024;
+
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub stream_id: u32,
+    pub descriptor_channel: String,
+    pub descriptor_stream_id: i32,
+    pub max_outstanding_seq_gap: u64,
+    pub freshness_ns: u64,
+    /// Period of hellos and QoS reports.
+    pub hello_period_ns: u64,
+    pub fallback: FallbackOptions,
+}
+
+pub struct Consumer {
+    config: Config,
+    state: PriorityLock<Reader>,
+    /// The subscriptions are ready, so that no duty cycle needs the lock for them.
+    connected: AtomicBool,
+    has_subscription: AtomicBool,
+    /// The consumer id without a lease.
+    own_id: AtomicU32,
+    /// With a driver: the right to map the stream. Without one: `None`, and announces suffice.
+    lease: Option<Lease>,
+    /// Hello, config, QoS: used by the conductor only.
+    control: Mutex<ConsumerControl>,
+    /// The fallback, while there is one: used by the conductor only.
+    fallback: Mutex<FallbackReader>,
+    /// A refusal may wait in the reader. A poll without frames checks this before it takes the lock again.
+    has_refused: AtomicBool,
+    next_check_ns: AtomicU64,
+    next_interval_ns: AtomicU64,
+    counters: Arc<Counters>,
+    closed: AtomicBool,
+}
+
+/// How a wait ended.
+#[derive(Debug)]
+pub enum Waited {
+    Ready,
+    TimedOut,
+    Closed,
+    Refused(RegionRefusal),
+}
+
+impl Consumer {
+    pub fn new(config: Config, request: ConsumerRequest, options: Option<LeaseOptions>) -> Self {
+        let mut state = Reader::new(config.freshness_ns, config.max_outstanding_seq_gap);
+        state.progress = request.supports_progress.then(Box::<ProgressReader>::default);
+        let mut control = ConsumerControl::new(config.stream_id, request, config.hello_period_ns);
+        if let Some(uri) = &config.fallback.only {
+            control.use_fallback(uri);
+        }
+        Self {
+            config,
+            state: PriorityLock::new(state),
+            connected: AtomicBool::new(false),
+            has_subscription: AtomicBool::new(false),
+            own_id: AtomicU32::new(crate::lease::random_id()),
+            lease: options.map(Lease::new),
+            control: Mutex::new(control),
+            fallback: Mutex::default(),
+            has_refused: AtomicBool::new(false),
+            next_check_ns: AtomicU64::new(0),
+            next_interval_ns: AtomicU64::new(0),
+            counters: Arc::default(),
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+
+    pub fn stream_id(&self) -> u32 {
+        self.config.stream_id
+    }
+
+    /// A snapshot of its id, mode, streams and phase.
+    pub fn consumer_state(&self) -> ConsumerState {
+        let (is_mapped, on_per_consumer) = {
+            let state = self.lock();
+            (state.mapping.is_some(), state.on_per_consumer)
+        };
+        let consumer_state = self.control.lock().map(|c| c.state(is_mapped)).unwrap_or_default();
+        ConsumerState { on_per_consumer, ..consumer_state }
+    }
+
+    pub fn lease(&self) -> Option<&Lease> {
+        self.lease.as_ref()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Reader> {
+        self.state.lock()
+    }
+
+    pub fn mapping(&self) -> Option<Arc<MappedEpoch>> {
+        let state = self.lock();
+        state.fallback.as_ref().map_or_else(|| state.mapping.clone(), |ring| ring.mapping())
+    }
+
+    pub fn last_seq(&self) -> Option<u64> {
+        self.lock().tracker.last_seq()
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    pub fn is_connected(&self) -> bool {
+        let mut state = self.lock();
+        let is_connected = |s: &mut Subscription| s.is_connected();
+        state.fallback.is_some() || state.subscription.get().is_some_and(is_connected)
+    }
+
+    pub fn is_ready(&self) -> bool {
+        let mut state = self.lock();
+        self.config.fallback.only.is_some() || state.queue.is_some() || state.subscription.get().is_some()
+    }
+
+    /// Reads up to `limit` descriptors and pushes the frames that pass onto `out`. Returns how many messages
+    /// were consumed, with or without a frame.
+    pub fn poll(&self, limit: usize, out: &mut Vec<Frame>) -> usize {
+        self.poll_locked(self.lock(), limit, out)
+    }
+
+    /// As `poll` without waiting: nothing if another thread holds the lock.
+    pub fn try_poll(&self, limit: usize, out: &mut Vec<Frame>) -> usize {
+        let Some(guard) = self.state.try_lock() else { return 0 };
+        self.poll_locked(guard, limit, out)
+    }
+
+    #[inline]
+    fn poll_locked(&self, guard: MutexGuard<'_, Reader>, limit: usize, out: &mut Vec<Frame>) -> usize {
+        let before = out.len();
+        let taken = self.drain(guard, limit, |state, counters, descriptor| {
+            if let Some(frame) = state.accept(counters, &descriptor, &mut ()) {
+                out.push(frame);
+            }
+        });
+        self.counters.record_latency(&out[before..]);
+        taken
+    }
+
+    /// Reads descriptors until one names a frame that passes. Consumes a bounded number, so that a stream
+    /// full of other streams' descriptors does not hold the caller.
+    pub fn poll_one(&self) -> Option<Frame> {
+        self.poll_one_locked(self.lock())
+    }
+
+    /// As `poll_one` without waiting: nothing if another thread holds the lock.
+    pub fn try_poll_one(&self) -> Option<Frame> {
+        self.poll_one_locked(self.state.try_lock()?)
+    }
+
+    #[inline]
+    fn poll_one_locked(&self, guard: MutexGuard<'_, Reader>) -> Option<Frame> {
+        let mut frame = None;
+        self.drain_while(guard, MAX_MESSAGES_PER_POLL, &mut (), |state, counters, descriptor, ()| {
+            frame = state.accept(counters, &descriptor, &mut ());
+            frame.is_none()
+        });
+        self.counters.record_latency(frame.as_slice());
+        frame
+    }
+
+    /// Consumes all waiting descriptors and returns the newest frame. The others count as skipped.
+    pub fn latest(&self) -> Option<Frame> {
+        let mut newest: Option<FrameDescriptor> = None;
+        // Bounded, so that a fast producer cannot hold the caller here.
+        for _ in 0..64 {
+            let taken = self.drain(self.lock(), 1024, |_, counters, descriptor| {
+                if newest.replace(descriptor).is_some() {
+                    counters.drops.add(DropReason::Skipped, 1);
+                }
+            });
+            if taken == 0 {
+                break;
+            }
+        }
+        let newest =
+            self.lock().with_fallback_mapping(|state| state.accept(&self.counters, &newest?, &mut ()));
+        self.counters.record_latency(newest.as_slice());
+        newest
+    }
+
+    #[inline]
+    fn drain(
+        &self,
+        guard: MutexGuard<'_, Reader>,
+        limit: usize,
+        mut each: impl FnMut(&mut Reader, &Counters, FrameDescriptor),
+    ) -> usize {
+        self.drain_while(guard, limit, &mut (), |state, counters, descriptor, ()| {
+            each(state, counters, descriptor);
+            true
+        })
+    }
+
+    /// Polls, and passes each descriptor that is next in order to `each` until it returns false.
+    #[inline]
+    fn drain_while<W: DropObserver>(
+        &self,
+        mut guard: MutexGuard<'_, Reader>,
+        limit: usize,
+        observer: &mut W,
+        mut each: impl FnMut(&mut Reader, &Counters, FrameDescriptor, &mut W) -> bool,
+    ) -> usize {
+        let state = &mut *guard;
+        state.polls += 1;
+        if state.fallback.is_some() {
+            return self.drain_fallback(state, limit, observer, &mut each);
+        }
+        if let Some(mut before) = state.draining.take() {
+            let taken = self.poll_stream(state, &mut before.subscription, limit, observer, &mut each);
+            if before.subscription.has_fragment() && Instant::now() < before.until {
+                state.draining = Some(before);
+            } else {
+                // Drained: the new stream has all descriptors since it was connected.
+                state.overlaps = true;
+                state.image = None;
+            }
+            if taken > 0 {
+                return taken;
+            }
+        }
+        if state.queue.is_some() && !state.on_per_consumer {
+            return self.drain_queue(state, limit, observer, &mut each);
+        }
+        // Taken out of the state for the poll, so that the callback may use the rest of it.
+        let mut subscription = match std::mem::take(&mut state.subscription) {
+            Handle::Ready(subscription) => subscription,
+            // A handle that is not ready is put back: a reader that polls all the time would lose it each
+            // time.
+            other => {
+                state.subscription = other;
+                return 0;
+            }
+        };
+        state.check_rested(subscription.images());
+        let taken = self.poll_stream(state, &mut subscription, limit, observer, &mut each);
+        if let Some((session, joined @ None)) = &mut state.image {
+            *joined = subscription.images().joined_ns(*session);
+        }
+        state.subscription = Handle::Ready(subscription);
+        taken
+    }
+
+    fn drain_queue<W: DropObserver>(
+        &self,
+        state: &mut Reader,
+        limit: usize,
+        observer: &mut W,
+        each: &mut impl FnMut(&mut Reader, &Counters, FrameDescriptor, &mut W) -> bool,
+    ) -> usize {
+        let mut taken = 0;
+        while taken < limit
+            && let Some(descriptor) = state.queue.as_ref().and_then(|queue| queue.next())
+        {
+            taken += 1;
+            if state.is_next(&self.counters, &descriptor, observer)
+                && !each(state, &self.counters, descriptor, observer)
+            {
+                break;
+            }
+        }
+        taken
+    }
+
+    /// Channel and stream id of its descriptors.
+    pub(crate) fn descriptors_at(&self) -> (&str, i32) {
+        (&self.config.descriptor_channel, self.config.descriptor_stream_id)
+    }
+
+    /// A fanout reads the descriptor stream from here on. Descriptors that wait on our own subscription are
+    /// read first.
+    pub(crate) fn read_from_queue(&self, queue: Arc<DescriptorQueue>) {
+        let mut state = self.state.lock_priority();
+        if !state.on_per_consumer
+            && let Handle::Ready(before) = std::mem::take(&mut state.subscription)
+        {
+            state.drain_first(before);
+        }
+        state.queue = Some(queue);
+    }
+
+    #[inline]
+    fn poll_stream<W: DropObserver>(
+        &self,
+        state: &mut Reader,
+        subscription: &mut Subscription,
+        limit: usize,
+        observer: &mut W,
+        each: &mut impl FnMut(&mut Reader, &Counters, FrameDescriptor, &mut W) -> bool,
+    ) -> usize {
+        let (counters, stream_id) = (&*self.counters, self.config.stream_id);
+        subscription.poll_while(limit, |bytes, header| match FrameDescriptor::decode(bytes) {
+            Decoded::Descriptor(d) if d.stream_id == stream_id => {
+                if state.image.is_none() {
+                    state.image = Some((header.session_id(), None));
+                }
+                !state.is_next(counters, &d, observer) || each(state, counters, d, observer)
+            }
+            Decoded::Descriptor(_) | Decoded::Other => true,
+            Decoded::Malformed => {
+                counters.drops.add(DropReason::Malformed, 1);
+                true
+            }
+        })
+    }
+
+    /// Waits for something to poll. Consumes nothing.
+    pub fn wait(&self, timeout: Duration, strategy: Strategy) -> Waited {
+        let deadline = Instant::now() + timeout;
+        let mut idle = Idle::new(strategy);
+        loop {
+            if self.is_closed() {
+                return Waited::Closed;
+            }
+            {
+                let mut state = self.lock();
+                state.polls += 1;
+                if let Some(refused) = state.refused.take() {
+                    return Waited::Refused(refused);
+                }
+                if let Some(is_ready) = state.is_fallback_ready() {
+                    if is_ready {
+                        return Waited::Ready;
+                    }
+                } else if state.draining.is_some()
+                    || state.queue.as_ref().is_some_and(|queue| !queue.is_empty())
+                    || state.subscription.get().is_some_and(Subscription::has_fragment)
+                {
+                    return Waited::Ready;
+                }
+            }
+            if Instant::now() >= deadline {
+                return Waited::TimedOut;
+            }
+            idle.idle();
+        }
+    }
+
+    /// The refusal that is not reported yet.
+    pub fn take_refused(&self) -> Option<RegionRefusal> {
+        if !self.has_refused.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.has_refused.store(false, Ordering::Relaxed);
+        self.lock().refused.take()
+    }
+}

@@ -1,0 +1,161 @@
+//! Message publications and subscriptions for Python roles, for everything that happens per second rather
+//! than per frame.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::aeron::{AeronError, Assembler, Client, NotTaken, Publication, Subscription};
+use crate::conductor::Endpoint;
+use crate::conductor::handle::Handle;
+
+/// A shared publication that is added again after the loss of a media driver.
+pub struct MessagePublication {
+    channel: String,
+    stream_id: i32,
+    state: Mutex<Handle<Publication>>,
+    failure: Mutex<Option<AeronError>>,
+    closed: AtomicBool,
+}
+
+impl MessagePublication {
+    pub fn new(channel: String, stream_id: i32) -> Self {
+        let (state, failure) = (Mutex::new(Handle::None), Mutex::default());
+        Self { channel, stream_id, state, failure, closed: AtomicBool::new(false) }
+    }
+
+    pub fn offer(&self, message: &[u8]) -> Result<i64, NotTaken> {
+        let Ok(mut state) = self.state.lock() else {
+            return Err(NotTaken::Closed);
+        };
+        match state.get() {
+            Some(publication) => publication.offer(message),
+            None if self.closed.load(Ordering::Relaxed) => Err(NotTaken::Closed),
+            None => Err(NotTaken::NotConnected),
+        }
+    }
+
+    pub fn is_connected(&self) -> bool {
+        self.state.lock().is_ok_and(|mut s| s.get().is_some_and(|p| p.is_connected()))
+    }
+
+    pub fn is_ready(&self) -> bool {
+        self.state.lock().is_ok_and(|mut s| s.get().is_some())
+    }
+
+    pub fn max_message_length(&self) -> Option<usize> {
+        self.state.lock().ok()?.get().map(|p| p.max_message_length())
+    }
+
+    /// Why the media driver refused the channel, if it did.
+    pub fn failure(&self) -> Option<AeronError> {
+        self.failure.lock().ok()?.clone()
+    }
+}
+
+impl Endpoint for MessagePublication {
+    fn connect(&self, client: &Client) -> Result<(), AeronError> {
+        let Ok(mut state) = self.state.lock() else {
+            return Ok(());
+        };
+        if self.failure().is_some() {
+            return Ok(());
+        }
+        let result = state.advance(|| client.add_publication(&self.channel, self.stream_id));
+        record_failure(&self.failure, result)
+    }
+
+    fn disconnect(&self) {
+        if let Ok(mut state) = self.state.lock() {
+            *state = Handle::None;
+        }
+    }
+
+    fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        self.disconnect();
+    }
+}
+
+fn record_failure(
+    failure: &Mutex<Option<AeronError>>,
+    result: Result<(), AeronError>,
+) -> Result<(), AeronError> {
+    if let Err(error) = &result
+        && !error.is_temporary()
+        && let Ok(mut failure) = failure.lock()
+    {
+        *failure = Some(error.clone());
+    }
+    result
+}
+
+#[derive(Default)]
+struct AssembledSubscription {
+    subscription: Handle<Subscription>,
+    assembler: Option<Assembler>,
+}
+
+/// A subscription that delivers complete messages of any size.
+pub struct MessageSubscription {
+    channel: String,
+    stream_id: i32,
+    assembled: Mutex<AssembledSubscription>,
+    failure: Mutex<Option<AeronError>>,
+}
+
+impl MessageSubscription {
+    pub fn new(channel: String, stream_id: i32) -> Self {
+        Self { channel, stream_id, assembled: Mutex::default(), failure: Mutex::default() }
+    }
+
+    /// Passes complete messages of up to `limit` fragments to `f`.
+    pub fn poll(&self, limit: usize, mut f: impl FnMut(&[u8])) -> usize {
+        let Ok(mut assembled) = self.assembled.lock() else {
+            return 0;
+        };
+        let AssembledSubscription { subscription, assembler } = &mut *assembled;
+        match (subscription.get(), assembler) {
+            (Some(subscription), Some(assembler)) => assembler.poll(subscription, limit, |bytes, _| f(bytes)),
+            _ => 0,
+        }
+    }
+
+    pub fn is_connected(&self) -> bool {
+        self.assembled.lock().is_ok_and(|mut e| e.subscription.get().is_some_and(|s| s.is_connected()))
+    }
+
+    pub fn is_ready(&self) -> bool {
+        self.assembled.lock().is_ok_and(|mut e| e.subscription.get().is_some())
+    }
+
+    pub fn failure(&self) -> Option<AeronError> {
+        self.failure.lock().ok()?.clone()
+    }
+}
+
+impl Endpoint for MessageSubscription {
+    fn connect(&self, client: &Client) -> Result<(), AeronError> {
+        let Ok(mut assembled) = self.assembled.lock() else {
+            return Ok(());
+        };
+        if self.failure().is_some() {
+            return Ok(());
+        }
+        if assembled.assembler.is_none() {
+            assembled.assembler = Some(Assembler::new()?);
+        }
+        let result =
+            assembled.subscription.advance(|| client.add_subscription(&self.channel, self.stream_id));
+        record_failure(&self.failure, result)
+    }
+
+    fn disconnect(&self) {
+        if let Ok(mut assembled) = self.assembled.lock() {
+            *assembled = AssembledSubscription::default();
+        }
+    }
+
+    fn close(&self) {
+        self.disconnect();
+    }
+}

@@ -1,0 +1,147 @@
+//! `StreamAnnouncer` (Python: `Beacons`): announces, activity timestamps and lock watches of a driver's
+//! streams, on the conductor's thread.
+
+use std::sync::Arc;
+
+use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::prelude::*;
+use tensorpool_core::os::fork::ForkGuard;
+use tensorpool_core::shm::containment::AllowedBases;
+use tensorpool_core::shm::region_lock::RegionLockError;
+use tensorpool_core::wire::announce::{AnnouncedPool, PoolAnnounce};
+use tensorpool_core::wire::layout::*;
+use tensorpool_dataplane::announcer as plane;
+use tensorpool_dataplane::announcer::AnnounceError;
+use tensorpool_dataplane::conductor::Endpoint;
+
+use crate::conductor::Conductor;
+use crate::errors;
+
+/// Announces the streams of a driver, refreshes the activity timestamps of their regions, and watches the
+/// locks of their producers.
+///
+/// The conductor's thread does this, so that a busy interpreter delays no announce. Any thread may call the
+/// methods. All of them raise `ForkedError` in a forked child.
+#[pyclass(name = "Beacons", frozen, module = "tensorpool._native")]
+pub struct StreamAnnouncer {
+    announcer: Arc<plane::StreamAnnouncer>,
+    conductor: Py<Conductor>,
+    id: u64,
+    fork_guard: ForkGuard,
+}
+
+#[pymethods]
+impl StreamAnnouncer {
+    /// Announces and refreshes activity timestamps every `period_ns`, until `stall_ns` pass without a
+    /// `beat`.
+    ///
+    /// Raises `ValueError` if one of them is 0.
+    #[new]
+    #[pyo3(signature = (conductor, *, period_ns, stall_ns))]
+    fn new(conductor: &Bound<'_, Conductor>, period_ns: u64, stall_ns: u64) -> PyResult<Self> {
+        if period_ns == 0 || stall_ns == 0 {
+            return Err(PyValueError::new_err("period_ns and stall_ns must be above 0"));
+        }
+        let announcer = Arc::new(plane::StreamAnnouncer::new(plane::Config { period_ns, stall_ns }));
+        let id = conductor.get().add(conductor.py(), announcer.clone())?;
+        Ok(Self { announcer, conductor: conductor.clone().unbind(), id, fork_guard: ForkGuard::current() })
+    }
+
+    /// Announces the regions of a stream in place of earlier ones, and watches the lock of their producer.
+    ///
+    /// `lock_memory` also locks the regions into memory. If this call fails, the stream is not announced.
+    ///
+    /// Raises `RegionRejected` if a region is invalid, `OSError` if its lock cannot be watched or its
+    /// memory not be locked, `ClosedError` after `close`.
+    #[pyo3(name = "put", signature = (*, stream_id, epoch, producer_id, nslots, header_uri, pools, base_dirs, lock_memory = false))]
+    fn announce(
+        &self,
+        py: Python<'_>,
+        stream_id: u32,
+        epoch: u64,
+        producer_id: u32,
+        nslots: u32,
+        header_uri: String,
+        pools: Vec<(u16, u32, String)>,
+        base_dirs: Vec<String>,
+        lock_memory: bool,
+    ) -> PyResult<()> {
+        errors::check_fork(py, self.fork_guard)?;
+        let announce = PoolAnnounce {
+            stream_id,
+            producer_id,
+            epoch,
+            timestamp_ns: 0,
+            clock_domain: CLOCK_DOMAIN_MONOTONIC,
+            layout_version: LAYOUT_VERSION,
+            header_nslots: nslots,
+            header_slot_bytes: HEADER_SLOT_BYTES as u16,
+            pools: pools
+                .into_iter()
+                .map(|(pool_id, stride_bytes, uri)| AnnouncedPool { pool_id, nslots, stride_bytes, uri })
+                .collect(),
+            header_uri,
+        };
+        let bases = AllowedBases::new(base_dirs)?;
+        py.detach(|| self.announcer.announce(&announce, &bases, lock_memory)).map_err(|error| match &error {
+            AnnounceError::Closed => errors::plain(py, "ClosedError", &error.to_string()),
+            AnnounceError::Region(refused) | AnnounceError::Watch(RegionLockError::Refused(refused)) => {
+                errors::region(py, refused)
+            }
+            AnnounceError::Watch(RegionLockError::Io(io)) => {
+                os_error(io, format!("stream {stream_id}: {error}"))
+            }
+            AnnounceError::Watch(RegionLockError::Held) => PyOSError::new_err(error.to_string()),
+            AnnounceError::LockMemory(io) => os_error(
+                io,
+                format!("stream {stream_id}: {error}; raise the limit (ulimit -l) or do not lock memory"),
+            ),
+        })
+    }
+
+    /// Stops announcing a stream. Returns False if it was not announced.
+    #[pyo3(name = "remove")]
+    fn withdraw(&self, py: Python<'_>, stream_id: u32) -> PyResult<bool> {
+        errors::check_fork(py, self.fork_guard)?;
+        Ok(py.detach(|| self.announcer.withdraw(stream_id)))
+    }
+
+    /// Reports that the driver's duty cycle is running. Without it announces stop after `stall_ns`.
+    #[pyo3(name = "beat")]
+    fn heartbeat(&self, py: Python<'_>) -> PyResult<()> {
+        errors::check_fork(py, self.fork_guard)?;
+        self.announcer.heartbeat();
+        Ok(())
+    }
+
+    /// Returns (stream id, epoch) of each producer whose lock was released since the last call.
+    #[pyo3(name = "deaths")]
+    fn dead_producers(&self, py: Python<'_>) -> PyResult<Vec<(u32, u64)>> {
+        errors::check_fork(py, self.fork_guard)?;
+        Ok(py.detach(|| self.announcer.dead_producers()))
+    }
+
+    /// Makes every stream's announce due at once.
+    fn announce_all(&self, py: Python<'_>) -> PyResult<()> {
+        errors::check_fork(py, self.fork_guard)?;
+        py.detach(|| self.announcer.announce_now());
+        Ok(())
+    }
+
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        errors::check_fork(py, self.fork_guard)?;
+        Ok(py.detach(|| self.announcer.len()))
+    }
+
+    /// Stops announcing every stream.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        errors::check_fork(py, self.fork_guard)?;
+        self.conductor.get().remove(py, self.id);
+        Ok(())
+    }
+}
+
+/// An OSError with the errno of `io` and our message.
+fn os_error(io: &std::io::Error, message: String) -> PyErr {
+    PyOSError::new_err((io.raw_os_error(), message))
+}

@@ -1,0 +1,142 @@
+//! `Conductor`: the native thread of a connection.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use tensorpool_core::os::fork::ForkGuard;
+use tensorpool_dataplane::conductor as plane;
+use tensorpool_dataplane::conductor::Endpoint;
+use tensorpool_dataplane::media_driver::Settings;
+
+use crate::errors;
+use crate::wait::{bounded, in_slices};
+
+/// The native thread that owns the Aeron client of a connection, and everything that lives on it.
+///
+/// Connects to a media driver, reconnects when it restarts, and runs the duty cycle of every endpoint. Any
+/// thread may call the methods. All of them raise `ForkedError` in a forked child.
+#[pyclass(frozen, module = "tensorpool._native")]
+pub struct Conductor {
+    conductor: plane::Conductor,
+    control: (String, i32),
+    fork_guard: ForkGuard,
+}
+
+impl Conductor {
+    /// Refuses a conductor of the parent process.
+    pub fn check_fork(&self, py: Python<'_>) -> PyResult<()> {
+        errors::check_fork(py, self.fork_guard)
+    }
+
+    /// Adds an endpoint, in the process that started the conductor only.
+    pub fn add(&self, py: Python<'_>, endpoint: Arc<dyn Endpoint>) -> PyResult<u64> {
+        self.check_fork(py)?;
+        Ok(self.conductor.add(endpoint))
+    }
+
+    /// Channel and stream id of the control stream.
+    pub fn control(&self) -> (String, i32) {
+        self.control.clone()
+    }
+
+    pub fn remove(&self, py: Python<'_>, id: u64) {
+        if self.fork_guard.is_owner() {
+            py.detach(|| self.conductor.remove(id));
+        }
+    }
+}
+
+#[pymethods]
+impl Conductor {
+    /// Starts the thread. With `embed` it also runs a media driver in this process, unless one is active in
+    /// `aeron_dir`.
+    #[new]
+    #[pyo3(signature = (*, aeron_dir, media_driver_lock, embed, dir_mode, driver_timeout_ms, announce_channel, announce_stream_id, announce_period_ns, control_channel, control_stream_id, qos_stream_id, allowed_base_dirs))]
+    fn new(
+        py: Python<'_>,
+        aeron_dir: String,
+        media_driver_lock: PathBuf,
+        embed: bool,
+        dir_mode: u32,
+        driver_timeout_ms: u64,
+        announce_channel: String,
+        announce_stream_id: i32,
+        announce_period_ns: u64,
+        control_channel: String,
+        control_stream_id: i32,
+        qos_stream_id: i32,
+        allowed_base_dirs: Vec<PathBuf>,
+    ) -> PyResult<Self> {
+        let control = (control_channel.clone(), control_stream_id);
+        let config = plane::Config {
+            embed: embed.then(|| {
+                let settings = Settings::new(aeron_dir.clone(), media_driver_lock.clone());
+                Settings { driver_timeout_ms, dir_mode, ..settings }
+            }),
+            media_driver_lock,
+            aeron_dir,
+            driver_timeout_ms,
+            announce_channel,
+            announce_stream_id,
+            announce_period_ns,
+            control_channel,
+            control_stream_id,
+            qos_stream_id,
+            allowed_base_dirs,
+        };
+        let conductor = py.detach(|| plane::Conductor::start(config))?;
+        Ok(Self { conductor, control, fork_guard: ForkGuard::current() })
+    }
+
+    /// Waits up to `timeout` seconds for the media driver. Returns True once connected. Releases the GIL;
+    /// Ctrl-C ends the wait.
+    fn wait_connected(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
+        errors::check_fork(py, self.fork_guard)?;
+        let deadline = Instant::now() + bounded(timeout);
+        let connected = in_slices(py, Some(deadline), |slice| {
+            self.conductor.wait_connected(slice).connected.then_some(())
+        })?;
+        Ok(connected.is_some())
+    }
+
+    /// Returns whether the client is connected, how often it was, whether a media driver is embedded, and
+    /// the last error.
+    fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        errors::check_fork(py, self.fork_guard)?;
+        let status = py.detach(|| self.conductor.status());
+        let dict = PyDict::new(py);
+        dict.set_item("connected", status.connected)?;
+        dict.set_item("connections", status.connections)?;
+        dict.set_item("embeds_driver", status.embeds_driver)?;
+        dict.set_item("last_error", status.last_error)?;
+        Ok(dict)
+    }
+
+    /// Returns the next event as (kind, time in ns, stream id, epoch, detail), or None after `timeout`
+    /// seconds or once closed.
+    #[allow(clippy::type_complexity)]
+    fn next_event(
+        &self,
+        py: Python<'_>,
+        timeout: f64,
+    ) -> PyResult<Option<(&'static str, u64, Option<u32>, Option<u64>, String)>> {
+        errors::check_fork(py, self.fork_guard)?;
+        let deadline = Instant::now() + bounded(timeout);
+        let events = self.conductor.events();
+        let event = in_slices(py, Some(deadline), |slice| match events.next(slice) {
+            None if !events.is_closed() => None,
+            ended => Some(ended),
+        })?;
+        Ok(event.flatten().map(|e| (e.kind, e.at_ns, e.stream_id, e.epoch, e.detail)))
+    }
+
+    /// Closes every producer, consumer and handle, then the client and an embedded media driver.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        errors::check_fork(py, self.fork_guard)?;
+        py.detach(|| self.conductor.close());
+        Ok(())
+    }
+}

@@ -1,0 +1,57 @@
+//! Waits without the interpreter, in slices short enough for a Ctrl-C.
+
+use std::time::{Duration, Instant};
+
+use pyo3::prelude::*;
+use tensorpool_dataplane::consumer::Waited;
+
+/// How long a wait runs without the interpreter before it checks for a Ctrl-C.
+const SIGNAL_CHECK: Duration = Duration::from_millis(50);
+
+/// The end of a wait. None: no end.
+pub fn deadline(timeout: Option<f64>) -> PyResult<Option<Instant>> {
+    match timeout {
+        None => Ok(None),
+        Some(t) if t >= 0.0 => {
+            Ok(Duration::try_from_secs_f64(t).ok().and_then(|t| Instant::now().checked_add(t)))
+        }
+        Some(t) => {
+            Err(pyo3::exceptions::PyValueError::new_err(format!("a timeout of {t} s is no time to wait")))
+        }
+    }
+}
+
+/// Seconds as users write them, clamped to a valid duration.
+pub fn bounded(seconds: f64) -> Duration {
+    Duration::from_secs_f64(if seconds.is_nan() { 0.0 } else { seconds.clamp(0.0, 1e9) })
+}
+
+/// Calls `ask` with a slice of the remaining time until it returns a result or the time is over.
+pub fn in_slices<T: Send>(
+    py: Python<'_>,
+    deadline: Option<Instant>,
+    ask: impl Fn(Duration) -> Option<T> + Sync,
+) -> PyResult<Option<T>> {
+    loop {
+        let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
+        let slice = left.map_or(SIGNAL_CHECK, |left| left.min(SIGNAL_CHECK));
+        let answer = py.detach(|| ask(slice));
+        if answer.is_some() || deadline.is_some_and(|d| Instant::now() >= d) {
+            return Ok(answer);
+        }
+        py.check_signals()?;
+    }
+}
+
+/// Waits for frames, or for another end of the wait.
+pub fn until(
+    py: Python<'_>,
+    deadline: Option<Instant>,
+    wait: impl Fn(Duration) -> Waited + Sync,
+) -> PyResult<Waited> {
+    let ended = in_slices(py, deadline, |left| match wait(left) {
+        Waited::TimedOut => None,
+        ended => Some(ended),
+    })?;
+    Ok(ended.unwrap_or(Waited::TimedOut))
+}

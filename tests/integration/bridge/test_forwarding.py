@@ -1,0 +1,185 @@
+"""Forwarded messages: metadata, QoS, progress and announces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tensorpool import _native, sbe
+from tensorpool.sbe import FrameProgress, FrameProgressState, QosProducer, ShmPoolAnnounce
+from tests.integration.bridge.hosts import DEADLINE_S, Host, Pair, flows
+
+
+class MessageCollector:
+    """All messages of an Aeron stream, decoded."""
+
+    def __init__(self, host: Host, stream_id: int, channel: str = "aeron:ipc?tether=false") -> None:
+        self._subscription = _native.Subscription(host.context.connection.conductor, channel, stream_id)
+        self.decoded: list[Any] = []
+        self.raw: list[bytes] = []
+
+    def poll(self) -> list[Any]:
+        for message in self._subscription.poll(1024):
+            self.raw.append(message)
+            self.decoded.append(sbe.decode(message))
+        return self.decoded
+
+    def of_type(self, kind: type[Any], **fields: Any) -> list[Any]:
+        return [
+            message
+            for message in self.poll()
+            if isinstance(message, kind)
+            and all(getattr(message, name) == value for name, value in fields.items())
+        ]
+
+
+@pytest.mark.requirement("bridge-7.1-1", "bridge-7.1-2", "bridge-7.1-3")
+def test_metadata_crosses_and_keeps_its_version(
+    pair: Pair, free_stream_ids: Callable[[], int], wait_until: Callable[..., Any]
+):
+    source, dest = free_stream_ids(), free_stream_ids()
+    producer = pair.here.context.producer(source, pools=["4KiB"], name="left eye", metadata={"serial": "A1"})
+    ends = pair.connect(source, dest)
+    messages = MessageCollector(pair.there, pair.there.context.stream_ids.metadata)
+    consumer = pair.there.context.consumer(dest)
+    metadata = wait_until(lambda: consumer.metadata, timeout=DEADLINE_S)
+    assert metadata["serial"] == "A1"
+    wait_until(lambda: consumer.source_name == "left eye", timeout=DEADLINE_S)
+    producer.set_metadata({"serial": "B2"})
+    wait_until(lambda: (consumer.metadata or {}).get("serial") == "B2", timeout=DEADLINE_S)
+    wait_until(lambda: flows(*ends, producer, consumer), timeout=DEADLINE_S)
+    producer.offer(np.zeros(10, np.uint8))
+    frame = consumer.receive(DEADLINE_S)
+    assert frame.meta_version == producer.meta_version
+    assert frame.meta is not None
+    assert frame.meta["serial"] == "B2"
+    versions = {meta.meta_version for meta in messages.of_type(sbe.DataSourceMeta, stream_id=dest)}
+    assert producer.meta_version in versions
+    assert messages.of_type(sbe.DataSourceMeta, stream_id=source) == []
+
+
+@pytest.mark.requirement("bridge-7.1-3")
+def test_metadata_can_carry_another_stream_id(
+    pair: Pair, free_stream_ids: Callable[[], int], wait_until: Callable[..., Any]
+):
+    source, dest, metadata_stream = free_stream_ids(), free_stream_ids(), free_stream_ids()
+    messages = MessageCollector(pair.there, pair.there.context.stream_ids.metadata)
+    producer = pair.here.context.producer(source, pools=["4KiB"], name="left eye")
+    pair.connect(source, dest, mapping={"metadata_stream_id": metadata_stream})
+    assert producer.attached
+    wait_until(
+        lambda: messages.of_type(sbe.DataSourceAnnounce, stream_id=metadata_stream), timeout=DEADLINE_S
+    )
+    assert messages.of_type(sbe.DataSourceAnnounce, stream_id=dest) == []
+
+
+@pytest.mark.requirement("bridge-9-1", "bridge-7.2-3")
+def test_qos_crosses_by_the_mappings_control_streams(
+    pair: Pair, free_stream_ids: Callable[[], int], wait_until: Callable[..., Any]
+):
+    source, dest, control = free_stream_ids(), free_stream_ids(), free_stream_ids()
+    messages = MessageCollector(pair.there, control)
+    producer = pair.here.context.producer(source, pools=["4KiB"])
+    ids = {
+        "source_control_stream_id": pair.here.context.stream_ids.control,
+        "dest_control_stream_id": control,
+    }
+    pair.connect(source, dest, mapping=ids, forward_qos=True)
+    producer.offer(np.zeros(10, np.uint8))
+    reports = wait_until(
+        lambda: messages.of_type(QosProducer, stream_id=dest, current_seq=0), timeout=DEADLINE_S
+    )
+    assert reports[0].epoch == producer.epoch
+    assert messages.of_type(QosProducer, stream_id=source) == []
+
+
+@pytest.mark.requirement(
+    "bridge-9-2", "bridge-9-3", "bridge-9-4", "bridge-9-5", "bridge-9-10", "bridge-7.2-3"
+)
+def test_progress_is_forwarded_after_its_bytes_arrive(
+    pair: Pair, free_stream_ids: Callable[[], int], wait_until: Callable[..., Any]
+):
+    source, dest = free_stream_ids(), free_stream_ids()
+    control_here, control_there = (host.context.stream_ids.control for host in (pair.here, pair.there))
+    ids = {"source_control_stream_id": control_here, "dest_control_stream_id": control_there}
+    messages, source_messages = (
+        MessageCollector(pair.there, control_there),
+        MessageCollector(pair.here, control_here),
+    )
+    producer = pair.here.context.producer(source, pools=["64KiB"])
+    ends = pair.connect(source, dest, mapping=ids, forward_progress=True)
+    consumer = pair.there.context.consumer(dest)
+    wait_until(lambda: flows(*ends, producer, consumer), timeout=DEADLINE_S)
+    wait_until(lambda: producer.has_listeners, timeout=DEADLINE_S)
+    with producer.claim((64, 512), "uint8", progress="rows") as slot:
+        for number in range(64):
+            slot.array[number] = number
+            slot.advance()
+        wait_until(lambda: source_messages.of_type(FrameProgress, stream_id=source), timeout=DEADLINE_S)
+        assert messages.of_type(FrameProgress, stream_id=dest) == [], "no byte of the frame is here yet"
+        assert consumer.poll() == []
+    done = wait_until(
+        lambda: messages.of_type(FrameProgress, stream_id=dest, state=FrameProgressState.COMPLETE),
+        timeout=DEADLINE_S,
+    )
+    frame = consumer.receive(DEADLINE_S)
+    assert (done[0].seq, done[0].payload_bytes_filled, done[0].epoch) == (frame.seq, 64 * 512, frame.epoch)
+    assert messages.of_type(FrameProgress, stream_id=source) == []
+    here = source_messages.of_type(FrameProgress, stream_id=source, state=FrameProgressState.COMPLETE)
+    assert (here[0].seq, here[0].payload_bytes_filled) == (done[0].seq, done[0].payload_bytes_filled)
+
+
+@pytest.mark.requirement("bridge-9-6")
+def test_progress_of_unmapped_streams_is_not_forwarded(
+    pair: Pair, free_stream_ids: Callable[[], int], wait_until: Callable[..., Any]
+):
+    source, dest, other = free_stream_ids(), free_stream_ids(), free_stream_ids()
+    control = pair.here.context.stream_ids.control
+    ids = {"source_control_stream_id": control, "dest_control_stream_id": control}
+    messages = MessageCollector(pair.there, control)
+    producer = pair.here.context.producer(source, pools=["4KiB"])
+    sender, receiver = pair.connect(source, dest, mapping=ids, forward_progress=True)
+    wait_until(lambda: flows(sender, receiver, producer), timeout=DEADLINE_S)
+    publication = _native.Publication(pair.here.context.connection.conductor, "aeron:ipc", control)
+    wait_until(lambda: publication.is_connected, timeout=DEADLINE_S)
+    epoch = producer.epoch
+    assert epoch is not None
+    for stream_id in (other, source):
+        progress = FrameProgress(
+            stream_id=stream_id, epoch=epoch, seq=0, payload_bytes_filled=0, state=FrameProgressState.STARTED
+        )
+        wait_until(
+            lambda progress=progress: publication.offer(progress.encode()) == "sent", timeout=DEADLINE_S
+        )
+    wait_until(lambda: sender.counters.forwarded["progress"].value == 1, timeout=DEADLINE_S)
+    producer.offer(np.zeros(100, np.uint8))
+    wait_until(lambda: messages.of_type(FrameProgress), timeout=DEADLINE_S)
+    assert [progress.stream_id for progress in messages.of_type(FrameProgress)] == [dest]
+
+
+@pytest.mark.requirement("bridge-7-2", "bridge-7.2-1", "bridge-7.2-2", "bridge-2.3-2")
+def test_payload_stream_has_only_chunks(
+    pair: Pair, free_stream_ids: Callable[[], int], wait_until: Callable[..., Any]
+):
+    source, dest = free_stream_ids(), free_stream_ids()
+    payload, control = (pair.common()[f"{name}_channel"] for name in ("payload", "control"))
+    on_payload, on_control = (
+        MessageCollector(pair.there, 3000, payload),
+        MessageCollector(pair.there, 3001, control),
+    )
+    local = MessageCollector(pair.there, pair.there.context.stream_ids.announce)
+    producer = pair.here.context.producer(source, pools=["4KiB"])
+    ends = pair.connect(source, dest)
+    consumer = pair.there.context.consumer(dest)
+    wait_until(lambda: flows(*ends, producer, consumer), timeout=DEADLINE_S)
+    wait_until(lambda: on_control.of_type(ShmPoolAnnounce, stream_id=source), timeout=DEADLINE_S)
+    producer.offer(np.zeros(4000, np.uint8))
+    consumer.receive(DEADLINE_S)
+    wait_until(lambda: len(on_payload.poll()) == 4, timeout=DEADLINE_S)
+    assert {type(chunk) for chunk in on_payload.decoded} == {sbe.BridgeFrameChunk}
+    assert {chunk.stream_id for chunk in on_payload.decoded} == {source}
+    assert local.of_type(ShmPoolAnnounce, stream_id=dest)
+    assert local.of_type(ShmPoolAnnounce, stream_id=source) == []

@@ -1,0 +1,83 @@
+"""Datagrams that a stranger may send to a media driver's UDP ports."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.remote_process import TIMEOUT_S
+
+STREAM_ID = 77
+TERM_BYTES = 64 * 1024
+_NAK, _SETUP = 2, 5
+
+_PUBLISHER = """
+import sys
+import tensorpool as tp
+from tensorpool.transport import StreamAddress
+
+with tp.open("standalone", aeron_dir=sys.argv[1]) as ctx:
+    publication = ctx.connection.publication(StreamAddress(sys.argv[2], int(sys.argv[3])))
+    ctx.connection.wait_ready(publication)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        print(publication.offer(b"x" * 32), flush=True)
+    publication.close()
+"""
+
+
+@pytest.fixture
+def receiver() -> Iterator[socket.socket]:
+    """The port that a publication sends to, without an Aeron receiver behind it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as plain:
+        plain.bind(("127.0.0.1", 0))
+        plain.settimeout(TIMEOUT_S)
+        yield plain
+
+
+def test_nak_before_the_first_term_does_not_end_the_media_driver(
+    receiver: socket.socket, aeron_dir: Path
+) -> None:
+    channel = f"aeron:udp?endpoint=127.0.0.1:{receiver.getsockname()[1]}|term-length={TERM_BYTES}"
+    publisher = subprocess.Popen(
+        [sys.executable, "-c", _PUBLISHER, str(aeron_dir), channel, str(STREAM_ID)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with publisher:
+        assert publisher.stdin is not None
+        assert publisher.stdout is not None
+        assert publisher.stdout.readline() == "ready\n"
+        sender, session_id, initial_term_id = _wait_for_setup(receiver)
+        # The term before the first: its position is negative and inside the resend window.
+        for offset in range(TERM_BYTES // 2, TERM_BYTES, 1024):
+            receiver.sendto(
+                struct.pack(
+                    "<iBBHiiiii", 28, 0, 0, _NAK, session_id, STREAM_ID, initial_term_id - 1, offset, 1024
+                ),
+                sender,
+            )
+        # A later SETUP comes from the thread that handles a NAK, after the NAKs.
+        _wait_for_setup(receiver)
+        _wait_for_setup(receiver)
+        publisher.stdin.write("offer\n")
+        publisher.stdin.flush()
+        assert publisher.stdout.readline() == "not_connected\n"
+        publisher.stdin.close()
+    assert publisher.returncode == 0
+
+
+def _wait_for_setup(receiver: socket.socket) -> tuple[tuple[str, int], int, int]:
+    """Address of the sender, session id and initial term id of its next SETUP frame."""
+    while True:
+        frame, sender = receiver.recvfrom(2048)
+        if struct.unpack_from("<H", frame, 6)[0] == _SETUP:
+            session_id, _, initial_term_id = struct.unpack_from("<iii", frame, 12)
+            return sender, session_id, initial_term_id

@@ -1,0 +1,145 @@
+"""Twenty consumers with different requests in four processes on one producer; some are killed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorpool as tp
+from tensorpool.sbe import ConsumerConfig, Mode
+from tests.remote_process import RemoteProcess
+
+from .roles import ConsumerProcess
+from .test_orders_and_qos import order
+
+SECOND_NS = 1_000_000_000
+SOURCE_HZ = 100
+# The requests of each process; the first consumer requests nothing.
+REQUESTS: list[dict[str, Any]] = [
+    {},
+    {"per_consumer_stream": True},
+    {"max_rate_hz": 10},
+    {"max_rate_hz": 50, "policy": "latest"},
+    {"per_consumer_stream": True, "progress": True},
+]
+PER_CONSUMER_STREAMS = 4
+
+
+class FrameSource:
+    """Offers frames with the timestamps of a source of 100 Hz, as fast as possible."""
+
+    def __init__(self, producer: tp.Producer) -> None:
+        self.producer = producer
+        self.outcomes: dict[str, int] = {}
+
+    def run(self, frames: int) -> None:
+        for _ in range(frames):
+            number = self.producer.next_seq
+            offered = self.producer.offer(
+                np.full(4, number), timestamp_ns=SECOND_NS + number * SECOND_NS // SOURCE_HZ
+            )
+            self.outcomes[offered.outcome] = self.outcomes.get(offered.outcome, 0) + 1
+
+
+@pytest.fixture
+def start_consumers(context: tp.Context, options: dict[str, Any]) -> Iterator[Callable[[int], RemoteProcess]]:
+    """`start_consumers(stream_id)`: a process with five consumers that read continuously."""
+    mode = context.mode if context.mode == "standalone" else "driver"
+    with ExitStack() as stack:
+
+        def start(stream_id: int) -> RemoteProcess:
+            process = stack.enter_context(RemoteProcess(ConsumerProcess, mode, options))
+            process.call("consume", stream_id=stream_id, requests=REQUESTS)
+            process.call("start_reading")
+            return process
+
+        yield start
+
+
+@pytest.mark.requirement("wire-5-2", "wire-10.1.3-5")
+def test_killed_consumers_do_not_affect_the_others(
+    context: tp.Context,
+    start_consumers: Callable[[int], RemoteProcess],
+    free_stream_id: int,
+    wait_until: Callable[..., Any],
+) -> None:
+    producer = context.producer(free_stream_id, pools=["4KiB"], nslots=4096)
+    processes = [start_consumers(free_stream_id) for _ in range(4)]
+    wait_until(lambda: producer.consumers() == (20, 4 * PER_CONSUMER_STREAMS), timeout=60)
+
+    def all_granted(process: RemoteProcess) -> bool:
+        return [state["on_own"] for state in process.call("states")] == [False, True, True, True, True]
+
+    wait_until(lambda: all(map(all_granted, processes)), timeout=60)
+    source = FrameSource(producer)
+    source.run(200)
+    killed, alive = processes[:2], processes[2:]
+    for process in killed:
+        process.kill()
+        source.run(100)
+    wait_until(lambda: producer.consumers() == (10, 2 * PER_CONSUMER_STREAMS), timeout=60)
+    source.run(100)
+    assert source.outcomes == {"published": 500}
+    # The streams of the killed consumers can be granted again.
+    processes += [start_consumers(free_stream_id), start_consumers(free_stream_id)]
+    wait_until(lambda: producer.consumers() == (20, 4 * PER_CONSUMER_STREAMS), timeout=60)
+    last = producer.next_seq - 1
+
+    def arrived(process: RemoteProcess) -> bool:
+        # At the lowest rate up to nine frames follow the last delivered frame.
+        return all((ledger["last_seq"] or 0) > last - SOURCE_HZ // 10 for ledger in process.call("ledgers"))
+
+    for process in alive:
+        wait_until(lambda process=process: arrived(process), timeout=60)
+        process.call("stop_reading")
+        ledgers = process.call("ledgers")
+        assert all(ledger["balanced"] for ledger in ledgers), ledgers
+        shared, granted, ten, fifty, progress = ledgers
+        for ledger in (shared, granted, progress):
+            assert (ledger["received"], ledger["dropped"]) == (500, {}), ledger
+        assert 49 <= ten["received"] <= 52, ten
+        assert set(ten["dropped"]) == {"rate_limited"}
+        assert fifty["received"] <= 256
+        assert set(fifty["dropped"]) <= {"rate_limited", "skipped"}
+
+
+def test_order_outlives_later_hellos_of_its_consumer(
+    context: tp.Context,
+    start_consumers: Callable[[int], RemoteProcess],
+    raw_messages: Callable[..., Any],
+    free_stream_id: int,
+    wait_until: Callable[..., Any],
+) -> None:
+    """A supervisor limits one consumer, whose hellos still request every frame: the order stays in force."""
+    producer = context.producer(free_stream_id, pools=["4KiB"], nslots=1024)
+    process = start_consumers(free_stream_id)
+    wait_until(lambda: producer.consumers() == (5, PER_CONSUMER_STREAMS), timeout=60)
+    wait_until(lambda: process.call("states")[1]["on_own"], timeout=60)
+    consumer_id = process.call("states")[1]["consumer_id"]
+    control = raw_messages()
+    control.publish(order(free_stream_id, consumer_id, mode=Mode.RATE_LIMITED))
+
+    def modes() -> list[str]:
+        return [state["mode"] for state in process.call("states")]
+
+    expected = ["stream", "rate_limited", "rate_limited", "rate_limited", "stream"]
+    wait_until(lambda: modes() == expected, timeout=60)
+    # The producer configs each of many later hellos.
+
+    def configs() -> list[ConsumerConfig]:
+        return [
+            m for m in control.receive() if isinstance(m, ConsumerConfig) and m.consumer_id == consumer_id
+        ]
+
+    before = len(configs())
+    wait_until(lambda: len(configs()) >= before + 5, timeout=60)
+    assert {config.mode for config in configs()[before:]} == {Mode.RATE_LIMITED}
+    assert modes() == expected
+    # The order does not apply to another consumer with the same request.
+    second = start_consumers(free_stream_id)
+    wait_until(lambda: second.call("states")[1]["on_own"], timeout=60)
+    assert second.call("states")[1]["mode"] == "stream"

@@ -1,0 +1,98 @@
+"""Orders of a supervisor, QoS reports, and two consumers with one id (wire §10.1.3, §10.4)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tensorpool.sbe import ConsumerConfig, Mode, QosConsumer, QosProducer
+
+from .test_per_consumer_streams import hello
+
+DEADLINE_S = 60.0
+
+
+def order(stream_id: int, consumer_id: int, **fields) -> ConsumerConfig:
+    defaults = {"use_shm": True, "mode": Mode.STREAM}
+    return ConsumerConfig(stream_id=stream_id, consumer_id=consumer_id, **{**defaults, **fields})
+
+
+def test_producer_keeps_an_order_after_a_later_hello(
+    context, raw_messages, free_stream_id, wait_until
+) -> None:
+    producer = context.producer(free_stream_id)
+    control = raw_messages()
+    request = hello(
+        free_stream_id, 21, max_rate_hz=5, descriptor_channel="aeron:ipc", descriptor_stream_id=31_234
+    )
+    control.publish(request)
+    granted = control.find(ConsumerConfig, consumer_id=21)
+    assert granted.mode is Mode.STREAM
+    wait_until(lambda: producer.consumers() == (1, 1))
+    # The order of a supervisor is for the consumer; the producer receives it too.
+    control.publish(order(free_stream_id, 21, mode=Mode.RATE_LIMITED))
+    control.publish(request)
+    control.find(ConsumerConfig, consumer_id=21, mode=Mode.RATE_LIMITED, descriptor_stream_id=31_234)
+
+
+@pytest.mark.requirement("wire-10.1.3-1")
+def test_unknown_fallback_uri_is_refused_with_an_event(
+    context, raw_messages, free_stream_id, wait_until
+) -> None:
+    producer, consumer = context.producer(free_stream_id), context.consumer(free_stream_id)
+    wait_until(lambda: consumer.epoch is not None)
+    control, consumer_id = raw_messages(), consumer.standing()["consumer_id"]
+    control.publish(order(free_stream_id, consumer_id, use_shm=False, payload_fallback_uri="gopher://x"))
+    wait_until(lambda: any(event.kind == "fallback_refused" for event in context.events(0.05)))
+    assert consumer.standing()["fallback_uri"] is None
+    producer.offer(np.arange(3))
+    assert consumer.receive(DEADLINE_S).shape == (3,)
+    control.publish(
+        order(free_stream_id, consumer_id, use_shm=False, payload_fallback_uri="bridge://1?stream=5")
+    )
+    wait_until(lambda: consumer.standing()["fallback_uri"] == "bridge://1?stream=5")
+
+
+@pytest.mark.requirement("wire-15.4-1")
+def test_qos_reports_match_the_ledgers_of_both_sides(
+    context, raw_messages, free_stream_id, wait_until
+) -> None:
+    consumer = context.consumer(free_stream_id)
+    producer = context.producer(free_stream_id, nslots=4)
+    wait_until(lambda: consumer.epoch is not None)
+    qos = raw_messages(context.stream_ids.qos)
+    for _ in range(10):
+        producer.offer(np.arange(3))
+    wait_until(lambda: not consumer.poll() and consumer.last_seq == 9)
+    ledger, consumer_id = consumer.ledger(), consumer.standing()["consumer_id"]
+    late = ledger.dropped["late"] + ledger.dropped["not_committed"] + ledger.dropped["stale"]
+    report = qos.find(QosConsumer, consumer_id=consumer_id, last_seq_seen=9, drops_late=late)
+    assert report.stream_id == free_stream_id
+    assert report.drops_gap == sum(ledger.dropped[r] for r in ("gap", "resync", "rested", "paused"))
+    assert (report.epoch, report.mode) == (producer.epoch, Mode.STREAM)
+    producer_report = qos.find(QosProducer, stream_id=free_stream_id, current_seq=9)
+    assert producer_report.epoch == producer.epoch
+    lease = producer.lease()
+    assert producer_report.producer_id == (lease["client_id"] if lease else producer_report.producer_id) != 0
+
+
+def test_consumer_with_a_used_id_chooses_a_new_one(context, raw_messages, free_stream_id, wait_until) -> None:
+    producer, consumer = context.producer(free_stream_id), context.consumer(free_stream_id)
+    wait_until(lambda: consumer.epoch is not None)
+    before = consumer.standing()["consumer_id"]
+    raw_messages(context.stream_ids.qos).publish(
+        QosConsumer(
+            stream_id=free_stream_id,
+            consumer_id=before,
+            epoch=consumer.epoch,
+            last_seq_seen=123_456,
+            drops_gap=0,
+            drops_late=0,
+            mode=Mode.STREAM,
+        )
+    )
+    wait_until(
+        lambda: consumer.standing()["consumer_id"] not in (None, before) and consumer.epoch is not None
+    )
+    assert "id_collision" in {event.kind for event in context.events(0.05)}
+    wait_until(lambda: producer.offer(np.arange(3)) and consumer.receive_or_none(0.1) is not None)

@@ -1,0 +1,204 @@
+"""The scripts behind `make`: their errors when a program or package is missing.
+
+Each script runs with a private PATH, in which fake programs report the versions of the test.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+TOOLS = ROOT / "tools"
+# Programs that the scripts call.
+SHELL_PROGRAMS = ["sh", "sed", "sort", "head", "cut", "dirname", "basename", "rm"]
+
+
+class Machine:
+    """A PATH with fake programs."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        directory.mkdir()
+        for name in SHELL_PROGRAMS:
+            program = shutil.which(name)
+            assert program
+            (directory / name).symlink_to(program)
+
+    def add_program(self, name: str, script: str) -> None:
+        """Adds a fake program."""
+        program = self.directory / name
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+
+    def run(self, tool: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Runs a script with this PATH."""
+        return subprocess.run(
+            [str(TOOLS / tool), *arguments],
+            env={"PATH": str(self.directory), "HOME": os.environ.get("HOME", "/"), **environment},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path / "bin")
+
+
+def rust_version() -> str:
+    """The required version of Cargo.toml."""
+    match = re.search(r'^rust-version = "(.*)"', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)
+    assert match
+    return match[1]
+
+
+def error_line(result: subprocess.CompletedProcess[str]) -> str:
+    """The single line of a failed script."""
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1
+    return result.stderr
+
+
+def test_missing_rust_error_names_the_installation(machine: Machine) -> None:
+    error = error_line(machine.run("toolchains", "rust"))
+    assert f"Rust {rust_version()} or newer is needed" in error
+    assert "rustup" in error
+
+
+def test_old_rust_error_names_the_version(machine: Machine) -> None:
+    machine.add_program("cargo", "")
+    machine.add_program("rustc", "echo 'rustc 1.9.0 (of long ago)'")
+    assert "this is 1.9.0" in error_line(machine.run("toolchains", "rust"))
+
+
+@pytest.mark.parametrize("version", [rust_version(), f"{rust_version()}.1", "1.999.0", "2.0.0-nightly"])
+def test_recent_rust_passes_without_output(machine: Machine, version: str) -> None:
+    machine.add_program("cargo", "")
+    machine.add_program("rustc", f"echo 'rustc {version} (x)'")
+    result = machine.run("toolchains", "rust")
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_missing_clippy_error_names_the_installation(machine: Machine) -> None:
+    machine.add_program("cargo", '[ "$1" != clippy ]')
+    error = error_line(machine.run("toolchains", "rust-checks"))
+    assert "rustup component add clippy rustfmt" in error
+
+
+@pytest.mark.parametrize(
+    ("javac", "maven", "expected"),
+    [
+        (None, True, "javac was not found"),
+        ("javac 11.0.2", True, "this is 11.0.2"),
+        ("javac 9", True, "this is 9:"),
+        ("javac 17.0.15", False, "mvn was not found"),
+    ],
+)
+def test_missing_java_error_names_the_installation(
+    machine: Machine, javac: str | None, maven: bool, expected: str
+) -> None:
+    if javac:
+        machine.add_program("javac", f"echo '{javac}'")
+    if maven:
+        machine.add_program("mvn", "")
+    error = error_line(machine.run("toolchains", "java"))
+    assert expected in error
+    assert "default-jdk-headless" in error
+
+
+def test_recent_java_passes_without_output(machine: Machine) -> None:
+    machine.add_program("javac", "echo 'javac 21.0.2'")
+    machine.add_program("mvn", "")
+    result = machine.run("toolchains", "java")
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def add_package_tools(machine: Machine, *, missing: str, user: int) -> None:
+    """Adds a fake dpkg-query, id and apt-get."""
+    machine.add_program("dpkg-query", f'case "$*" in {missing}) exit 1;; *) printf installed;; esac')
+    machine.add_program("id", f"echo {user}")
+    machine.add_program("apt-get", 'echo "apt-get $*" >&2')
+
+
+def test_user_gets_the_command_that_installs_missing_packages(machine: Machine) -> None:
+    add_package_tools(machine, missing="*uuid-dev|*libbsd-dev", user=1000)
+    result = machine.run("system-packages")
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[1:] == ["    sudo apt-get install -y uuid-dev libbsd-dev"]
+
+
+def test_root_installs_only_missing_packages(machine: Machine) -> None:
+    add_package_tools(machine, missing="*uuid-dev", user=0)
+    result = machine.run("system-packages")
+    assert result.returncode == 0
+    message, update, install = result.stderr.splitlines()
+    assert "uuid-dev" in message
+    assert update == "apt-get -qq update"
+    assert install.endswith(" uuid-dev")
+
+
+def test_no_package_is_installed_if_none_is_missing(machine: Machine) -> None:
+    add_package_tools(machine, missing="nothing", user=0)
+    result = machine.run("system-packages")
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_missing_python_error_names_the_setting(machine: Machine, tmp_path: Path) -> None:
+    machine.add_program("python3", "exit 1")
+    error = error_line(machine.run("environment", str(tmp_path / "venv"), "dev"))
+    assert "Python 3.11 or newer is needed" in error
+    assert "PYTHON=" in error
+
+
+def test_old_python_choice_error_names_it(machine: Machine, tmp_path: Path) -> None:
+    machine.add_program("old-python", "exit 1")
+    result = machine.run("environment", str(tmp_path / "venv"), "dev", PYTHON="old-python")
+    assert "PYTHON=old-python is not Python 3.11" in error_line(result)
+
+
+def fake_python(log: Path) -> str:
+    """Script of a recent interpreter that creates environments and logs its arguments."""
+    return (
+        f'echo "$*" >> {log}\nif [ "$2" = venv ]; then mkdir -p "$3/bin"; cp "$0" "$3/bin/python"; fi\nexit 0'
+    )
+
+
+def test_environment_is_kept_and_a_broken_one_is_replaced(machine: Machine, tmp_path: Path) -> None:
+    for name in ("mkdir", "cp"):
+        machine.add_program(name, f'exec {shutil.which(name)} "$@"')
+    log = tmp_path / "log"
+    machine.add_program("python3", fake_python(log))
+    venv = tmp_path / "venv"
+
+    (venv / "bin").mkdir(parents=True)
+    (venv / "bin" / "python").symlink_to(tmp_path / "gone")
+    assert machine.run("environment", str(venv), "dev").returncode == 0
+    assert f"-m venv {venv}" in log.read_text()
+    assert "-m pip install --group dev" in log.read_text()
+
+    log.unlink()
+    assert machine.run("environment", str(venv), "dev").returncode == 0
+    assert "-m venv" not in log.read_text()
+
+
+def test_pins_cover_every_requirement() -> None:
+    import tomllib
+
+    from tools import pins
+
+    pinned = {
+        line.partition("==")[0]
+        for line in (ROOT / "requirements" / "constraints.txt").read_text().splitlines()
+        if not line.startswith("#")
+    }
+    specifiers = pins.requirements(tomllib.loads((ROOT / "pyproject.toml").read_text()))
+    assert {re.split(r"[\[<>=!~]", requirement)[0] for requirement in specifiers} <= pinned
