@@ -357,13 +357,11 @@ def test_errors_name_directories_of_another_user(command_line: CommandLine, tmp_
     with tp.MediaDriver(command_line.aeron_dir), tempfile.TemporaryDirectory() as state:
         os.chown(state, 65534, 65534)
         output = list_streams(state)
-        assert (
-            f"the media driver in {command_line.aeron_dir} is root's, and you may not enter there" in output
-        )
+        assert f"{command_line.aeron_dir} belongs to root, and you have no access to it" in output
         (tmp_path / "closed").mkdir(mode=0o700)
         command_line.aeron_dir.chmod(0o755)
         output = list_streams(str(tmp_path / "closed"))
-        assert re.fullmatch(r"error: .*/closed/.*: Permission denied; tensorpool doctor says .*\n", output)
+        assert re.fullmatch(r"error: .*/closed/.*: Permission denied; .*tensorpool doctor.*\n", output)
 
 
 @pytest.mark.leaves_files("the first producer is killed")

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
 import numpy as np
@@ -15,7 +15,6 @@ from rich.text import Text
 
 from ..client import Metadata
 from ..context import Context
-from ..driver.client import StreamRow
 from ..errors import TensorPoolError
 from ..monitor.listener import StreamKind, SystemMonitor
 from ..monitor.snapshot import StreamView
@@ -35,7 +34,10 @@ _MAX_ATTRIBUTE_TEXT: Final = 200
 _MAX_BASE64_BYTES: Final = 4096
 _ID = StreamId()
 
-_DriverRows = dict[int, StreamRow]
+if TYPE_CHECKING:
+    from ..driver.client import StreamRow
+
+_DriverRows: TypeAlias = "dict[int, StreamRow]"
 """The rows of `streams()` of the driver, by stream id."""
 
 NO_STREAM = "no stream is announced on this media driver"
@@ -304,7 +306,8 @@ def _find(monitor: SystemMonitor, stream_id: int) -> StreamView | None:
 
 
 def _name(stream: StreamView, planned: _DriverRows) -> str:
-    return stream.name or (planned[stream.stream_id]["name"] if stream.stream_id in planned else "")
+    row = planned.get(stream.stream_id)
+    return stream.name or ("" if row is None else row["name"])
 
 
 def _directory(stream: StreamView) -> Path | None:

@@ -15,7 +15,7 @@ from tests.ports import free_port
 from tests.remote_process import RemoteError, RemoteProcess
 
 
-class Fleet:
+class Deployment:
     """The processes and files of one test."""
 
     def __init__(self, stack: ExitStack, aeron_dir: Path, base: Path, tmp_path: Path) -> None:
@@ -89,16 +89,18 @@ class Fleet:
 
 
 @pytest.fixture
-def fleet(aeron_dir: Path, shm_base: Path, tmp_path: Path) -> Iterator[Fleet]:
+def fleet(aeron_dir: Path, shm_base: Path, tmp_path: Path) -> Iterator[Deployment]:
     with tp.MediaDriver(aeron_dir), ExitStack() as stack:
-        yield Fleet(stack, aeron_dir, shm_base, tmp_path)
+        yield Deployment(stack, aeron_dir, shm_base, tmp_path)
 
 
 @pytest.mark.leaves_files("a driver is killed")
 @pytest.mark.requirement(
     "discovery-5.2-3", "discovery-3-3", "discovery-8-1", "discovery-6.2-2", "discovery-13-2"
 )
-def test_registries_index_two_drivers_and_survive_kills(fleet: Fleet, wait_until: Callable[..., Any]) -> None:
+def test_registries_index_two_drivers_and_survive_kills(
+    fleet: Deployment, wait_until: Callable[..., Any]
+) -> None:
     port, response_port = free_port(), free_port()
     second = f"aeron:udp?endpoint=127.0.0.1:{port}"
     lab = fleet.driver("lab", 10_000, control=1000, service=4000)

@@ -31,7 +31,7 @@ from tests.remote_process import Background
 
 FIRST = 100_000
 Template = tuple[str, bytes, int]
-"""Publication, message, and the offset of its count; -1: it is in many fields, 0: there is none."""
+"""Publication, message, and the offset of its count; -1: the count is in many fields, 0: there is none."""
 _PARTS = 20
 # Growing counts start here: messages are patched, not encoded again.
 _COUNT = 1_000_000_000

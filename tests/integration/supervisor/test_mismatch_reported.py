@@ -15,7 +15,7 @@ from tensorpool.supervisor.agent import SupervisorAgent
 from tensorpool.supervisor.config import SupervisorSettings
 
 # Eight of ten frames are received, and one of the other two has a reason.
-REPORT: dict[str, Any] = {
+STATUS: dict[str, Any] = {
     "consumer_id": 7, "pid": 1, "epoch": 1, "first_seq": 0, "last_seq": 9, "span": 10,
     "received": 8, "dropped": (ReasonCount(frames=1, reason="late"),), "polls": 3, "is_final": False,
     "latency_since": TimeOrigin.NOTHING, "latency_excluded": 0,
@@ -28,7 +28,7 @@ def test_status_report_that_does_not_add_up_is_published_once(
     hub: tp.Context, free_stream_id: int, wait_until: Callable[..., Any]
 ) -> None:
     services = hub.service_streams
-    report = ConsumerStatus(stream_id=free_stream_id, **REPORT)
+    report = ConsumerStatus(stream_id=free_stream_id, **STATUS)
     status = Event(f"service:consumer:{free_stream_id}", STATUS_KEY, report.encode())
     settings = SupervisorSettings(look_ns=100_000_000)
     agent = SupervisorAgent(hub, settings=settings)

@@ -136,8 +136,8 @@ def invalid_message(chance: random.Random) -> bytes:
             )
             tag = chance.choice(["service:consumer:5", "service:producer:5", "service:recorder"])
             key = chance.choice(["status", "status().result", "ledger().result"])
-            value = text if chance.randrange(2) else text.encode()
-            return Event(tag, key, value, chance.randrange(1 << 60)).encode()
+            sent = value if chance.randrange(2) else value.encode()
+            return Event(tag, key, sent, chance.randrange(1 << 60)).encode()
         case _:
             return message
 

@@ -138,7 +138,7 @@ def test_every_public_member_has_a_docstring() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["Consumer", "Frame", "MediaDriver", "Offered", "Producer", "Progress", "Slot"]
+    "name", ["Consumer", "Frame", "MediaDriver", "OfferResult", "Producer", "Progress", "Slot"]
 )
 def test_methods_of_native_classes_have_a_signature(name: str) -> None:
     kind = getattr(import_module("tensorpool._native"), name)
