@@ -131,7 +131,7 @@ def invalid_message(chance: random.Random) -> bytes:
             corrupted[chance.randrange(len(corrupted))] ^= 1 << chance.randrange(8)
             return bytes(corrupted)
         case 3:
-            text = chance.choice(
+            value = chance.choice(
                 ['{"stream_id": -1}', "[" * 5000, "{}", "null", '{"stream_id": 1e400}', "\x00"]
             )
             tag = chance.choice(["service:consumer:5", "service:producer:5", "service:recorder"])

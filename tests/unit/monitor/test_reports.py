@@ -278,8 +278,8 @@ def test_consumer_status_is_read_as_python_encodes_it(c: sbe.ConsumerStatus) -> 
     )
     assert type(ledger) is ConsumerStatus
     has_latency = c.interval_frames and not c.is_final and c.latency_since is not sbe.TimeOrigin.NOTHING
-    interval = (c.interval_frames, c.interval_p50_ns, c.interval_p99_ns, c.interval_max_ns)
-    latency = LatencyStatus(c.stream_id, c.consumer_id, *interval, c.latency_since.name.lower())
+    figures = (c.interval_frames, c.interval_p50_ns, c.interval_p99_ns, c.interval_max_ns)
+    latency = LatencyStatus(c.stream_id, c.consumer_id, *figures, c.latency_since.name.lower())
     assert latencies == ([latency] if has_latency else [])
 
 
