@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections import deque
@@ -19,6 +18,7 @@ from rich.tree import Tree
 from .. import _native
 from ..client import Consumer, Latency, LatencySummary
 from ..context import Context
+from ..durable import replace_file
 from ..errors import FrameOverwritten, ReceiveTimeout, TensorPoolError
 from ..monitor.lineage import Lineage, LineageTracker, TracedFrame
 from ..monitor.rates import FrameIntervals, Rate, SampledRate
@@ -233,12 +233,9 @@ def _write_image(image: Path, frame: _native.Frame, array: npt.NDArray[Any]) -> 
     """Writes a PNG file. Readers of the file see a whole image, also while it is replaced."""
     path = image.with_name(image.name.replace("{seq}", str(frame.seq)))
     content = encode_png(to_pixels(array))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
+        replace_file(path, content, sync=False, mode=0o666)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise click.FileError(str(path), error.strerror or str(error)) from None
     return path
 

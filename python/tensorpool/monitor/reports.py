@@ -35,7 +35,6 @@ from ..sbe.wire import (
 from .snapshot import DriverView, LatencyView, LeaseView, MappingView, RecordedView, RecorderView
 
 _MAX_REASONS: Final = 64
-_MAX_SOURCES: Final = 64
 _MAX_ROWS: Final = 4096
 _MAX_TEXT: Final = 256
 _UINT64_LIMIT: Final = 1 << 64
