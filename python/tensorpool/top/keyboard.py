@@ -27,7 +27,8 @@ ENTER, ESCAPE, BACKSPACE, TAB, BACK_TAB, INTERRUPT = (
 _ESC: Final = 0x1B
 _SINGLE: Final = {0x0D: ENTER, 0x0A: ENTER, 0x7F: BACKSPACE, 0x08: BACKSPACE, 0x09: TAB, 0x03: INTERRUPT}
 _SEQUENCES: Final = {
-    b"[A": UP, b"[B": DOWN, b"[5~": PAGE_UP, b"[6~": PAGE_DOWN, b"[H": TO_START, b"[F": TO_END, b"[1~": TO_START,
+    b"[A": UP, b"[B": DOWN, b"[5~": PAGE_UP, b"[6~": PAGE_DOWN, b"[H": TO_START, b"[F": TO_END,
+    b"[1~": TO_START,
     b"[4~": TO_END, b"[Z": BACK_TAB, b"OA": UP, b"OB": DOWN, b"OH": TO_START, b"OF": TO_END, b"OM": ENTER,
 }  # fmt: skip
 _MAX_SEQUENCE: Final = 32
