@@ -80,7 +80,7 @@ def test_usage_errors_differ_from_missing_drivers(commands: CommandLine) -> None
     with tp.MediaDriver(commands.aeron_dir):
         done = commands.run("discover", "--timeout", "0.5")
         assert done.returncode == 1
-        assert "nobody answered within 0.5 s" in done.stderr
+        assert "no response within 0.5 s" in done.stderr
         done = commands.run("registry", "status", "--timeout", "0.5")
         assert done.returncode == 1
         assert "no registry answers" in done.stderr

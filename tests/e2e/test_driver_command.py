@@ -51,8 +51,7 @@ def config(tmp_path: Path, free_stream_id: int) -> Path:
         [service]
         token = "{TOKEN}"
         [driver]
-        dynamic_first = 1
-        dynamic_last = 9
+        dynamic_ids = "1-9"
         [[driver.streams]]
         stream_id = {free_stream_id}
         name = "camera"
@@ -92,7 +91,7 @@ def test_status_streams_and_leases_describe_the_driver(driver: RunningDriver) ->
     assert (stream["stream_id"], stream["name"], stream["kind"], stream["producer"]) == (
         driver.stream_id, "camera", "static", None,
     )  # fmt: skip
-    assert command.run("driver", "leases").stderr == "nobody holds a lease\n"
+    assert command.run("driver", "leases").stderr == "no client holds a lease\n"
     with (
         driver.open() as ctx,
         ctx.producer(driver.stream_id, pools=["64KiB"], nslots=4) as producer,
@@ -150,7 +149,7 @@ def test_revoke_needs_the_token(driver: RunningDriver, wait_until: Callable) -> 
 
         wait_until(is_reattached, timeout=TIMEOUT_S)
         unmatched = command.run("driver", "revoke", "--client", "5", TENSORPOOL_TOKEN=TOKEN)
-        assert (unmatched.returncode, unmatched.stderr) == (1, "no lease fits: nothing was revoked\n")
+        assert (unmatched.returncode, unmatched.stderr) == (1, "no lease matches: nothing was revoked\n")
         assert command.run("driver", "revoke", TENSORPOOL_TOKEN=TOKEN).returncode == 2
 
 
@@ -198,7 +197,7 @@ def test_commands_without_a_driver_fail_with_one_line(command_line: CommandLine,
     with tp.MediaDriver(command_line.aeron_dir):
         result = command_line.run("driver", command, "--timeout", "0.5")
     assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr.startswith("error: no SHM driver answers on this media driver: start one with")
+    assert result.stderr.startswith("error: no SHM driver replies on this media driver: start one with")
     assert len(result.stderr.splitlines()) == 1
 
 

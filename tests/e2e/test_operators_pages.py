@@ -28,11 +28,11 @@ SIZING, NUMA, IDS, DMA, CLOCKS, OTHERS = (
         "place-memory-on-a-numa-node",
         "plan-stream-ids",
         "fill-a-slot-by-dma",
-        "keep-clocks-together",
-        "keep-others-out",
+        "synchronise-clocks",
+        "restrict-access",
     )
 )
-REQUESTS = REFERENCE / "consumer-wishes.md"
+REQUESTS = REFERENCE / "consumer-requests.md"
 TIMEOUT_S = 60
 
 

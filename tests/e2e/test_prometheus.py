@@ -73,7 +73,7 @@ def advance(snapshot: Snapshot, n: int) -> Snapshot:
         for recorder in snapshot.recorders
     )
     return replace(
-        snapshot, streams=streams, bridges=bridges, recorders=recorders, unheard=add_n(snapshot.unheard)
+        snapshot, streams=streams, bridges=bridges, recorders=recorders, rejected=add_n(snapshot.rejected)
     )
 
 

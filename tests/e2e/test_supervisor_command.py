@@ -15,7 +15,7 @@ import tensorpool as tp
 from tests.e2e.commandline import CommandLine, running
 from tests.e2e.pages import ROOT, blocks
 
-PAGE = ROOT / "docs" / "how-to" / "watch-a-system.md"
+PAGE = ROOT / "docs" / "how-to" / "monitor-a-system.md"
 
 
 @pytest.fixture

@@ -131,7 +131,7 @@ def discover(to: ConnectOptions, watch: bool, period: float, count: int | None, 
             return
         streams = ctx.discover(timeout=to.timeout, **query)
     if to.as_json:
-        click.echo(json.dumps([stream.as_json() for stream in streams], indent=2))
+        click.echo(json.dumps([stream.to_json() for stream in streams], indent=2))
     elif streams:
         console().print(_table(streams))
     if not streams:
@@ -187,7 +187,7 @@ def _print_changes(
         has_failed = False
         for change, stream in result:
             if as_json:
-                row = {"time_ns": str(time.time_ns()), "change": change, **stream.as_json()}
+                row = {"time_ns": str(time.time_ns()), "change": change, **stream.to_json()}
                 click.echo(json.dumps(row))
             else:
                 producer = f"producer {stream.producer_id}" if stream.has_producer else "no producer"

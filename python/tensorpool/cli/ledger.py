@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ..context import Context
-from ..monitor import LedgerRow, LiveLedger, Verdict
+from ..monitor.ledger import LedgerRow, Verdict
+from ..monitor.listener import SystemMonitor
 from .options import ConnectOptions, connect_options
 from .output import BAD, DIM, GOOD, WARN, columns, console
 from .params import StreamId
@@ -61,16 +62,16 @@ def ledger(to: ConnectOptions, is_live: bool, stream_ids: tuple[int, ...], settl
         sys.exit(1)
 
 
-def _rows_of(live: LiveLedger, stream_ids: tuple[int, ...]) -> list[LedgerRow]:
-    return [row for row in live.rows() if not stream_ids or row.stream_id in stream_ids]
+def _rows_of(live: SystemMonitor, stream_ids: tuple[int, ...]) -> list[LedgerRow]:
+    return [row for row in live.ledger_rows() if not stream_ids or row.stream_id in stream_ids]
 
 
 def _once(ctx: Context, stream_ids: tuple[int, ...], settle: float, as_json: bool) -> list[LedgerRow]:
-    with LiveLedger(ctx) as live:
+    with SystemMonitor(ctx.connection) as live:
         live.settle(settle)
         rows = _rows_of(live, stream_ids)
     if as_json:
-        click.echo(json.dumps([row.as_json() for row in rows], indent=2))
+        click.echo(json.dumps([row.to_json() for row in rows], indent=2))
     else:
         console().print(ledger_table(rows))
     return rows
@@ -79,20 +80,20 @@ def _once(ctx: Context, stream_ids: tuple[int, ...], settle: float, as_json: boo
 def _watch(ctx: Context, stream_ids: tuple[int, ...], as_json: bool) -> list[LedgerRow]:
     screen = console()
     rows: list[LedgerRow] = []
-    with LiveLedger(ctx) as live:
+    with SystemMonitor(ctx.connection) as live:
         try:
             if as_json or not screen.is_terminal:
                 while True:
-                    live.listen(1.0)
+                    live.watch(1.0)
                     rows = _rows_of(live, stream_ids)
                     time_ns = str(time.time_ns())
                     for row in rows:
-                        output = {"time_ns": time_ns, **row.as_json()}
+                        output = {"time_ns": time_ns, **row.to_json()}
                         click.echo(json.dumps(output) if as_json else _line(row))
                     sys.stdout.flush()
             with Live(ledger_table([], is_live=True), console=screen, auto_refresh=False) as table:
                 while True:
-                    live.listen(0.5)
+                    live.watch(0.5)
                     rows = _rows_of(live, stream_ids)
                     table.update(ledger_table(rows, is_live=True), refresh=True)
         except KeyboardInterrupt:

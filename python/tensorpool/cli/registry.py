@@ -65,10 +65,9 @@ def run(config: Config) -> None:
 
         def make_agent() -> RegistryAgent:
             return RegistryAgent(
-                ctx.connection.conductor,
+                ctx.connection,
                 settings=config[RegistrySettings],
                 discovery=config[DiscoverySettings],
-                service_streams=ctx.service_streams,
                 service_token=config[ServiceSettings].token,
                 instance=config[RuntimeSettings].instance,
             )

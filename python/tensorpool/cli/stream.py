@@ -1,17 +1,13 @@
-"""`tensorpool stream`: which streams there are, who uses them, how fast they run, what is in them.
-
-What a source says of itself, for `tensorpool stream info`.
-"""
+"""`tensorpool stream`: the announced streams, their users, rates, contents and metadata."""
 
 from __future__ import annotations
 
 import base64
 import json
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
 import numpy as np
@@ -19,22 +15,32 @@ from rich.text import Text
 
 from ..client import Metadata
 from ..context import Context
-from ..driver.client import StreamRow
 from ..errors import TensorPoolError
-from ..monitor import AnnounceEar, StreamHeard
+from ..monitor.listener import StreamKind, SystemMonitor
+from ..monitor.snapshot import StreamView
+from ..shm.inspect import region_path
 from .driver import leases_table
 from .options import ConnectOptions, connect_options
 from .output import DIM, WARN, columns, console, format_bytes, format_duration, key_values, size_literal
 from .params import CommandGroup, StreamId
 from .stream_frames import echo_frames, measure, print_lineage
-from .stream_watch import watch_streams
+from .stream_watch import announce_age_ns, announced_streams, watch_streams
 
-# Every stream is announced once a period; half of one is for those that are late.
-_LISTEN_PERIODS = 1.5
-_WIDE = 100
+_ANNOUNCE_PERIODS: Final = 1.5
+"""Every stream is announced once a period; the half period is for late announces."""
+_ANNOUNCE_STREAMS: Final = (StreamKind.ANNOUNCE, StreamKind.METADATA)
+_WIDE: Final = 100
+_MAX_ATTRIBUTE_TEXT: Final = 200
+_MAX_BASE64_BYTES: Final = 4096
 _ID = StreamId()
 
-NOTHING = "no stream is announced on this media driver"
+if TYPE_CHECKING:
+    from ..driver.client import StreamRow
+
+_DriverRows: TypeAlias = "dict[int, StreamRow]"
+"""The rows of `streams()` of the driver, by stream id."""
+
+NO_STREAM = "no stream is announced on this media driver"
 
 _EPILOG = """
 \b
@@ -97,51 +103,51 @@ Examples:
 
 
 class NoSuchStream(TensorPoolError, LookupError):
-    """Nobody announces the stream."""
+    """The stream is not announced."""
 
 
 @click.group(cls=CommandGroup, epilog=_EPILOG)
 def stream() -> None:
-    """Look at the streams of a live system.
+    """Inspect the streams of a running system.
 
-    Looking takes no lease and holds nobody up. A stream is named by its number.
+    These commands take no lease and delay no producer. A stream is named by its id.
     """
 
 
 @stream.command(epilog=_LS)
 @connect_options
 def ls(to: ConnectOptions) -> None:
-    """Every stream that is announced.
+    """List the announced streams.
 
-    Listens for one and a half announce periods. With an SHM driver the numbers of leases are shown too:
+    Receives announces for one and a half periods. With an SHM driver the numbers of leases are shown too:
     producers + consumers.
     """
     from ..driver.client import driver_streams
 
-    with to.context() as ctx, AnnounceEar(ctx) as ear:
-        found = ear.listen(min(_LISTEN_PERIODS * ear.period_ns / 1e9, to.timeout))
-        known = driver_streams(ctx, timeout=to.timeout)
-    now = time.monotonic_ns()
+    with to.context() as ctx, _announce_monitor(ctx) as monitor:
+        monitor.watch(min(_ANNOUNCE_PERIODS * monitor.limits.announce_period_ns / 1e9, to.timeout))
+        planned = driver_streams(ctx, timeout=to.timeout)
+        streams = announced_streams(monitor)
     if to.as_json:
-        click.echo(json.dumps([_with_driver(one, known, now) for one in found], indent=2))
+        click.echo(json.dumps([_stream_json(stream, planned) for stream in streams], indent=2))
         return
-    if not found:
-        click.echo(NOTHING, err=True)
+    if not streams:
+        click.echo(NO_STREAM, err=True)
         return
     screen = console()
-    heads = ["stream", "name", "producer", "epoch", "slots", "pools", "age", *(["leases"] if known else [])]
+    heads = ["stream", "name", "producer", "epoch", "slots", "pools", "age", *(["leases"] if planned else [])]
     table = columns(*heads, right=("stream", "slots", "age", "leases"))
-    for one in found:
+    for stream in streams:
         row = [
-            str(one.stream_id),
-            _name(one, known),
-            str(one.producer_id) if one.has_producer else Text("none", style=DIM),
-            str(one.epoch) if screen.width >= _WIDE else f"…{one.epoch % 10**6:06}",
-            str(one.nslots),
-            " ".join(size_literal(pool.stride_bytes) for pool in one.pools),
-            format_duration(one.age_ns(now) / 1e9),
+            str(stream.stream_id),
+            _name(stream, planned),
+            str(stream.producer_id) if stream.producer_id else Text("none", style=DIM),
+            str(stream.epoch) if screen.width >= _WIDE else f"…{stream.epoch % 10**6:06}",
+            str(stream.nslots),
+            " ".join(size_literal(pool.stride_bytes) for pool in stream.pools),
+            format_duration(announce_age_ns(stream) / 1e9),
         ]
-        table.add_row(*row, *([_leases(known.get(one.stream_id))] if known else []))
+        table.add_row(*row, *([_leases(planned.get(stream.stream_id))] if planned else []))
     screen.print(table)
 
 
@@ -149,73 +155,63 @@ def ls(to: ConnectOptions) -> None:
 @click.argument("stream_id", metavar="ID", type=_ID)
 @connect_options
 def info(to: ConnectOptions, stream_id: int) -> None:
-    """One stream: layout, producer, epoch, directory, attributes, and who holds leases for how long."""
+    """Show a stream: layout, producer, epoch, directory, attributes, and its leases with their ages."""
     from ..driver.client import driver_leases, driver_streams
 
-    pass
-
-    with _stream(to, stream_id) as (ctx, one):
-        known = driver_streams(ctx, timeout=to.timeout)
+    with _announced_stream(to, stream_id) as (ctx, stream):
+        planned = driver_streams(ctx, timeout=to.timeout)
         leases = driver_leases(ctx, stream_id, timeout=to.timeout)
-        attributes = receive_attributes(ctx, stream_id, to.timeout)
-    now = time.monotonic_ns()
+        metadata = receive_attributes(ctx, stream_id, to.timeout)
     if to.as_json:
-        told = {**_with_driver(one, known, now), "metadata": as_json(attributes), "leases": leases}
-        click.echo(json.dumps(told, indent=2))
+        shown = {**_stream_json(stream, planned), "metadata": _metadata_json(metadata), "leases": leases}
+        click.echo(json.dumps(shown, indent=2))
         return
     screen = console()
-    screen.print(
-        key_values(
-            [
-                ("stream", one.stream_id),
-                ("name", _name(one, known) or "none"),
-                ("producer", one.producer_id if one.has_producer else Text("none at the moment", style=WARN)),
-                ("epoch", one.epoch),
-                (
-                    "layout",
-                    f"version {one.layout_version}, {one.nslots} slots, "
-                    f"{format_bytes(one.total_bytes)} in all",
-                ),
-                (
-                    "pools",
-                    ", ".join(f"{pool.pool_id}: {size_literal(pool.stride_bytes)}" for pool in one.pools),
-                ),
-                ("directory", one.directory or one.header_uri),
-                ("announced", f"{format_duration(one.age_ns(now) / 1e9)} ago"),
-                *attribute_rows(attributes),
-            ]
-        )
-    )
+    screen.print(key_values(_stream_rows(stream, planned, metadata)))
     screen.print()
     if leases is None:
         screen.print(
-            Text(
-                "no SHM driver answers: this stream belongs to its producer, and nobody needs a lease",
-                style=DIM,
-            )
+            Text("no SHM driver answers: the producer owns this stream, and no lease is needed", style=DIM)
         )
     elif not leases:
-        screen.print(Text("nobody holds a lease", style=DIM))
+        screen.print(Text("no leases", style=DIM))
     else:
         screen.print(leases_table(leases))
+
+
+def _stream_rows(
+    stream: StreamView, planned: _DriverRows, metadata: Metadata | None
+) -> list[tuple[str, Any]]:
+    size = format_bytes(stream.nbytes)
+    return [
+        ("stream", stream.stream_id),
+        ("name", _name(stream, planned) or "none"),
+        ("producer", stream.producer_id or Text("none at the moment", style=WARN)),
+        ("epoch", stream.epoch),
+        ("layout", f"version {stream.layout_version}, {stream.nslots} slots, {size} in all"),
+        ("pools", ", ".join(f"{pool.pool_id}: {size_literal(pool.stride_bytes)}" for pool in stream.pools)),
+        ("directory", _directory(stream) or stream.header_uri),
+        ("announced", f"{format_duration(announce_age_ns(stream) / 1e9)} ago"),
+        *attribute_rows(metadata),
+    ]
 
 
 @stream.command(epilog=_WATCH)
 @click.option(
     "--period", default=1.0, show_default=True, type=click.FloatRange(0.05, 3600), help="Seconds a report."
 )
-@click.option("--count", type=click.IntRange(1), help="Stop after so many reports.")
+@click.option("--count", type=click.IntRange(1), help="Stop after this many reports.")
 @connect_options
 def watch(to: ConnectOptions, period: float, count: int | None) -> None:
-    """All streams, live: rate, bandwidth, shape, dtype, drops, latency. Until Ctrl-C.
+    """Watch all streams: rate, bandwidth, shape, dtype, drops, latency. Until Ctrl-C.
 
-    A table on a terminal, else a line a stream and period. Rates are the producer's, from its sequence
-    numbers; drops are what every consumer misses (frames that were not published, say); the latency is
-    that of the slowest consumer that tells one.
+    Prints a table on a terminal, else a line for each stream and period. Rates are the producer's, from its
+    sequence numbers. Drops are those that every consumer has (of frames that were not published, for
+    example). The latency is the highest that a consumer reports.
     """
     with to.context() as ctx:
         if not watch_streams(ctx, period=period, count=count, timeout=to.timeout, as_json=to.as_json):
-            raise NoSuchStream(f"{NOTHING} within {to.timeout:g} s")
+            raise NoSuchStream(f"{NO_STREAM} within {to.timeout:g} s")
 
 
 @stream.command(epilog=_HZ)
@@ -225,141 +221,179 @@ def watch(to: ConnectOptions, period: float, count: int | None) -> None:
     default=10_000,
     show_default=True,
     type=click.IntRange(2, 1_000_000),
-    help="Frames to look back.",
+    help="Frames in the window.",
 )
 @click.option(
     "--period", default=1.0, show_default=True, type=click.FloatRange(0.05, 3600), help="Seconds a report."
 )
-@click.option("--count", type=click.IntRange(1), help="Stop after so many reports.")
+@click.option("--count", type=click.IntRange(1), help="Stop after this many reports.")
 @click.option(
     "--clock", type=click.Choice(["arrival", "frame"]), default="arrival", show_default=True,
-    help="When a frame arrives here, or the time that it carries.",
+    help="Use the time of arrival, or the time in the frame.",
 )  # fmt: skip
 @connect_options
 def hz(to: ConnectOptions, stream_id: int, window: int, period: float, count: int | None, clock: str) -> None:
-    """How many frames a second, how evenly they come, how long they take to get here. Until Ctrl-C."""
-    with _stream(to, stream_id) as (ctx, _):
+    """Measure the rate of a stream, the spacing of its frames, and their latency. Until Ctrl-C."""
+    with _announced_stream(to, stream_id) as (ctx, _):
         measure(ctx, stream_id, window=window, period=period, count=count, clock=clock, to=to)
 
 
 @stream.command(epilog=_ECHO)
 @click.argument("stream_id", metavar="ID", type=_ID)
 @click.option(
-    "--count", type=click.IntRange(1), help="Stop after so many frames. [1 with --image, else none]"
+    "--count", type=click.IntRange(1), help="Stop after this many frames. [1 with --image, else none]"
 )
-@click.option("--latest", is_flag=True, help="Always the newest frame: skip those in between.")
+@click.option("--latest", is_flag=True, help="Read the newest frame only, and skip older ones.")
 @click.option(
     "--image", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.png",
-    help="Write the frame as a PNG too; {seq} in the name is the frame's sequence.",
+    help="Write the frame as a PNG file too; {seq} in the name is replaced by its sequence.",
 )  # fmt: skip
 @connect_options
 def echo(to: ConnectOptions, stream_id: int, count: int | None, latest: bool, image: Path | None) -> None:
-    """What is in the frames: sequence, shape, dtype, least, greatest and mean value, the first few values.
+    """Print frames: sequence, shape, dtype, minimum, maximum and mean value, and the first few values.
 
-    A picture keeps uint8 and uint16 as they are and stretches other types from their least to their
-    greatest value; gray, or RGB(A) where there are 3 or 4 channels.
+    An image keeps uint8 and uint16 values and stretches other types from their minimum to their maximum. It
+    is gray, or RGB(A) if there are 3 or 4 channels.
     """
     if image is not None and image.suffix.lower() != ".png":
-        raise click.BadParameter(f"{image}: a PNG is written, so name it FILE.png", param_hint="'--image'")
-    with _stream(to, stream_id) as (ctx, _):
+        raise click.BadParameter(f"{image}: the image is a PNG, so use FILE.png", param_hint="'--image'")
+    with _announced_stream(to, stream_id) as (ctx, _):
         limit = count or (1 if image else None)
         echo_frames(ctx, stream_id, count=limit, latest=latest, image=image, to=to)
 
 
 @stream.command(epilog=_TRACE)
 @click.argument("wanted", metavar="ID", type=click.IntRange(1, 0xFFFF_FFFF_FFFF_FFFF))
-@click.option("--count", type=click.IntRange(1), help="Stop after so many frames.")
+@click.option("--count", type=click.IntRange(1), help="Stop after this many frames.")
 @click.option(
     "--descriptor-stream-id", "descriptor_streams", multiple=True, type=click.IntRange(1, 0x7FFF_FFFF),
-    help="Listen here too: streams may have descriptor streams of their own.",
+    help="Subscribe to this descriptor stream too, if streams have their own.",
 )  # fmt: skip
 @connect_options
 def trace(to: ConnectOptions, wanted: int, count: int | None, descriptor_streams: tuple[int, ...]) -> None:
-    """What frames were made from, as they come. Until Ctrl-C.
+    """Show which frames each frame was made from. Until Ctrl-C.
 
-    ID is a stream, or a trace (a number beyond 32 bits): then every frame that carries it or descends from
-    it is shown. Only what is said while this command listens is known; producers need traces=True.
+    ID is a stream, or a trace (a number of more than 32 bits): then every frame that carries it or descends
+    from it is shown. Only messages that are published while this command runs are used; producers need
+    traces=True.
     """
     with to.context() as ctx:
         print_lineage(ctx, wanted, descriptor_streams=descriptor_streams, count=count, to=to)
 
 
+def _announce_monitor(ctx: Context) -> SystemMonitor:
+    return SystemMonitor(ctx.connection, streams=_ANNOUNCE_STREAMS, polls_services=False)
+
+
 @contextmanager
-def _stream(to: ConnectOptions, stream_id: int) -> Iterator[tuple[Any, StreamHeard]]:
-    """The connection and the announce of the stream. Raises NoSuchStream, naming those that are there."""
+def _announced_stream(to: ConnectOptions, stream_id: int) -> Iterator[tuple[Context, StreamView]]:
+    """A context and the announced stream. Raises NoSuchStream, with the streams that are announced."""
     with to.context() as ctx:
-        with AnnounceEar(ctx) as ear:
-            found = {one.stream_id: one for one in ear.listen(to.timeout, until=[stream_id])}
-        if stream_id not in found:
-            others = ", ".join(map(str, list(found)[:10])) + (", …" if len(found) > 10 else "")
-            there = f"announced are {others}" if found else NOTHING
-            raise NoSuchStream(f"nobody announced stream {stream_id} within {to.timeout:g} s; {there}")
-        yield ctx, found[stream_id]
+        with _announce_monitor(ctx) as monitor:
+            monitor.watch(to.timeout, until=lambda: _find(monitor, stream_id) is not None)
+            stream, streams = _find(monitor, stream_id), announced_streams(monitor)
+        if stream is None:
+            ids = [str(other.stream_id) for other in streams]
+            others = ", ".join(ids[:10]) + (", …" if len(ids) > 10 else "")
+            announced = f"announced are {others}" if ids else NO_STREAM
+            raise NoSuchStream(f"stream {stream_id} was not announced within {to.timeout:g} s; {announced}")
+        yield ctx, stream
 
 
-def _name(one: StreamHeard, known: dict[int, StreamRow]) -> str:
-    return one.name or (known[one.stream_id]["name"] if one.stream_id in known else "")
+def _find(monitor: SystemMonitor, stream_id: int) -> StreamView | None:
+    streams = announced_streams(monitor)
+    return next((stream for stream in streams if stream.stream_id == stream_id), None)
 
 
-def _leases(known: StreamRow | None) -> str:
-    if known is None:
-        return ""
-    return f"{0 if known['producer'] is None else 1}+{known['consumers']}"
+def _name(stream: StreamView, planned: _DriverRows) -> str:
+    row = planned.get(stream.stream_id)
+    return stream.name or ("" if row is None else row["name"])
 
 
-def _with_driver(one: StreamHeard, known: dict[int, StreamRow], now_ns: int) -> dict[str, Any]:
-    told = known.get(one.stream_id)
-    return {**one.as_json(now_ns), "name": _name(one, known) or None, "driver": told}
-
-
-# It is said once a period; who says hello is told at once.
-_PERIODS: Final = 1.5
-_LONGEST = 200
-_JSON_BYTES = 4096
-
-
-def receive_attributes(ctx: Context, stream_id: int, timeout: float) -> Metadata | None:
-    """The newest attributes of the stream; None where nobody tells of any within a period and a half."""
-    with ctx.consumer(stream_id) as consumer:
-        found = consumer.wait_for_metadata(min(_PERIODS * ctx.connection.announce_period_ns / 1e9, timeout))
-    return found if isinstance(found, Metadata) else None
-
-
-def attribute_rows(found: Metadata | None) -> list[tuple[str, str]]:
-    """Names and values as people read them."""
-    if found is None:
-        return [("metadata", "none")]
-    rows = [("metadata", f"version {found.version}, {len(found)} attribute{'s' * (len(found) != 1)}")]
-    return [*rows, *((f"  {key}", _words(found[key], found.raw(key)[0])) for key in found)]
-
-
-def as_json(found: Metadata | None) -> dict[str, Any] | None:
-    if found is None:
+def _directory(stream: StreamView) -> Path | None:
+    try:
+        return region_path(stream.header_uri)[0].parent
+    except ValueError:
         return None
+
+
+def _leases(planned: StreamRow | None) -> str:
+    if planned is None:
+        return ""
+    return f"{0 if planned['producer'] is None else 1}+{planned['consumers']}"
+
+
+def _stream_json(stream: StreamView, planned: _DriverRows) -> dict[str, Any]:
+    directory = _directory(stream)
     return {
-        "version": found.version,
-        "attributes": {key: _plain(found[key], *found.raw(key)) for key in found},
+        "stream_id": stream.stream_id,
+        "name": _name(stream, planned) or None,
+        "producer_id": stream.producer_id or None,
+        "epoch": str(stream.epoch),
+        "layout_version": stream.layout_version,
+        "nslots": stream.nslots,
+        "pools": [
+            {"pool_id": pool.pool_id, "stride_bytes": pool.stride_bytes, "region_uri": pool.region_uri}
+            for pool in stream.pools
+        ],
+        "bytes": stream.nbytes,
+        "header_region_uri": stream.header_uri,
+        "directory": None if directory is None else str(directory),
+        "announce_age_s": announce_age_ns(stream) / 1e9,
+        "driver": planned.get(stream.stream_id),
     }
 
 
-def _words(value: Any, form: str) -> str:
+# --- metadata
+
+
+def receive_attributes(ctx: Context, stream_id: int, timeout: float) -> Metadata | None:
+    """The newest attributes of the stream; None if none are received within one and a half periods."""
+    with ctx.consumer(stream_id) as consumer:
+        period_s = ctx.connection.announce_period_ns / 1e9
+        metadata = consumer.wait_for_metadata(min(_ANNOUNCE_PERIODS * period_s, timeout))
+    return metadata if isinstance(metadata, Metadata) else None
+
+
+def attribute_rows(metadata: Metadata | None) -> list[tuple[str, str]]:
+    """The version, and the names and values of attributes as text."""
+    if metadata is None:
+        return [("metadata", "none")]
+    count = f"{len(metadata)} attribute{'s' * (len(metadata) != 1)}"
+    rows = [("metadata", f"version {metadata.version}, {count}")]
+    return [*rows, *((f"  {key}", _attribute_text(metadata[key], metadata.raw(key)[0])) for key in metadata)]
+
+
+def _metadata_json(metadata: Metadata | None) -> dict[str, Any] | None:
+    if metadata is None:
+        return None
+    return {
+        "version": metadata.version,
+        "attributes": {key: _attribute_json(metadata[key], *metadata.raw(key)) for key in metadata},
+    }
+
+
+def _attribute_text(value: Any, media_type: str) -> str:
     if isinstance(value, np.ndarray):
         return f"array {'x'.join(map(str, value.shape))} {value.dtype}"
     if isinstance(value, bytes):
-        return f"{len(value)} bytes of {form or 'no format'}"
+        return f"{len(value)} bytes of {media_type or 'no format'}"
     text = value if isinstance(value, str) else json.dumps(value)
-    # A stranger's text must not steer the terminal.
-    shown = "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text[:_LONGEST])
-    return shown + ("…" if len(text) > _LONGEST else "")
+    # Any process can publish attributes: control characters must not reach the terminal.
+    shown = "".join(
+        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}"
+        for character in text[:_MAX_ATTRIBUTE_TEXT]
+    )
+    return shown + ("…" if len(text) > _MAX_ATTRIBUTE_TEXT else "")
 
 
-def _plain(value: Any, form: str, raw: bytes) -> Any:
-    """As JSON can hold it: what it cannot hold is told by format, length and, if short, bytes."""
+def _attribute_json(value: Any, media_type: str, raw: bytes) -> Any:
+    """The value; for an array or bytes, its format, length and, if it is short, its content as base64."""
     if not isinstance(value, np.ndarray | bytes):
         return value
-    told: dict[str, Any] = {"format": form, "bytes": len(raw)}
+    shown: dict[str, Any] = {"format": media_type, "bytes": len(raw)}
     if isinstance(value, np.ndarray):
-        told |= {"shape": value.shape, "dtype": str(value.dtype)}
-    if len(raw) <= _JSON_BYTES:
-        told["base64"] = base64.b64encode(raw).decode()
-    return told
+        shown |= {"shape": value.shape, "dtype": str(value.dtype)}
+    if len(raw) <= _MAX_BASE64_BYTES:
+        shown["base64"] = base64.b64encode(raw).decode()
+    return shown

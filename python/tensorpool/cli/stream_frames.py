@@ -1,19 +1,16 @@
-"""`tensorpool stream hz`: the rate of one stream, and how evenly its frames come.
-
-`tensorpool stream echo`: what is in the frames, and a frame as a picture.
-
-`tensorpool stream trace`: what frames were made from, as they come.
-"""
+"""`tensorpool stream hz`, `echo` and `trace`: the rate, the content and the lineage of a stream's frames."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 import numpy.typing as npt
@@ -22,16 +19,24 @@ from rich.tree import Tree
 from .. import _native
 from ..client import Consumer, Latency, LatencySummary
 from ..context import Context
-from ..durable import replace_file
 from ..errors import FrameOverwritten, ReceiveTimeout, TensorPoolError
-from ..monitor import Intervals, Rate, SampledRate, encode_png, summarize, to_pixels
 from ..monitor.lineage import Lineage, LineageTracker, TracedFrame
+from ..monitor.rates import FrameIntervals, Rate, SampledRate
+from ..preview import encode_png, summarize, to_pixels
 from .options import ConnectOptions
 from .output import console, format_duration
 
-_SLICE_S = 0.2
-# At the highest rates every frame would be too many to remember.
-_EVERY = 100
+MAX_STREAM_ID: Final = 0xFFFF_FFFE
+_RECEIVE_S: Final = 0.2
+_SAMPLE_EVERY: Final = 100
+"""The producer's rate needs no sample of every frame."""
+_METADATA_TIMEOUT_S: Final = 1.5
+_POLL_S: Final = 0.005
+_SETTLE_S: Final = 0.25
+"""Trace links are on another stream than descriptors: a frame is printed after they had time to arrive."""
+_CONNECT_TIMEOUT_S: Final = 1.0
+_MAX_WAITING: Final = 10_000
+_POLL_LIMIT: Final = 1024
 
 
 def measure(
@@ -44,153 +49,168 @@ def measure(
     clock: str,
     to: ConnectOptions,
 ) -> None:
-    """Reports each period until Ctrl-C or `count`. Raises ReceiveTimeout if no frame ever came."""
+    """Prints the rate each period until Ctrl-C or `count`. Raises ReceiveTimeout if there is no frame."""
     with ctx.consumer(stream_id) as consumer:
-        meter = _Meter(consumer, window, by_frame=clock == "frame")
+        meter = _FrameMeter(consumer, window, by_frame=clock == "frame")
         try:
-            _run(meter, period, count, to)
+            _run_meter(meter, period, count, to)
         except KeyboardInterrupt:
             return
 
 
-class _Meter:
-    """The frames of one stream as they come."""
+@dataclass(frozen=True, slots=True)
+class _RateReport:
+    """The rate of one report period."""
+
+    new_frames: int
+    rate: Rate | None
+    """Rate at which this consumer receives frames."""
+    producer_hz: float | None
+    """Rate of the producer, from its sequences."""
+    dropped: dict[str, int]
+
+
+class _FrameMeter:
+    """The received frames of one stream."""
 
     def __init__(self, consumer: Consumer, window: int, *, by_frame: bool) -> None:
         self.consumer = consumer
-        self.seen = 0
-        self._told = 0
+        self.received = 0
+        self._reported = 0
         self._by_frame = by_frame
-        self._intervals = Intervals(window)
-        self._made = SampledRate()
+        self._intervals = FrameIntervals(window)
+        self._producer_rate = SampledRate()
         self._epoch: int | None = None
 
-    def take(self, timeout: float) -> None:
+    def receive(self, timeout: float) -> None:
+        """Receives a frame if there is one in time."""
         frame = self.consumer.receive_or_none(timeout)
         if frame is None:
             return
         now_ns = time.monotonic_ns()
         if frame.epoch != self._epoch:
-            self._epoch, self._made = frame.epoch, SampledRate()
-        self.seen += 1
+            self._epoch, self._producer_rate = frame.epoch, SampledRate()
+        self.received += 1
         self._intervals.add(frame.timestamp_ns if self._by_frame else now_ns)
-        if self.seen % _EVERY == 0 or self.seen < _EVERY:
-            self._made.add(now_ns, frame.seq)
+        if self.received % _SAMPLE_EVERY == 0 or self.received < _SAMPLE_EVERY:
+            self._producer_rate.add(now_ns, frame.seq)
 
-    def report(self) -> tuple[int, Rate | None, float | None, dict[str, int]]:
-        """New frames, their rate, the rate at which they are made, and what was dropped so far."""
-        fresh, self._told = self.seen - self._told, self.seen
-        if not fresh:
-            # The window would go on telling of a stream that has stopped.
+    def report(self) -> _RateReport:
+        """The frames since the last report, and the drops of the consumer's lifetime."""
+        new_frames, self._reported = self.received - self._reported, self.received
+        if not new_frames:
+            # The window would still have the rate of a stream that has stopped.
             self._intervals.clear()
         dropped = {reason: n for reason, n in self.consumer.ledger().dropped.items() if n}
-        return fresh, self._intervals.rate(), self._made.per_second(time.monotonic_ns()), dropped
+        producer_hz = self._producer_rate.per_second(time.monotonic_ns())
+        return _RateReport(new_frames, self._intervals.rate(), producer_hz, dropped)
 
 
-def _run(meter: _Meter, period: float, count: int | None, to: ConnectOptions) -> None:
+def _run_meter(meter: _FrameMeter, period: float, count: int | None, to: ConnectOptions) -> None:
     deadline = time.monotonic() + to.timeout
     next_report = None
-    reports = 0
-    while count is None or reports < count:
+    printed = 0
+    while count is None or printed < count:
         now = time.monotonic()
-        meter.take(_SLICE_S if next_report is None else min(_SLICE_S, max(0.0, next_report - now)))
+        meter.receive(_RECEIVE_S if next_report is None else min(_RECEIVE_S, max(0.0, next_report - now)))
         now = time.monotonic()
         if next_report is None:
-            if meter.seen:
+            if meter.received:
                 next_report = now + period
             elif now > deadline:
-                raise silent(meter.consumer.stream_id, to.timeout)
+                raise no_frame_error(meter.consumer.stream_id, to.timeout)
         elif now >= next_report:
             next_report = max(next_report + period, now)
-            reports += 1
-            _print(meter, to.as_json)
+            printed += 1
+            _print_rate(meter, to.as_json)
 
 
-def _print(meter: _Meter, as_json: bool) -> None:
-    fresh, rate, made_hz, dropped = meter.report()
+def _print_rate(meter: _FrameMeter, as_json: bool) -> None:
+    report = meter.report()
+    rate, dropped = report.rate, report.dropped
     if as_json:
         line = {
             "stream_id": meter.consumer.stream_id,
-            "new": fresh,
-            "rate": None if rate is None else rate.as_json(),
-            "made_hz": made_hz,
+            "new": report.new_frames,
+            "rate": None if rate is None else rate.to_json(),
+            "made_hz": report.producer_hz,
             "dropped": dropped,
             "latency": meter.consumer.latency().to_json(),
         }
         click.echo(json.dumps(line))
-    elif not fresh:
+    elif not report.new_frames:
         click.echo("no new frames")
     elif rate is None:
         click.echo("one frame; a rate needs two")
     else:
-        words = f"{rate.hz:,.2f} Hz  min {format_duration(rate.min_s)}  max {format_duration(rate.max_s)}  "
-        words += f"std dev {format_duration(rate.std_dev_s)}  window {rate.frames}"
-        words += _latency_text(meter.consumer.latency())
+        text = f"{rate.hz:,.2f} Hz  min {format_duration(rate.min_s)}  max {format_duration(rate.max_s)}  "
+        text += f"std dev {format_duration(rate.std_dev_s)}  window {rate.frames}"
+        text += _latency_text(meter.consumer.latency())
         if dropped:
-            words += f"  dropped {sum(dropped.values())} ({_rate_text(dropped)})"
-            # Who cannot keep up must not take its own pace for the producer's.
-            words += "" if made_hz is None else f"  made at {made_hz:,.0f} Hz"
-        click.echo(words)
+            reasons = ", ".join(f"{reason} {n}" for reason, n in dropped.items())
+            text += f"  dropped {sum(dropped.values())} ({reasons})"
+            # With drops the received rate is not the producer's.
+            text += "" if report.producer_hz is None else f"  made at {report.producer_hz:,.0f} Hz"
+        click.echo(text)
     sys.stdout.flush()
 
 
 def _latency_text(latency: Latency) -> str:
-    # Before the first interval is over, all that there is.
-    spread: LatencySummary = latency.last if latency.last.count else latency.total
-    if not spread.count:
+    # The last interval is empty until the first one has ended.
+    summary: LatencySummary = latency.last if latency.last.count else latency.total
+    if not summary.count:
         return ""
-    return f"  latency p50 {format_duration(spread.p50_ns / 1e9)} p99 {format_duration(spread.p99_ns / 1e9)}"
+    p50, p99 = format_duration(summary.p50_ns / 1e9), format_duration(summary.p99_ns / 1e9)
+    return f"  latency p50 {p50} p99 {p99}"
 
 
-def _rate_text(dropped: dict[str, int]) -> str:
-    return ", ".join(f"{reason} {n}" for reason, n in dropped.items())
-
-
-def silent(stream_id: int, timeout: float) -> ReceiveTimeout:
+def no_frame_error(stream_id: int, timeout: float) -> ReceiveTimeout:
+    """The error for a stream that is announced and has no new frames."""
     return ReceiveTimeout(
-        f"no frame within {timeout:g} s: stream {stream_id} is announced, and silent", stream_id=stream_id
+        f"no frame within {timeout:g} s: stream {stream_id} is announced, but no frames are published",
+        stream_id=stream_id,
     )
 
 
-_DESCRIBED_S = 1.5
+# --- echo
 
 
 def echo_frames(
     ctx: Context, stream_id: int, *, count: int | None, latest: bool, image: Path | None, to: ConnectOptions
 ) -> None:
-    """Prints until Ctrl-C or `count`. Raises ReceiveTimeout if no frame ever came."""
-    shown, deadline = 0, time.monotonic() + to.timeout
+    """Prints frames until Ctrl-C or `count`. Raises ReceiveTimeout if there is no frame."""
+    printed, deadline = 0, time.monotonic() + to.timeout
     epoch: int | None = None
-    is_described = False
+    has_waited = False
     with ctx.consumer(stream_id, policy="latest" if latest else "stream") as consumer:
         try:
-            while count is None or shown < count:
-                frame = consumer.receive_or_none(_SLICE_S)
+            while count is None or printed < count:
+                frame = consumer.receive_or_none(_RECEIVE_S)
                 if frame is not None:
                     if epoch not in (None, frame.epoch):
-                        click.echo(f"the stream begins anew: epoch {frame.epoch}", err=True)
+                        click.echo(f"the stream has a new epoch: {frame.epoch}", err=True)
                     epoch = frame.epoch
-                    if frame.meta_version and not is_described:
-                        # Who has just come may have the frame before it hears what its elements are.
-                        is_described = True
-                        consumer.wait_for_metadata(min(_DESCRIBED_S, to.timeout))
-                    shown += _show(frame, image, to.as_json)
-                elif not shown and time.monotonic() > deadline:
-                    raise silent(stream_id, to.timeout)
+                    if frame.meta_version and not has_waited:
+                        # A new consumer may get a frame before the metadata that describes its elements.
+                        has_waited = True
+                        consumer.wait_for_metadata(min(_METADATA_TIMEOUT_S, to.timeout))
+                    printed += _print_frame(frame, image, to.as_json)
+                elif not printed and time.monotonic() > deadline:
+                    raise no_frame_error(stream_id, to.timeout)
         except KeyboardInterrupt:
             return
 
 
-def _show(frame: _native.Frame, image: Path | None, as_json: bool) -> bool:
-    """False for a frame that was overwritten while it was read: what was seen of it may be torn."""
+def _print_frame(frame: _native.Frame, image: Path | None, as_json: bool) -> bool:
+    """False for a frame that was overwritten while it was copied."""
     try:
         array = frame.copy()
     except FrameOverwritten:
         return False
     summary = summarize(array, frame.element_type)
-    path = None if image is None else _write(image, frame, array)
+    path = None if image is None else _write_image(image, frame, array)
     if as_json:
-        words: dict[str, Any] = {
+        line: dict[str, Any] = {
             "stream_id": frame.stream_id,
             "epoch": str(frame.epoch),
             "seq": str(frame.seq),
@@ -200,7 +220,7 @@ def _show(frame: _native.Frame, image: Path | None, as_json: bool) -> bool:
             **summary.to_json(),
             **({} if path is None else {"image": str(path)}),
         }
-        click.echo(json.dumps(words))
+        click.echo(json.dumps(line))
     else:
         click.echo(f"{frame.seq:>8}  {summary}")
         if path is not None:
@@ -209,112 +229,118 @@ def _show(frame: _native.Frame, image: Path | None, as_json: bool) -> bool:
     return True
 
 
-def _write(image: Path, frame: _native.Frame, array: npt.NDArray[Any]) -> Path:
-    """Whoever looks at the file sees a whole picture, also while it is replaced again and again."""
+def _write_image(image: Path, frame: _native.Frame, array: npt.NDArray[Any]) -> Path:
+    """Writes a PNG file. Readers of the file see a whole image, also while it is replaced."""
     path = image.with_name(image.name.replace("{seq}", str(frame.seq)))
     content = encode_png(to_pixels(array))
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        replace_file(path, content, sync=False, mode=0o666)
+        temporary.write_bytes(content)
+        temporary.replace(path)
     except OSError as error:
+        temporary.unlink(missing_ok=True)
         raise click.FileError(str(path), error.strerror or str(error)) from None
     return path
 
 
-_CHANNEL = "aeron:ipc?tether=false"
-_LOOK_S = 0.005
-# Links travel on another stream than descriptors: a frame is shown when they have had time to come.
-_SETTLE_S = 0.25
-_CONNECT_S = 1.0
-_MOST_WAITING = 10_000
-LAST_STREAM_ID = 0xFFFF_FFFE
+# --- trace
 
 
 class NoSuchTrace(TensorPoolError, LookupError):
-    """Nobody told of the trace."""
+    """No frame with the trace was published."""
 
 
 def print_lineage(
     ctx: Context, wanted: int, *, descriptor_streams: Sequence[int], count: int | None, to: ConnectOptions
 ) -> None:
-    """Prints until Ctrl-C or `count`. Raises ReceiveTimeout if nothing of that lineage ever came."""
+    """Prints lineages until Ctrl-C or `count`. Raises ReceiveTimeout or NoSuchTrace if there are none.
+
+    `wanted` is a stream id, or a trace id, which is larger.
+    """
     ids = dict.fromkeys((ctx.stream_ids.control, ctx.stream_ids.descriptor, *descriptor_streams))
-    ears = [_native.Subscription(ctx.connection.conductor, _CHANNEL, stream) for stream in ids]
+    subscriptions = [ctx.connection.subscription(stream_id) for stream_id in ids]
     try:
-        _collect_lineage(LineageTracker(), ears, wanted, count, to)
+        _collect_lineage(LineageTracker(), subscriptions, wanted, count, to)
     except KeyboardInterrupt:
         return
     finally:
-        for ear in ears:
-            ear.close()
+        for subscription in subscriptions:
+            subscription.close()
 
 
 def _collect_lineage(
-    book: LineageTracker, ears: list[_native.Subscription], wanted: int, count: int | None, to: ConnectOptions
+    tracker: LineageTracker,
+    subscriptions: list[_native.Subscription],
+    wanted: int,
+    count: int | None,
+    to: ConnectOptions,
 ) -> None:
-    waiting: deque[tuple[float, TracedFrame]] = deque(maxlen=_MOST_WAITING)
-    shown, is_stream = 0, wanted <= LAST_STREAM_ID
-    _connect(book, ears)
+    waiting: deque[tuple[float, TracedFrame]] = deque(maxlen=_MAX_WAITING)
+    printed, is_stream = 0, wanted <= MAX_STREAM_ID
+    _connect(tracker, subscriptions)
     deadline = time.monotonic() + to.timeout
-    while count is None or shown < count:
-        for ear in ears:
-            for message in ear.poll(1024):
-                frame = book.hear(message)
+    while count is None or printed < count:
+        for subscription in subscriptions:
+            for message in subscription.poll(_POLL_LIMIT):
+                frame = tracker.on_message(message)
                 if frame is not None and (not is_stream or frame.stream_id == wanted):
                     waiting.append((time.monotonic() + _SETTLE_S, frame))
         now = time.monotonic()
-        while waiting and waiting[0][0] <= now and (count is None or shown < count):
+        while waiting and waiting[0][0] <= now and (count is None or printed < count):
             _, frame = waiting.popleft()
-            lineage = book.lineage(frame.trace_id)
-            if is_stream or any(one.trace_id == wanted for one in lineage):
+            lineage = tracker.lineage(frame.trace_id)
+            if is_stream or any(ancestor.trace_id == wanted for ancestor in lineage):
                 _print_tree(frame, lineage, to.as_json)
-                shown += 1
-        if not shown and not (is_stream and waiting) and now > deadline:
-            raise _nothing(book, wanted, to.timeout)
-        time.sleep(_LOOK_S)
+                printed += 1
+        if not printed and not (is_stream and waiting) and now > deadline:
+            raise _no_lineage_error(tracker, wanted, to.timeout)
+        time.sleep(_POLL_S)
 
 
-def _connect(book: LineageTracker, ears: list[_native.Subscription]) -> None:
-    """Waits until all are heard, or are silent, and for a while more: the first frames that are shown would
-    have no parents otherwise."""
-    deadline = time.monotonic() + _CONNECT_S
-    while not all(ear.is_connected for ear in ears) and time.monotonic() < deadline:
-        time.sleep(_LOOK_S)
+def _connect(tracker: LineageTracker, subscriptions: list[_native.Subscription]) -> None:
+    """Waits until all streams are connected or have no publication, and then for trace links: without these
+    the first frames would be printed without parents."""
+    deadline = time.monotonic() + _CONNECT_TIMEOUT_S
+    while not all(subscription.is_connected for subscription in subscriptions):
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(_POLL_S)
     time.sleep(_SETTLE_S)
-    for ear in ears:
-        for message in ear.poll(_MOST_WAITING):
-            book.hear(message)
+    for subscription in subscriptions:
+        for message in subscription.poll(_MAX_WAITING):
+            tracker.on_message(message)
 
 
 def _print_tree(frame: TracedFrame, lineage: Lineage, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps({"frame": frame.as_json(), **lineage.as_json()}))
+        click.echo(json.dumps({"frame": frame.to_json(), **lineage.to_json()}))
     else:
-        tree = Tree(_frame_text(lineage, frame))
-        _branch(tree, lineage)
+        tree = Tree(_lineage_text(lineage, frame))
+        _add_parents(tree, lineage)
         console().print(tree)
     sys.stdout.flush()
 
 
-def _branch(tree: Tree, lineage: Lineage) -> None:
+def _add_parents(tree: Tree, lineage: Lineage) -> None:
     for parent in lineage.parents:
-        _branch(tree.add(_frame_text(parent, None)), parent)
+        _add_parents(tree.add(_lineage_text(parent, None)), parent)
 
 
-def _frame_text(lineage: Lineage, first: TracedFrame | None) -> str:
-    """The frames that carry a trace: a frame with one parent carries the parent's on. Who was before whom
-    cannot be told, for each stream comes by its own way."""
+def _lineage_text(lineage: Lineage, first: TracedFrame | None) -> str:
+    """The frames of a trace, in the order of receipt: a frame with one parent has the trace of its parent.
+    The order of frames of different streams is unknown, since their messages come on different streams."""
     others = [frame for frame in lineage.frames if frame != first]
     frames = others if first is None else [first, *others]
     row = ", ".join(f"{frame.stream_id} seq {frame.seq}" for frame in frames) or "not seen"
     return f"{row}  trace {lineage.trace_id}"
 
 
-def _nothing(book: LineageTracker, wanted: int, timeout: float) -> TensorPoolError:
-    after = f"within {timeout:g} s"
-    if wanted > LAST_STREAM_ID:
-        return NoSuchTrace(f"no frame carried trace {wanted} or was made from it {after}")
-    if book.untraced:
-        why = f"no frame of stream {wanted} had a trace {after}; its producer needs traces=True"
+def _no_lineage_error(tracker: LineageTracker, wanted: int, timeout: float) -> TensorPoolError:
+    within = f"within {timeout:g} s"
+    if wanted > MAX_STREAM_ID:
+        return NoSuchTrace(f"no frame carried trace {wanted} or was made from it {within}")
+    if tracker.untraced:
+        reason = f"no frame of stream {wanted} had a trace {within}; its producer needs traces=True"
     else:
-        why = f"no frame of stream {wanted} came {after}"
-    return ReceiveTimeout(why, stream_id=wanted)
+        reason = f"no frame of stream {wanted} was published {within}"
+    return ReceiveTimeout(reason, stream_id=wanted)

@@ -14,8 +14,7 @@ from ..context.config import AeronSettings, ContextSettings, ShmSettings
 from ..driver import DriverSettings
 from ..errors import NoSuchService
 from ..metrics.config import MetricsSettings
-from ..monitor import LedgerMonitor
-from ..monitor.listener import model_limits, reduced_gc
+from ..monitor.listener import reduced_gc
 from ..runtime.config import Config
 from ..runtime.role import RuntimeSettings, run_role
 from ..service import ServiceClient
@@ -83,7 +82,6 @@ def run(config: Config) -> None:
                 settings=config[SupervisorSettings],
                 token=config[ServiceSettings].token,
                 instance=config[RuntimeSettings].instance,
-                audit=LedgerMonitor(model_limits(ctx)),
             )
             # After the log is configured: the exporter logs its address.
             stack.enter_context(MetricsExporter(config[MetricsSettings], lambda: agent.latest))

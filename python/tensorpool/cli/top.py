@@ -164,9 +164,9 @@ def _print(
 
 def _to_json(page: PageState) -> dict[str, Any]:
     """The snapshot with the time of day."""
-    from ..monitor.snapshot import as_json
+    from ..monitor.snapshot import to_json
 
-    return {"time_ns": str(time.time_ns()), **as_json(page.snapshot)}
+    return {"time_ns": str(time.time_ns()), **to_json(page.snapshot)}
 
 
 def _lines(page: PageState, width: int) -> list[Text]:

@@ -26,7 +26,8 @@ from .. import _native, recording
 from ..client import ReportOptions
 from ..context import Context
 from ..context import open as open_context
-from ..monitor import LedgerRow, LiveLedger, Verdict
+from ..monitor.ledger import LedgerRow, Verdict
+from ..monitor.listener import SystemMonitor
 from ..shm.epoch_files import HEADER_RING
 from ..shm.slots import read_ring
 from .processes import NSLOTS, TIMEOUT_S, ChildProcess, DemoEnvironment, DemoFailed, matches_pattern
@@ -504,7 +505,7 @@ class LedgerListener:
     """Reads the reports of all endpoints on a thread of its own, so that no final report is missed."""
 
     def __init__(self, context: Context) -> None:
-        self._ledger = LiveLedger(context)
+        self._ledger = SystemMonitor(context.connection)
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._poll, name="demo-ledger", daemon=True)
@@ -541,7 +542,7 @@ def ledger_listener(aeron_dir: str) -> Iterator[LedgerListener]:
 
 def settled_ledger(context: Context) -> list[LedgerRow]:
     """The settled ledger of the host of a context."""
-    with LiveLedger(context) as ledger:
+    with SystemMonitor(context.connection) as ledger:
         return ledger.settle(_SETTLE_S)
 
 

@@ -163,7 +163,7 @@ def run_lab_host(options: HostOptions, reports: Reports) -> None:
 def _system_ledger(ctx: Context) -> dict[str, Any]:
     """Every path on this host, from the reports of its endpoints."""
     rows = settled_ledger(ctx)
-    return {"paths": [row.as_json() for row in rows], "faults": ledger_faults(rows)}
+    return {"paths": [row.to_json() for row in rows], "faults": ledger_faults(rows)}
 
 
 def _ledgers(viewer: _Viewer, row: dict[str, Any], recorder: Any) -> dict[str, Any]:

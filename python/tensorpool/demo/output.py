@@ -8,7 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from ..monitor import LedgerRow
+from ..monitor.ledger import LedgerRow
 from .checks import REPLAY_SPEED, CameraEpoch, KillReport, RecordingCheck, ReplayCheck
 from .processes import ChildProcess, DemoEnvironment
 

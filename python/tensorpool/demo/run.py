@@ -13,7 +13,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from ..monitor import LedgerRow
+from ..monitor.ledger import LedgerRow
 from .checks import (
     CameraEpoch,
     KillReport,
@@ -222,7 +222,7 @@ def _print_json(result: DemoResult) -> None:
         "recording": result.recording.to_json(),
         "replay": result.replay.to_json(),
         "spark": None if result.spark is None else result.spark.to_json(),
-        "whole_system": [row.as_json() for row in result.system],
+        "whole_system": [row.to_json() for row in result.system],
         "faults": result.faults,
     }
     json.dump(output, sys.stdout, indent=2)

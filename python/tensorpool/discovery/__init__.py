@@ -1,33 +1,21 @@
-"""Finding streams: an index of what is announced, those who answer for it, and those who ask.
+"""Finding streams: the client, its query and its results. The index and its providers are in submodules.
 
-What is found is a hint. Attaching goes through the stream's driver, and nowhere else.
+A result is a hint and no permission: only the stream's driver attaches clients.
 """
 
 from .client import DiscoveryClient, Route, routes
 from .config import DiscoverySettings, ProviderSettings, VisibilityRule
-from .index import DiscoveryIndex, DriverIdentity, Entry, StreamLabels
-from .intake import AnnounceReader, stream_of
-from .provider import DiscoveryProvider
-from .query import DiscoveredStream, make_filter, merge_results
-from .state import DiscoveryCounters, Filter
+from .query import DiscoveredStream, Filter, make_filter, merge_results
 
 __all__ = [
-    "AnnounceReader",
     "DiscoveredStream",
     "DiscoveryClient",
-    "DiscoveryCounters",
-    "DiscoveryIndex",
-    "DiscoveryProvider",
     "DiscoverySettings",
-    "DriverIdentity",
-    "Entry",
     "Filter",
     "ProviderSettings",
     "Route",
-    "StreamLabels",
     "VisibilityRule",
     "make_filter",
     "merge_results",
     "routes",
-    "stream_of",
 ]

@@ -1,4 +1,4 @@
-"""Asks who has which streams: a driver, or all registries of a fleet."""
+"""The client of discovery: sends requests to a driver or to all registries, and collects the responses."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import ConfigError, DiscoveryError, NoProvider
 from .channels import IPC, endpoint_of, is_ipc, udp_channel
 from .config import DiscoverySettings
-from .query import DiscoveredStream, PendingQuery, make_request
-from .state import Filter
+from .query import DiscoveredStream, Filter, PendingQuery, make_request
 
 _LOG = logging.getLogger(__name__)
-_AGAIN_S: Final = 0.5
-_LOOK_S: Final = 0.001
-# One registry of several that does not answer must not cost the whole timeout.
+_RETRY_S: Final = 0.5
+_POLL_S: Final = 0.001
 _GRACE_S: Final = 0.25
+"""Wait for further responses after the first one: a registry that does not answer must not cost the whole
+timeout."""
+_POLL_LIMIT: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where one provider is asked, and where its answer is heard."""
+    """The address of a provider, and the address for its responses."""
 
     channel: str
     stream_id: int
@@ -39,18 +40,23 @@ class Route:
 
 
 def routes(settings: DiscoverySettings, control_stream_id: int) -> list[Route]:
-    """To the driver's control stream, or to all registries. Raises ConfigError."""
-    stream = settings.response_stream_id
+    """The routes to all registries or, without any, to the driver's control stream. Raises ConfigError."""
+    stream_id = settings.response_stream_id
     if settings.channel is None:
-        return [Route(IPC, control_stream_id, IPC, stream)]
+        return [Route(IPC, control_stream_id, IPC, stream_id)]
     return [
-        Route(one, settings.stream_id, settings.response_channel or _response_channel(one, settings), stream)
-        for one in settings.registries
+        Route(
+            channel,
+            settings.stream_id,
+            settings.response_channel or _response_channel(channel, settings),
+            stream_id,
+        )
+        for channel in settings.registries
     ]
 
 
 def _response_channel(channel: str, settings: DiscoverySettings) -> str:
-    """The address by which this machine reaches the registry: there the registry reaches it too."""
+    """The local address of the route to the registry, which the registry can reach in turn."""
     if is_ipc(channel):
         return IPC
     endpoint = endpoint_of(channel)
@@ -58,18 +64,18 @@ def _response_channel(channel: str, settings: DiscoverySettings) -> str:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(*endpoint, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind, protocol) as probe:
-            # No packet is sent: it only asks for the route.
+            # Connecting a UDP socket sends no packet: it only selects the route.
             probe.connect(address)
             return udp_channel(probe.getsockname()[0], settings.response_port)
     except OSError as error:
         raise ConfigError(
-            f"discovery.channel {channel!r}: there is no way to {endpoint[0]} ({error}); check the host, or "
-            "set discovery.response_channel"
+            f"discovery.channel {channel!r}: no route to {endpoint[0]} ({error}); check the host, or set "
+            "discovery.response_channel"
         ) from None
 
 
 class DiscoveryClient:
-    """Keeps its streams open between questions. Safe to use from several threads, one question at a time."""
+    """Keeps its streams open between queries. Threads may share it; it runs one query at a time."""
 
     def __init__(
         self,
@@ -81,90 +87,99 @@ class DiscoveryClient:
     ) -> None:
         self.client_id = client_id or secrets.randbelow(0xFFFF_FFFE) + 1
         self.dropped: Counter[str] = Counter()
-        """What was passed over so far, by reason."""
+        """Ignored messages and results of all queries, by reason."""
         self._clock = clock
         self._routes = tuple(routes)
         self._lock = threading.Lock()
-        # The upper half is drawn anew, so that an answer to a client of the same id is not ours.
+        # Random upper half: a response to another client with the same client id does not match.
         self._ids = itertools.count(secrets.randbits(31) << 32 | 1)
-        self._questions = [_native.Publication(conductor, one.channel, one.stream_id) for one in self._routes]
-        heard = dict.fromkeys((one.response_channel, one.response_stream_id) for one in self._routes)
-        self._ears = [
-            # A client that sleeps must not hold up the answers to others.
+        self._publications = [
+            _native.Publication(conductor, route.channel, route.stream_id) for route in self._routes
+        ]
+        addresses = dict.fromkeys(
+            (route.response_channel, route.response_stream_id) for route in self._routes
+        )
+        self._subscriptions = [
+            # Untethered: a client that does not poll must not delay the responses to others.
             _native.Subscription(conductor, f"{IPC}?tether=false" if is_ipc(channel) else channel, stream_id)
-            for channel, stream_id in heard
+            for channel, stream_id in addresses
         ]
 
-    def find(self, wanted: Filter, *, timeout: float) -> list[DiscoveredStream]:
-        """Every stream that fits, each once. Raises NoProvider if nobody answers, DiscoveryError if all
-        answers are errors."""
+    def find(self, query: Filter, *, timeout: float) -> list[DiscoveredStream]:
+        """Every matching stream, each once. Raises NoProvider if there is no response, and DiscoveryError if
+        all responses are errors."""
         with self._lock:
-            asking = self._ask(wanted, self._now() + timeout)
-        self.dropped.update(asking.dropped)
-        if not asking.is_answered:
-            if asking.errors:
-                raise DiscoveryError(f"discovery: {'; '.join(asking.errors.values())}")
-            raise NoProvider(self._nobody(timeout))
-        for why in asking.errors.values():
-            _LOG.warning("one of %d registries answered with an error: %s", len(self._routes), why)
-        return asking.streams()
+            pending = self._run(query, self._now() + timeout)
+        self.dropped.update(pending.dropped)
+        if not pending.is_answered:
+            if pending.errors:
+                raise DiscoveryError(f"discovery: {'; '.join(pending.errors.values())}")
+            raise NoProvider(self._no_response_text(timeout))
+        for error in pending.errors.values():
+            _LOG.warning("a registry of %d answered with an error: %s", len(self._routes), error)
+        return pending.streams()
 
     def _now(self) -> float:
         return self._clock.monotonic_ns() / 1e9
 
-    def _ask(self, wanted: Filter, deadline: float) -> PendingQuery:
-        asking = PendingQuery(wanted, [next(self._ids) for _ in self._routes])
-        again_at: dict[int, float] = {}
-        while not asking.is_over and (now := self._now()) < deadline:
-            self._send(asking, again_at, now)
-            if not self._hear(asking):
-                self._clock.sleep(_LOOK_S)
-            elif asking.is_answered:
+    def _run(self, query: Filter, deadline: float) -> PendingQuery:
+        pending = PendingQuery(query, [next(self._ids) for _ in self._routes])
+        retry_at: dict[int, float] = {}
+        while not pending.is_complete and (now := self._now()) < deadline:
+            self._send(pending, retry_at, now)
+            if not self._poll(pending):
+                self._clock.sleep(_POLL_S)
+            elif pending.is_answered:
                 deadline = min(deadline, now + _GRACE_S)
-        return asking
+        return pending
 
-    def _send(self, asking: PendingQuery, again_at: dict[int, float], now: float) -> None:
-        """Each question again now and then, until it is answered: a registry may just be starting."""
-        # An answer that comes before the ear is there is lost.
-        if not all(ear.is_ready for ear in self._ears):
+    def _send(self, pending: PendingQuery, retry_at: dict[int, float], now: float) -> None:
+        """Repeats each request until it has a response: a registry may just be starting."""
+        # A response that is sent before the subscription is ready would be lost.
+        if not all(subscription.is_ready for subscription in self._subscriptions):
             return
         for request_id, route, publication in zip(
-            asking.request_ids, self._routes, self._questions, strict=True
+            pending.request_ids, self._routes, self._publications, strict=True
         ):
-            if request_id not in asking.open_ids or now < again_at.get(request_id, now):
+            if request_id not in pending.open_ids or now < retry_at.get(request_id, now):
                 continue
             request = make_request(
-                asking.wanted,
+                pending.query,
                 request_id=request_id,
                 client_id=self.client_id,
                 response_channel=route.response_channel,
                 response_stream_id=route.response_stream_id,
             )
             if publication.offer(request.encode()) == "sent":
-                again_at[request_id] = now + _AGAIN_S
+                retry_at[request_id] = now + _RETRY_S
 
-    def _hear(self, asking: PendingQuery) -> int:
-        count = 0
-        for ear in self._ears:
-            for message in ear.poll(64):
-                asking.hear(message)
-                count += 1
-        return count
+    def _poll(self, pending: PendingQuery) -> int:
+        received = 0
+        for subscription in self._subscriptions:
+            for message in subscription.poll(_POLL_LIMIT):
+                pending.on_response(message)
+                received += 1
+        return received
 
-    def _nobody(self, timeout: float) -> str:
-        if refused := [ear.failure for ear in self._ears if ear.failure]:
-            return f"Aeron cannot hear answers: {refused[0]}; set discovery.response_channel or response_port"
-        asked = ", ".join(f"{one.channel} stream {one.stream_id}" for one in self._routes)
+    def _no_response_text(self, timeout: float) -> str:
+        failures = [subscription.failure for subscription in self._subscriptions if subscription.failure]
+        if failures:
+            return (
+                f"Aeron cannot subscribe to responses: {failures[0]}; set discovery.response_channel or "
+                "response_port"
+            )
+        addresses = ", ".join(f"{route.channel} stream {route.stream_id}" for route in self._routes)
         return (
-            f"nobody answered within {timeout:g} s on {asked}; start tensorpool driver or tensorpool "
+            f"no response within {timeout:g} s on {addresses}; start tensorpool driver or tensorpool "
             "registry, or check [discovery]"
         )
 
     def close(self) -> None:
-        for question in self._questions:
-            question.close()
-        for ear in self._ears:
-            ear.close()
+        """Closes all streams."""
+        for publication in self._publications:
+            publication.close()
+        for subscription in self._subscriptions:
+            subscription.close()
 
     def __enter__(self) -> Self:
         return self

@@ -1,63 +1,43 @@
-"""The index of streams: announces, metadata and the time go in, entries come out (discovery §6). Pure.
+"""The index of streams: announces, metadata and the time go in, entries come out (discovery §6).
 
-Soft state: what is no longer announced is no longer known. Age counts from the time of receipt, since another
-host's clock means nothing here (decision 14). Owned by one thread.
-
-What a provider knows of one stream. Plain values.
-
-One stream of one driver, as its announces and its metadata have it so far. Pure.
+Pure. The index is soft state: a stream that is not announced any more is dropped. Ages count from the time of
+receipt, because the clock of another host cannot be compared with ours (decision 14). One thread owns it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, TypeVar
 
-from ..attributes.tags import MAX_NAME_BYTES, from_wire, read_attributes, wire_length
+from ..attributes.tags import from_wire
+from ..monitor.reports import RepeatedAnnounce, RepeatedMetadata
+from ..monitor.streams import HEADER_SLOT_BYTES, AnnouncedStream, StreamLabels
 from ..sbe.discovery import DiscoveryResult, Tag
 from ..sbe.wire import DataSourceAnnounce, DataSourceMeta, PayloadPool, ShmPoolAnnounce
+from .config import MAX_STREAMS
+from .query import MAX_DIMS
 
-MAX_DIMS = 8
-HEADER_SLOT_BYTES = 256
+_MAX_POOLS: Final = 256
+_NEVER_NS: Final = 1 << 63
+_K = TypeVar("_K", str, int)
 
 
 @dataclass(frozen=True, slots=True)
 class DriverIdentity:
-    """Who has the streams, and where attaches go (discovery §5.2, decision 27)."""
+    """The driver of a set of streams, and the address for attaches (discovery §5.2, decision 27)."""
 
     instance_id: str
     control_channel: str
     control_stream_id: int
     tags: tuple[str, ...] = ()
-    """What whoever knows of the driver says of all its streams, beside their own tags."""
-
-
-@dataclass(frozen=True, slots=True)
-class StreamLabels:
-    """What is said of a stream, by its producer or by its driver. Text is as the wire has it."""
-
-    name: str = ""
-    tags: tuple[str, ...] = ()
-    data_source_id: int | None = None
-
-    def over(self, others: StreamLabels) -> StreamLabels:
-        """These, and where they say nothing the others'."""
-        return StreamLabels(
-            self.name or others.name,
-            self.tags or others.tags,
-            others.data_source_id if self.data_source_id is None else self.data_source_id,
-        )
-
-    def and_tags(self, tags: tuple[str, ...]) -> StreamLabels:
-        """With these tags too, each once."""
-        return replace(self, tags=tuple(dict.fromkeys((*self.tags, *tags)))) if tags else self
+    """Tags that the configuration adds to those of all its streams."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A stream as it is answered for."""
+    """A stream as responses contain it."""
 
     driver: DriverIdentity
     stream_id: int
@@ -67,14 +47,15 @@ class Entry:
     nslots: int
     pools: tuple[PayloadPool, ...]
     header_uri: str
-    words: StreamLabels
+    labels: StreamLabels
 
     @property
     def key(self) -> tuple[str, int]:
+        """Driver instance and stream id."""
         return self.driver.instance_id, self.stream_id
 
-    def result(self) -> DiscoveryResult:
-        """As a response has it: all tags, the name byte for byte."""
+    def to_result(self) -> DiscoveryResult:
+        """The entry as a result of a response: all tags, and the bytes of the name unchanged."""
         return DiscoveryResult(
             stream_id=self.stream_id,
             producer_id=self.producer_id,
@@ -83,286 +64,224 @@ class Entry:
             header_nslots=self.nslots,
             header_slot_bytes=HEADER_SLOT_BYTES,
             max_dims=MAX_DIMS,
-            data_source_id=self.words.data_source_id,
+            data_source_id=self.labels.data_source_id,
             driver_control_stream_id=self.driver.control_stream_id,
             payload_pools=self.pools,
-            tags=tuple(Tag(tag=tag) for tag in self.words.tags),
+            tags=tuple(Tag(tag=tag) for tag in self.labels.tags),
             header_region_uri=self.header_uri,
-            data_source_name=self.words.name,
+            data_source_name=self.labels.name,
             driver_instance_id=self.driver.instance_id,
             driver_control_channel=self.driver.control_channel,
         )
 
     def __str__(self) -> str:
-        return f"{self.driver.instance_id}/{self.stream_id} {from_wire(self.words.name)}".rstrip()
-
-
-DRIVER_VERSION = 0
-"""The metadata version of what a driver says of its streams; producers count from 1."""
-_NOTHING = StreamLabels()
-
-
-@dataclass(slots=True)
-class LabelSource:
-    """What a producer, or a driver, says of a stream, for as long as it goes on saying it."""
-
-    epoch: int = 0
-    version: int = DRIVER_VERSION
-    name: str = ""
-    said_version: int | None = None
-    tags: tuple[str, ...] = ()
-    data_source_id: int | None = None
-    heard_ns: int = 0
-
-    def on_source(self, said: DataSourceAnnounce, now_ns: int) -> None:
-        if self.epoch not in (0, said.epoch):
-            # Another producer, which may count its versions from the beginning.
-            self.said_version = None
-        self.epoch, self.version, self.heard_ns = said.epoch, said.meta_version, now_ns
-        self.name = said.name if wire_length(said.name) <= MAX_NAME_BYTES else ""
-
-    def on_meta(self, said: DataSourceMeta) -> None:
-        self.said_version = said.meta_version
-        self.tags, self.data_source_id = read_attributes(said.attributes)
-
-    @property
-    def words(self) -> StreamLabels:
-        # Attributes of another version than the announced one are on their way out, or in.
-        if self.said_version != self.version:
-            return StreamLabels(self.name)
-        return StreamLabels(self.name, self.tags, self.data_source_id)
-
-
-@dataclass(slots=True)
-class AnnouncedStream:
-    """All that was heard of a stream. It is answered for once it was announced."""
-
-    driver: DriverIdentity
-    stream_id: int
-    announce: ShmPoolAnnounce | None = None
-    announced_ns: int = 0
-    producer: LabelSource | None = None
-    by_driver: LabelSource | None = None
-    entry: Entry | None = None
-
-    def voice(self, version: int, now_ns: int) -> LabelSource:
-        """Whoever speaks with that metadata version."""
-        if version == DRIVER_VERSION:
-            self.by_driver = self.by_driver or LabelSource(heard_ns=now_ns)
-            return self.by_driver
-        self.producer = self.producer or LabelSource(heard_ns=now_ns)
-        return self.producer
-
-    def forget_silent(self, oldest_ns: int) -> None:
-        """What was not heard since then is no longer so."""
-        if self.announce is not None and self.announced_ns < oldest_ns:
-            self.announce = None
-        if self.producer is not None and self.producer.heard_ns < oldest_ns:
-            self.producer = None
-        if self.by_driver is not None and self.by_driver.heard_ns < oldest_ns:
-            self.by_driver = None
-
-    @property
-    def is_empty(self) -> bool:
-        return self.announce is None and self.producer is None and self.by_driver is None
-
-    @property
-    def oldest_ns(self) -> int:
-        """When the part was heard that will be too old first."""
-        times = [one.heard_ns for one in (self.producer, self.by_driver) if one is not None]
-        if self.announce is not None:
-            times.append(self.announced_ns)
-        return min(times)
-
-    def build(self) -> Entry | None:
-        """What is answered. A producer's words hold for its own epoch, and come before the driver's."""
-        said = self.announce
-        if said is None:
-            return None
-        words = _NOTHING if self.by_driver is None else self.by_driver.words
-        if self.producer is not None and self.producer.epoch == said.epoch:
-            words = self.producer.words.over(words)
-        return Entry(
-            driver=self.driver,
-            stream_id=self.stream_id,
-            producer_id=said.producer_id,
-            epoch=said.epoch,
-            layout_version=said.layout_version,
-            nslots=said.header_nslots,
-            pools=said.payload_pools,
-            header_uri=said.header_region_uri,
-            words=words.and_tags(self.driver.tags),
-        )
-
-
-MAX_STREAMS: Final = 20_000
-_MAX_POOLS: Final = 256
-_NEVER_NS: Final = 1 << 63
-_K = TypeVar("_K", str, int)
+        return f"{self.driver.instance_id}/{self.stream_id} {from_wire(self.labels.name)}".rstrip()
 
 
 class IndexResult(StrEnum):
-    """What became of a message."""
+    """The effect of a message on the index."""
 
     NEW = "new"
-    AGAIN = "again"
+    UNCHANGED = "unchanged"
     CHANGED = "changed"
     REGRESSED = "regressed"
+    """Ignored: of an older epoch than the known one."""
     INVALID = "invalid"
+    """Ignored: its layout cannot be a result."""
     FULL = "full"
+    """Ignored: the driver has the maximum of streams."""
+
+    @property
+    def is_rejection(self) -> bool:
+        """Whether the message was ignored."""
+        return self in (IndexResult.REGRESSED, IndexResult.INVALID, IndexResult.FULL)
+
+
+@dataclass(slots=True)
+class _IndexedStream:
+    driver: DriverIdentity
+    announced: AnnouncedStream
+    entry: Entry | None = None
+    """None until the stream is announced."""
+
+    def build(self) -> Entry | None:
+        """The entry that follows from the announce and the labels that apply to its epoch."""
+        announce = self.announced.announce
+        if announce is None:
+            return None
+        return Entry(
+            driver=self.driver,
+            stream_id=announce.stream_id,
+            producer_id=announce.producer_id,
+            epoch=announce.epoch,
+            layout_version=announce.layout_version,
+            nslots=announce.header_nslots,
+            pools=announce.payload_pools,
+            header_uri=announce.header_region_uri,
+            labels=self.announced.labels.and_tags(self.driver.tags),
+        )
 
 
 @dataclass(slots=True)
 class _Driver:
     identity: DriverIdentity
     window_ns: int
-    """How long an announce holds: three announce periods."""
-    records: dict[int, AnnouncedStream] = field(default_factory=dict)
+    """How long an announce is valid: three announce periods."""
+    streams: dict[int, _IndexedStream] = field(default_factory=dict)
 
 
 class DiscoveryIndex:
-    """Streams by (driver instance, stream id)."""
+    """Streams by driver instance and stream id."""
 
     def __init__(self, *, max_streams: int = MAX_STREAMS) -> None:
+        """`max_streams`: maximum for each driver."""
         self._max_streams = max_streams
         self._drivers: dict[str, _Driver] = {}
         self._by_name: dict[str, dict[tuple[str, int], Entry]] = {}
         self._by_stream: dict[int, dict[tuple[str, int], Entry]] = {}
         self._entries: dict[tuple[str, int], Entry] = {}
         self._due_ns = _NEVER_NS
+        """No part of the index expires before this time."""
         self.generation = 0
-        """Counts changes: while it stands, every question has the same answer."""
+        """Number of changes: as long as it is the same, equal requests have equal responses."""
 
     def __len__(self) -> int:
-        """How many streams were announced and had not expired at the last look."""
+        """The number of entries after the last expiry."""
         return len(self._entries)
 
     # --- drivers
 
     def set_driver(self, identity: DriverIdentity, *, announce_period_ns: int) -> None:
-        """Makes a driver known. One whose endpoint has changed was restarted elsewhere: all that was known of
-        its streams is forgotten, so that whatever epoch it has is taken (discovery §6.3)."""
-        known = self._drivers.get(identity.instance_id)
-        if known is not None and known.identity != identity:
-            self.drop_driver(identity.instance_id)
-            known = None
-        if known is None:
-            known = self._drivers[identity.instance_id] = _Driver(identity, 0)
-        known.window_ns = 3 * announce_period_ns
+        """Adds a driver. A driver with another address was restarted: its streams are dropped, so that any
+        epoch of it is accepted (discovery §6.3)."""
+        driver = self._drivers.get(identity.instance_id)
+        if driver is not None and driver.identity != identity:
+            self.remove_driver(identity.instance_id)
+            driver = None
+        if driver is None:
+            driver = self._drivers[identity.instance_id] = _Driver(identity, 0)
+        driver.window_ns = 3 * announce_period_ns
         self._due_ns = 0
 
-    def drop_driver(self, instance_id: str) -> None:
+    def remove_driver(self, instance_id: str) -> None:
+        """Drops a driver and its streams."""
         driver = self._drivers.pop(instance_id, None)
-        for record in list(driver.records.values()) if driver else ():
-            self._show(record, None)
+        for stream in list(driver.streams.values()) if driver else ():
+            self._set_entry(stream, None)
 
     @property
     def drivers(self) -> list[DriverIdentity]:
-        return [one.identity for one in self._drivers.values()]
+        """All drivers."""
+        return [driver.identity for driver in self._drivers.values()]
 
-    def count_of(self, instance_id: str) -> int:
-        """How many streams of a driver are known."""
+    def count_streams(self, instance_id: str) -> int:
+        """The number of entries of a driver."""
         driver = self._drivers.get(instance_id)
-        return sum(one.entry is not None for one in driver.records.values()) if driver else 0
+        return sum(stream.entry is not None for stream in driver.streams.values()) if driver else 0
 
-    # --- what is heard
+    # --- messages
 
-    def on_announce(self, instance_id: str, said: ShmPoolAnnounce, now_ns: int) -> IndexResult:
-        """Where a stream's memory is. The newest epoch replaces what was; one that falls is passed over
-        for as long as the newer one is alive (discovery §6.3)."""
-        if not _is_sound(said):
+    def observe(self, instance_id: str, event: object, now_ns: int) -> IndexResult:
+        """Takes an event of `AnnounceReader`. A repeated message renews its stream; if the index has dropped
+        that, the message counts as new."""
+        match event:
+            case RepeatedAnnounce(stream_id=stream_id, epoch=epoch, announce=announce):
+                if self.on_repeated_announce(instance_id, stream_id, epoch, now_ns):
+                    return IndexResult.UNCHANGED
+                return self.on_announce(instance_id, announce, now_ns)
+            case RepeatedMetadata():
+                if self.on_repeated_metadata(instance_id, event, now_ns):
+                    return IndexResult.UNCHANGED
+                return self.observe(instance_id, event.decode(), now_ns)
+            case ShmPoolAnnounce():
+                return self.on_announce(instance_id, event, now_ns)
+            case DataSourceAnnounce():
+                return self.on_source(instance_id, event, now_ns)
+            case DataSourceMeta():
+                return self.on_meta(instance_id, event, now_ns)
+            case _:
+                return IndexResult.INVALID
+
+    def on_announce(self, instance_id: str, announce: ShmPoolAnnounce, now_ns: int) -> IndexResult:
+        """Takes an announce. The newest epoch replaces older ones; an older epoch is ignored as long as the
+        newer one is fresh (discovery §6.3)."""
+        if not _is_valid(announce):
             return IndexResult.INVALID
         self.expire(now_ns)
         driver = self._drivers[instance_id]
-        record = self._take(driver, said.stream_id)
-        if record is None:
+        stream = self._stream(driver, announce.stream_id)
+        if stream is None:
             return IndexResult.FULL
-        before = record.announce
-        if before is not None and said.epoch < before.epoch:
+        is_new = stream.announced.announce is None
+        if not stream.announced.on_announce(announce, now_ns, driver.window_ns):
             return IndexResult.REGRESSED
-        record.announce, record.announced_ns = said, now_ns
-        self._due_ns = min(self._due_ns, now_ns + driver.window_ns)
-        if not self._rebuild(record):
-            return IndexResult.AGAIN
-        return IndexResult.NEW if before is None else IndexResult.CHANGED
+        result = self._update(driver, stream, now_ns)
+        return IndexResult.NEW if is_new and result is IndexResult.CHANGED else result
 
-    def on_same_announce(self, instance_id: str, stream_id: int, epoch: int, now_ns: int) -> bool:
-        """The same announce once more, but for its time. False if there is none to be the same as."""
+    def on_repeated_announce(self, instance_id: str, stream_id: int, epoch: int, now_ns: int) -> bool:
+        """Renews a stream. False: the index has no announce of that epoch."""
         self.expire(now_ns)
-        record = self._drivers[instance_id].records.get(stream_id)
-        if record is None or record.announce is None or record.announce.epoch != epoch:
-            return False
-        record.announced_ns = now_ns
-        return True
+        stream = self._drivers[instance_id].streams.get(stream_id)
+        return stream is not None and stream.announced.on_repeated_announce(epoch, now_ns)
 
-    def on_source(self, instance_id: str, said: DataSourceAnnounce, now_ns: int) -> IndexResult:
-        """What a stream is called, by its producer, or by its driver (metadata version 0)."""
+    def on_source(self, instance_id: str, source: DataSourceAnnounce, now_ns: int) -> IndexResult:
+        """Takes a name, from the producer or, with metadata version 0, from the driver."""
         self.expire(now_ns)
         driver = self._drivers[instance_id]
-        record = self._take(driver, said.stream_id)
-        if record is None:
+        stream = self._stream(driver, source.stream_id)
+        if stream is None:
             return IndexResult.FULL
-        known = record.by_driver if said.meta_version == DRIVER_VERSION else record.producer
-        # A dying producer may speak once more after its successor did.
-        if known is not None and said.epoch < known.epoch:
+        if not stream.announced.on_source(source, now_ns):
             return IndexResult.REGRESSED
-        record.voice(said.meta_version, now_ns).on_source(said, now_ns)
-        self._due_ns = min(self._due_ns, now_ns + driver.window_ns)
-        return IndexResult.CHANGED if self._rebuild(record) else IndexResult.AGAIN
+        return self._update(driver, stream, now_ns)
 
-    def on_meta(self, instance_id: str, said: DataSourceMeta, now_ns: int) -> IndexResult:
-        """Attributes; tags and the data source id are among them."""
+    def on_meta(self, instance_id: str, meta: DataSourceMeta, now_ns: int) -> IndexResult:
+        """Takes attributes, which may contain tags and the data source id."""
         self.expire(now_ns)
         driver = self._drivers[instance_id]
-        record = self._take(driver, said.stream_id)
-        if record is None:
+        stream = self._stream(driver, meta.stream_id)
+        if stream is None:
             return IndexResult.FULL
-        record.voice(said.meta_version, now_ns).on_meta(said)
-        self._due_ns = min(self._due_ns, now_ns + driver.window_ns)
-        return IndexResult.CHANGED if self._rebuild(record) else IndexResult.AGAIN
+        stream.announced.on_meta(meta, now_ns)
+        return self._update(driver, stream, now_ns)
 
-    def on_same_words(
-        self, instance_id: str, stream_id: int, now_ns: int, *, by_driver: bool, is_meta: bool
-    ) -> bool:
-        """The same words once more. False if there are none to be the same as."""
+    def on_repeated_metadata(self, instance_id: str, repeated: RepeatedMetadata, now_ns: int) -> bool:
+        """Renews metadata. False: the index does not have it."""
         self.expire(now_ns)
-        record = self._drivers[instance_id].records.get(stream_id)
-        voice = None if record is None else record.by_driver if by_driver else record.producer
-        # An epoch of 0: only attributes were heard so far. No version: they were another producer's.
-        if voice is None or (voice.said_version is None if is_meta else voice.epoch == 0):
-            return False
-        voice.heard_ns = now_ns
-        return True
+        stream = self._drivers[instance_id].streams.get(repeated.stream_id)
+        return stream is not None and stream.announced.on_repeated_metadata(
+            by_driver=repeated.by_driver, is_meta=repeated.is_meta, now_ns=now_ns
+        )
 
     def remove(self, instance_id: str, stream_id: int) -> None:
-        """The driver itself says that the stream is gone."""
-        record = self._drivers[instance_id].records.pop(stream_id, None)
-        if record is not None:
-            self._show(record, None)
+        """Drops a stream that its driver has removed."""
+        stream = self._drivers[instance_id].streams.pop(stream_id, None)
+        if stream is not None:
+            self._set_entry(stream, None)
 
     def expire(self, now_ns: int) -> None:
-        """Forgets what was not heard for its window; cheap while nothing can be due."""
+        """Drops announces and metadata that are older than their window; cheap while none can be."""
         if now_ns <= self._due_ns:
             return
         self._due_ns = _NEVER_NS
         for driver in self._drivers.values():
-            for record in list(driver.records.values()):
-                record.forget_silent(now_ns - driver.window_ns)
-                self._rebuild(record)
-                if record.is_empty:
-                    del driver.records[record.stream_id]
+            for stream_id, stream in list(driver.streams.items()):
+                stream.announced.expire(now_ns - driver.window_ns)
+                self._rebuild(stream)
+                if stream.announced.is_empty:
+                    del driver.streams[stream_id]
                 else:
-                    self._due_ns = min(self._due_ns, record.oldest_ns + driver.window_ns)
+                    self._due_ns = min(self._due_ns, stream.announced.oldest_ns + driver.window_ns)
 
-    # --- what is there
+    # --- entries
 
     def entries(self, now_ns: int) -> Iterator[Entry]:
-        """All that are alive."""
+        """All entries."""
         self.expire(now_ns)
         return iter(self._entries.values())
 
     def candidates(self, now_ns: int, *, name: str, stream_id: int | None) -> Iterator[Entry]:
-        """Those with that name and id, where they are given; others need not be looked at."""
+        """The entries with that id or, without an id, with that name; without both, all entries."""
         self.expire(now_ns)
         if stream_id is not None:
             return iter(self._by_stream.get(stream_id, {}).values())
@@ -370,50 +289,53 @@ class DiscoveryIndex:
             return iter(self._by_name.get(name, {}).values())
         return iter(self._entries.values())
 
-    # --- records
-
-    def _take(self, driver: _Driver, stream_id: int) -> AnnouncedStream | None:
-        record = driver.records.get(stream_id)
-        if record is None:
-            if len(driver.records) >= self._max_streams:
+    def _stream(self, driver: _Driver, stream_id: int) -> _IndexedStream | None:
+        stream = driver.streams.get(stream_id)
+        if stream is None:
+            if len(driver.streams) >= self._max_streams:
                 return None
-            record = driver.records[stream_id] = AnnouncedStream(driver.identity, stream_id)
-        return record
+            stream = _IndexedStream(driver.identity, AnnouncedStream(stream_id))
+            driver.streams[stream_id] = stream
+        return stream
 
-    def _rebuild(self, record: AnnouncedStream) -> bool:
-        """Whether it is another entry now."""
-        entry = record.build()
-        if entry == record.entry:
+    def _update(self, driver: _Driver, stream: _IndexedStream, now_ns: int) -> IndexResult:
+        self._due_ns = min(self._due_ns, now_ns + driver.window_ns)
+        return IndexResult.CHANGED if self._rebuild(stream) else IndexResult.UNCHANGED
+
+    def _rebuild(self, stream: _IndexedStream) -> bool:
+        """Builds the entry; False if it is equal to the present one."""
+        entry = stream.build()
+        if entry == stream.entry:
             return False
-        self._show(record, entry)
+        self._set_entry(stream, entry)
         return True
 
-    def _show(self, record: AnnouncedStream, entry: Entry | None) -> None:
-        before, record.entry = record.entry, entry
+    def _set_entry(self, stream: _IndexedStream, entry: Entry | None) -> None:
+        before, stream.entry = stream.entry, entry
         if before is not None:
             del self._entries[before.key]
-            _take_away(self._by_name, before.words.name, before)
-            _take_away(self._by_stream, before.stream_id, before)
+            _remove_from(self._by_name, before.labels.name, before)
+            _remove_from(self._by_stream, before.stream_id, before)
         if entry is not None:
             self._entries[entry.key] = entry
-            self._by_name.setdefault(entry.words.name, {})[entry.key] = entry
+            self._by_name.setdefault(entry.labels.name, {})[entry.key] = entry
             self._by_stream.setdefault(entry.stream_id, {})[entry.key] = entry
         if before is not None or entry is not None:
             self.generation += 1
 
 
-def _take_away(table: dict[_K, dict[tuple[str, int], Entry]], key: _K, entry: Entry) -> None:
+def _remove_from(table: dict[_K, dict[tuple[str, int], Entry]], key: _K, entry: Entry) -> None:
     del table[key][entry.key]
     if not table[key]:
         del table[key]
 
 
-def _is_sound(said: ShmPoolAnnounce) -> bool:
-    """Whether it can be answered for: every pool has the ring's slot count (discovery §5.2)."""
+def _is_valid(announce: ShmPoolAnnounce) -> bool:
+    """Whether it can be a result: every pool has the slot count of the ring (discovery §5.2)."""
     if (
-        said.stream_id == 0
-        or said.header_slot_bytes != HEADER_SLOT_BYTES
-        or len(said.payload_pools) > _MAX_POOLS
+        announce.stream_id == 0
+        or announce.header_slot_bytes != HEADER_SLOT_BYTES
+        or len(announce.payload_pools) > _MAX_POOLS
     ):
         return False
-    return all(pool.pool_nslots == said.header_nslots for pool in said.payload_pools)
+    return all(pool.pool_nslots == announce.header_nslots for pool in announce.payload_pools)

@@ -1,7 +1,4 @@
-"""Streams as a client finds them: checked, put together, and taken for hints (discovery §5.2, §7). Pure.
-
-One question to all registries, and what comes back (discovery §5, §7, §10). Pure.
-"""
+"""A query for streams and its results, on the side of the client (discovery §5, §7, §10). Pure."""
 
 from __future__ import annotations
 
@@ -14,16 +11,53 @@ from ..attributes.tags import MAX_NAME_BYTES, fallback_uri_of, from_wire, needs_
 from ..errors import CodecError, ConfigError
 from ..sbe import read_header
 from ..sbe.discovery import DiscoveryRequest, DiscoveryResponse, DiscoveryResult, DiscoveryStatus, Tag
-from .index import HEADER_SLOT_BYTES, MAX_DIMS
-from .state import Filter
+
+MAX_DIMS: Final = 8
+_HEADER_SLOT_BYTES: Final = 256
+_MAX_U32: Final = 0xFFFF_FFFE
+_MAX_U64: Final = (1 << 64) - 2
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """The conditions of a request; a stream must meet all of them (discovery §5.1). Text: wire form."""
+
+    stream_id: int | None = None
+    producer_id: int | None = None
+    data_source_id: int | None = None
+    name: str = ""
+    tags: frozenset[str] = frozenset()
+
+    @classmethod
+    def from_request(cls, request: DiscoveryRequest) -> Filter:
+        """The filter of a request. A repeated tag counts once, and an empty one not at all."""
+        return cls(
+            request.stream_id,
+            request.producer_id,
+            request.data_source_id,
+            request.data_source_name,
+            frozenset(item.tag for item in request.tags if item.tag),
+        )
+
+    @property
+    def kinds(self) -> str:
+        """The names of the conditions, without their values: for logs."""
+        given = [
+            ("stream", self.stream_id is not None),
+            ("producer", self.producer_id is not None),
+            ("source", self.data_source_id is not None),
+            ("name", bool(self.name)),
+            (f"{len(self.tags)} tags", bool(self.tags)),
+        ]
+        return ", ".join(kind for kind, is_given in given if is_given) or "nothing"
 
 
 @dataclass(frozen=True, slots=True)
 class DiscoveredStream:
-    """A stream that somebody knows of: a snapshot, and no permission.
+    """A stream as a provider knows it: a snapshot, and no permission.
 
-    `ctx.consumer(name=…)` goes all the way from here: it attaches through the stream's driver, the only one
-    to say what the stream is and who may have it.
+    `ctx.consumer(name=…)` does all the rest: it attaches through the stream's driver, which decides about the
+    layout and the lease.
     """
 
     stream_id: int
@@ -31,7 +65,7 @@ class DiscoveredStream:
     tags: frozenset[str]
     data_source_id: int | None
     producer_id: int
-    """0: nobody produces at the moment."""
+    """0: the stream has no producer at the moment."""
     epoch: int
     layout_version: int
     nslots: int
@@ -43,28 +77,30 @@ class DiscoveredStream:
 
     @property
     def has_producer(self) -> bool:
+        """Whether the stream has a producer."""
         return self.producer_id != 0
 
     @property
     def needs_bridge(self) -> bool:
-        """Whether it is said of it that on other machines only a bridge reaches it."""
+        """Whether a tag says that other hosts reach it through a bridge only."""
         return needs_bridge(self.tags)
 
     @property
     def fallback_uri(self) -> str | None:
-        """Where its frames can be read off a bridge, if a tag `reach:bridge://…` says so."""
+        """Where a bridge publishes its frames, if a tag `reach:bridge://…` says so."""
         return fallback_uri_of(self.tags)
 
     @property
     def key(self) -> tuple[str, int]:
+        """Driver instance and stream id."""
         return self.driver_instance_id, self.stream_id
 
     def __str__(self) -> str:
-        called = f" {self.name!r}" if self.name else ""
-        return f"stream {self.stream_id}{called} of driver {self.driver_instance_id!r}"
+        name = f" {self.name!r}" if self.name else ""
+        return f"stream {self.stream_id}{name} of driver {self.driver_instance_id!r}"
 
-    def as_json(self) -> dict[str, Any]:
-        """As JSON holds it: 64-bit numbers are text."""
+    def to_json(self) -> dict[str, Any]:
+        """The stream as JSON values; 64-bit numbers are text."""
         return {
             "driver": self.driver_instance_id,
             "stream_id": self.stream_id,
@@ -89,12 +125,12 @@ def read_result(result: DiscoveryResult) -> DiscoveredStream | str:
         return "no_control_stream"
     if any(pool.pool_nslots != result.header_nslots for pool in result.payload_pools):
         return "slot_count"
-    if result.header_slot_bytes != HEADER_SLOT_BYTES or result.max_dims != MAX_DIMS:
+    if result.header_slot_bytes != _HEADER_SLOT_BYTES or result.max_dims != MAX_DIMS:
         return "layout"
     return DiscoveredStream(
         stream_id=result.stream_id,
         name=from_wire(result.data_source_name),
-        tags=frozenset(from_wire(one.tag) for one in result.tags if one.tag),
+        tags=frozenset(from_wire(item.tag) for item in result.tags if item.tag),
         data_source_id=result.data_source_id,
         producer_id=result.producer_id,
         epoch=result.epoch,
@@ -107,20 +143,16 @@ def read_result(result: DiscoveryResult) -> DiscoveredStream | str:
     )
 
 
-def merge_results(answers: Iterable[Iterable[DiscoveredStream]]) -> list[DiscoveredStream]:
-    """What several registries say: each stream once, in its newest epoch (discovery §7)."""
+def merge_results(responses: Iterable[Iterable[DiscoveredStream]]) -> list[DiscoveredStream]:
+    """The results of several registries: each stream once, in its newest epoch (discovery §7)."""
     newest: dict[tuple[str, int], DiscoveredStream] = {}
-    for answer in answers:
-        for one in answer:
-            known = newest.get(one.key)
-            # Of the same epoch, the one with a name: a registry that has just started knows less.
-            if known is None or (one.epoch, bool(one.name)) > (known.epoch, bool(known.name)):
-                newest[one.key] = one
+    for streams in responses:
+        for stream in streams:
+            known = newest.get(stream.key)
+            # Of equal epochs the result with a name wins: a registry that has just started has no names yet.
+            if known is None or (stream.epoch, bool(stream.name)) > (known.epoch, bool(known.name)):
+                newest[stream.key] = stream
     return [newest[key] for key in sorted(newest)]
-
-
-_MAX_U32: Final = 0xFFFF_FFFE
-_MAX_U64: Final = (1 << 64) - 2
 
 
 def make_filter(
@@ -131,20 +163,20 @@ def make_filter(
     producer_id: int | None = None,
     data_source_id: int | None = None,
 ) -> Filter:
-    """What people look for, checked. Raises ConfigError."""
+    """A filter from a caller's arguments. Raises ConfigError."""
     if isinstance(tags, str):
         tags = (tags,)
-    for what, number, most in (
+    for argument, number, maximum in (
         ("stream_id", stream_id, _MAX_U32),
         ("producer_id", producer_id, _MAX_U32),
         ("data_source_id", data_source_id, _MAX_U64),
     ):
-        if number is not None and (type(number) is not int or not 0 <= number <= most):
-            raise ConfigError(f"{what} {number!r}: use a whole number from 0 to {most}")
+        if number is not None and (type(number) is not int or not 0 <= number <= maximum):
+            raise ConfigError(f"{argument} {number!r}: use a whole number from 0 to {maximum}")
     try:
-        wire_name, wire_tags = to_wire(name or ""), frozenset(to_wire(one) for one in tags)
+        wire_name, wire_tags = to_wire(name or ""), frozenset(to_wire(tag) for tag in tags)
     except UnicodeEncodeError as error:
-        raise ConfigError(f"{error.object!r} has no bytes: use text") from None
+        raise ConfigError(f"{error.object!r} cannot be encoded as UTF-8: use text") from None
     if name is not None and not 0 < wire_length(wire_name) <= MAX_NAME_BYTES:
         raise ConfigError(f"name {name!r}: a name has 1 to {MAX_NAME_BYTES} bytes")
     if "" in wire_tags:
@@ -153,50 +185,57 @@ def make_filter(
 
 
 def make_request(
-    wanted: Filter, *, request_id: int, client_id: int, response_channel: str, response_stream_id: int
+    query: Filter, *, request_id: int, client_id: int, response_channel: str, response_stream_id: int
 ) -> DiscoveryRequest:
-    """Raises ConfigError rather than ask without saying where the answer is to go."""
+    """The request of a filter. Raises ConfigError if it has no address for the response."""
     if not response_channel or not 0 < response_stream_id < 1 << 31:
-        raise ConfigError("a question names a response channel, and a stream that is not 0")
+        raise ConfigError("a request needs a response channel, and a response stream that is not 0")
     return DiscoveryRequest(
         request_id=request_id,
         client_id=client_id,
         response_stream_id=response_stream_id,
-        stream_id=wanted.stream_id,
-        producer_id=wanted.producer_id,
-        data_source_id=wanted.data_source_id,
-        tags=tuple(Tag(tag=tag) for tag in sorted(wanted.tags)),
+        stream_id=query.stream_id,
+        producer_id=query.producer_id,
+        data_source_id=query.data_source_id,
+        tags=tuple(Tag(tag=tag) for tag in sorted(query.tags)),
         response_channel=response_channel,
-        data_source_name=wanted.name,
+        data_source_name=query.name,
     )
 
 
 @dataclass(slots=True)
 class PendingQuery:
-    """The answers to one question, each registry asked under an id of its own."""
+    """The responses to one query. Each registry gets a request with its own id."""
 
-    wanted: Filter
+    query: Filter
     request_ids: Sequence[int]
-    answers: dict[int, list[DiscoveredStream]] = field(default_factory=dict)
+    results: dict[int, list[DiscoveredStream]] = field(default_factory=dict)
+    """Streams by request id, of all responses that are no errors."""
     errors: dict[int, str] = field(default_factory=dict)
     dropped: Counter[str] = field(default_factory=Counter)
-    """Messages and results that were passed over, by reason."""
+    """Ignored messages and results, by reason."""
 
     @property
     def open_ids(self) -> list[int]:
-        """Those that nobody has answered yet."""
-        return [one for one in self.request_ids if one not in self.answers and one not in self.errors]
+        """Requests without a response."""
+        return [
+            request_id
+            for request_id in self.request_ids
+            if request_id not in self.results and request_id not in self.errors
+        ]
 
     @property
     def is_answered(self) -> bool:
-        return bool(self.answers)
+        """Whether a response without an error was received."""
+        return bool(self.results)
 
     @property
-    def is_over(self) -> bool:
+    def is_complete(self) -> bool:
+        """Whether all requests have a response."""
         return not self.open_ids
 
-    def hear(self, message: bytes) -> None:
-        """A message of the response stream, whoever it is for. Never raises."""
+    def on_response(self, message: bytes) -> None:
+        """Takes a message of the response stream, which other clients may share. Never raises."""
         response = self._read(message)
         if response is None:
             return
@@ -209,12 +248,12 @@ class PendingQuery:
             return
         if response.status is DiscoveryStatus.NOT_FOUND:
             self._drop_results(response)
-            self.answers[response.request_id] = []
+            self.results[response.request_id] = []
             return
-        self.answers[response.request_id] = self._results(response)
+        self.results[response.request_id] = self._read_results(response)
 
     def _read(self, message: bytes) -> DiscoveryResponse | None:
-        """By schema id, template and version of the message header, and by nothing else (discovery §10)."""
+        """Decides by schema id, template id and version of the message header only (discovery §10)."""
         layout = DiscoveryResponse.layout()
         try:
             header = read_header(message)
@@ -232,28 +271,29 @@ class PendingQuery:
     def _drop_results(self, response: DiscoveryResponse) -> None:
         self.dropped["with_no_result"] += len(response.results)
 
-    def _results(self, response: DiscoveryResponse) -> list[DiscoveredStream]:
-        found = []
+    def _read_results(self, response: DiscoveryResponse) -> list[DiscoveredStream]:
+        streams = []
         for result in response.results:
-            one = read_result(result)
-            if isinstance(one, str):
-                self.dropped[one] += 1
-            elif not self._fits(one):
+            stream = read_result(result)
+            if isinstance(stream, str):
+                self.dropped[stream] += 1
+            elif not self._matches(stream):
                 self.dropped["filter"] += 1
             else:
-                found.append(one)
-        return found
+                streams.append(stream)
+        return streams
 
-    def _fits(self, one: DiscoveredStream) -> bool:
-        """Names byte for byte, and everything else too: a registry may be of another opinion."""
-        wanted = self.wanted
+    def _matches(self, stream: DiscoveredStream) -> bool:
+        """Checks the filter once more, names by their bytes: a registry may apply other rules."""
+        query = self.query
         return (
-            wanted.stream_id in (None, one.stream_id)
-            and wanted.producer_id in (None, one.producer_id)
-            and wanted.data_source_id in (None, one.data_source_id)
-            and wanted.name in ("", to_wire(one.name))
-            and {from_wire(tag) for tag in wanted.tags} <= one.tags
+            query.stream_id in (None, stream.stream_id)
+            and query.producer_id in (None, stream.producer_id)
+            and query.data_source_id in (None, stream.data_source_id)
+            and query.name in ("", to_wire(stream.name))
+            and {from_wire(tag) for tag in query.tags} <= stream.tags
         )
 
     def streams(self) -> list[DiscoveredStream]:
-        return merge_results(self.answers.values())
+        """The streams of all responses."""
+        return merge_results(self.results.values())

@@ -19,16 +19,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .. import _native
 from ..attributes.tags import MAX_NAME_BYTES, make_attributes, to_wire, wire_length
-from ..discovery import (
-    AnnounceReader,
-    DiscoveryCounters,
-    DiscoveryIndex,
-    DiscoveryProvider,
-    DriverIdentity,
-    stream_of,
-)
-from ..discovery.index import DRIVER_VERSION
-from ..discovery.intake import is_by_driver
+from ..discovery.index import DiscoveryIndex, DriverIdentity
+from ..discovery.provider import DiscoveryProvider
+from ..discovery.state import DiscoveryCounters, IndexUpdater
+from ..monitor.reports import is_driver_metadata, read_stream_id
+from ..monitor.streams import DRIVER_VERSION
 from ..sbe.wire import ClockDomain, DataSourceAnnounce, DataSourceMeta, PayloadPool, ShmPoolAnnounce
 from ..transport import StreamIds
 from ..transport.channels import ServiceStreams
@@ -143,7 +138,7 @@ class EmbeddedDiscovery:
         self._index = DiscoveryIndex()
         self._index.set_driver(identity, announce_period_ns=period_ns)
         self._metadata = PlanMetadata(plan.get, period_ns=period_ns)
-        self._reader = AnnounceReader(
+        self._updater = IndexUpdater(
             self._index, identity.instance_id, self.counters, self._metadata.__contains__
         )
         self._provider: DiscoveryProvider | None = None
@@ -196,7 +191,7 @@ class EmbeddedDiscovery:
         files = action.files
         for message in self._metadata.put(action.stream_id, files.epoch, action.producer_id, now_ns):
             self._publication.offer(message)
-            self._reader.hear(message, now_ns)
+            self._updater.on_message(message, now_ns)
         announce = ShmPoolAnnounce(
             stream_id=action.stream_id,
             producer_id=action.producer_id,
@@ -229,12 +224,12 @@ class EmbeddedDiscovery:
         for message in self._metadata.due(now_ns):
             self._publication.offer(message)
             # Indexed directly too: after a stall, the index must not have streams without names.
-            self._reader.hear(message, now_ns)
+            self._updater.on_message(message, now_ns)
         for forwarded in self._forwarded:
             for message in forwarded.subscription.poll(_POLL_LIMIT):
                 if self._contradicts_plan(message):
                     self.counters.foreign.add()
-                elif self._reader.hear(message, now_ns):
+                elif self._updater.on_message(message, now_ns):
                     for publication in forwarded.publications:
                         # Lost without a subscriber, and repeated after a period.
                         publication.offer(message)
@@ -242,9 +237,11 @@ class EmbeddedDiscovery:
 
     def _contradicts_plan(self, message: bytes) -> bool:
         """Whether another process publishes driver metadata that differs from the plan's."""
-        stream_id = stream_of(message)
+        stream_id = read_stream_id(message)
         return (
-            stream_id is not None and is_by_driver(message) and not self._metadata.is_own(stream_id, message)
+            stream_id is not None
+            and is_driver_metadata(message)
+            and not self._metadata.is_own(stream_id, message)
         )
 
     def close(self) -> None:

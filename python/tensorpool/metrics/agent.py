@@ -14,8 +14,7 @@ from typing import Final, Self
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..context import Context
-from ..monitor import LedgerMonitor
-from ..monitor.listener import SystemMonitor, model_limits
+from ..monitor.listener import SystemMonitor
 from ..monitor.model import SharedSnapshot
 from ..monitor.snapshot import Snapshot
 from .collect import MetricsCollector
@@ -87,9 +86,8 @@ class MetricsAgent:
 
     def on_start(self) -> None:
         """Opens the subscriptions, the endpoint and the export."""
-        audit = LedgerMonitor(model_limits(self._context))
-        self._monitor = SystemMonitor(self._context, audit=audit, clock=self._clock)
-        self._snapshot = SharedSnapshot(self._monitor.picture, _SNAPSHOT_PERIOD_NS, self._clock)
+        self._monitor = SystemMonitor(self._context.connection, clock=self._clock)
+        self._snapshot = SharedSnapshot(self._monitor.model, _SNAPSHOT_PERIOD_NS, self._clock)
         self.metrics = MetricsExporter(self._settings, self._snapshot)
 
     def do_work(self) -> int:
@@ -99,7 +97,7 @@ class MetricsAgent:
         now_ns = self._clock.monotonic_ns()
         if now_ns >= self._next_poll_ns:
             self._next_poll_ns = now_ns + _POLL_PERIOD_NS
-            with self._snapshot.listening():
+            with self._snapshot.updating():
                 self._monitor.poll()
         return 0
 

@@ -423,7 +423,7 @@ def _add_system(families: _Families, snapshot: Snapshot) -> None:
     collisions = Counter(dict.fromkeys(("consumer", "producer", "stream"), 0))
     collisions.update(collision.kind for collision in snapshot.collisions)
     families.add_reasons(COLLISIONS, {}, collisions)
-    families.add_reasons(REJECTED, {}, snapshot.unheard)
+    families.add_reasons(REJECTED, {}, snapshot.rejected)
     if snapshot.ledger is not None:
         for verdict, n in snapshot.ledger.paths.items():
             families.add(LEDGER, LEDGER.label_set(verdict), n)

@@ -1,37 +1,7 @@
-"""The ledger of a whole system: what became of every frame, on every path, with its reason.
+"""One listener, one model of the running system, and its ledger.
 
-A look at a live system from outside: which streams are announced, how fast they run, what is in them.
+Supervisor, top, metrics, ledger and the `stream` commands use `listener.SystemMonitor`; discovery uses
+`reports.AnnounceReader` and `streams.AnnouncedStream`. Monitoring takes no lease and delays no publication.
 
-Nothing here takes part: no lease, no driver, nothing that anybody waits for.
+This module imports nothing: a driver needs two of the submodules, and must start fast.
 """
-
-from ..preview import ArraySummary, encode_png, summarize, to_pixels
-from .announces import AnnounceEar, StreamBook, StreamHeard
-from .latencies import LatencyBook, LatencyEar, StreamLatency
-from .ledger import LedgerMonitor, LedgerRow, LiveLedger, SystemLedger, Verdict
-from .lineage import Lineage, LineageTracker, TracedFrame
-from .rates import Intervals, Rate, SampledRate
-
-__all__ = [
-    "AnnounceEar",
-    "ArraySummary",
-    "Intervals",
-    "LatencyBook",
-    "LatencyEar",
-    "LedgerMonitor",
-    "LedgerRow",
-    "Lineage",
-    "LineageTracker",
-    "LiveLedger",
-    "Rate",
-    "SampledRate",
-    "StreamBook",
-    "StreamHeard",
-    "StreamLatency",
-    "SystemLedger",
-    "TracedFrame",
-    "Verdict",
-    "encode_png",
-    "summarize",
-    "to_pixels",
-]

@@ -1,6 +1,6 @@
-"""Which frames a frame was made from, put together from what is heard (decision: trace links).
+"""The lineage of frames: which frames a frame was made from, built from descriptors and trace links.
 
-`LineageBook` is pure: descriptors and link sets in, trees out. It forgets the oldest, so it may run for ever.
+Pure. `LineageTracker` drops its oldest traces, so that it may run without end (decision: trace links).
 """
 
 from __future__ import annotations
@@ -28,27 +28,29 @@ class TracedFrame:
     seq: int
     trace_id: int
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
+        """Stream, epoch and sequence; 64-bit numbers are text."""
         return {"stream_id": self.stream_id, "epoch": str(self.epoch), "seq": str(self.seq)}
 
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """A trace, the frames that carry it, as they were heard, and the traces that it was made from."""
+    """A trace, the frames that carry it in the order of receipt, and its parent traces."""
 
     trace_id: int
     frames: tuple[TracedFrame, ...] = ()
     parents: tuple[Lineage, ...] = ()
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
+        """The whole tree; 64-bit numbers are text."""
         return {
             "trace_id": str(self.trace_id),
-            "frames": [frame.as_json() for frame in self.frames],
-            "parents": [parent.as_json() for parent in self.parents],
+            "frames": [frame.to_json() for frame in self.frames],
+            "parents": [parent.to_json() for parent in self.parents],
         }
 
     def __iter__(self) -> Iterator[Lineage]:
-        """Itself, and all it was made from."""
+        """This trace and all its ancestors."""
         yield self
         for parent in self.parents:
             yield from parent
@@ -61,41 +63,43 @@ class _Trace:
 
 
 class LineageTracker:
-    """What was heard of traces."""
+    """The newest traces with their frames and parents."""
 
     def __init__(self, max_traces: int = _MAX_TRACES) -> None:
-        self._max = max_traces
+        self._max_traces = max_traces
         self._traces: OrderedDict[int, _Trace] = OrderedDict()
         self.malformed = 0
         self.untraced = 0
 
-    def hear(self, message: bytes) -> TracedFrame | None:
-        """One message of a descriptor or control stream; the frame, if it tells of one that has a trace."""
+    def on_message(self, message: bytes) -> TracedFrame | None:
+        """Takes a message of a descriptor or control stream. Returns the frame of a traced descriptor."""
         try:
-            found = decode(message)
+            decoded = decode(message)
         except CodecError:
             self.malformed += 1
             return None
-        match found:
+        match decoded:
             case FrameDescriptor(trace_id=None):
                 self.untraced += 1
             case FrameDescriptor(trace_id=int() as trace_id):
-                frame = TracedFrame(found.stream_id, found.epoch, found.seq, trace_id)
+                frame = TracedFrame(decoded.stream_id, decoded.epoch, decoded.seq, trace_id)
                 trace = self._trace(trace_id)
                 if frame not in trace.frames:
                     trace.frames.append(frame)
                     del trace.frames[:-_MAX_FRAMES]
                 return frame
             case TraceLinkSet():
-                self._linked(found)
+                self._on_links(decoded)
             case _:
                 pass
         return None
 
-    def _linked(self, links: TraceLinkSet) -> None:
+    def _on_links(self, links: TraceLinkSet) -> None:
         parents = tuple(parent.trace_id for parent in links.parents)
-        wrong = not parents or 0 in parents or len(set(parents)) < len(parents) or len(parents) > _MAX_PARENTS
-        if wrong or not links.trace_id or links.trace_id in parents:
+        is_invalid = (
+            not parents or 0 in parents or len(set(parents)) < len(parents) or len(parents) > _MAX_PARENTS
+        )
+        if is_invalid or not links.trace_id or links.trace_id in parents:
             self.malformed += 1
             return
         self._trace(links.trace_id).parents = parents
@@ -104,21 +108,26 @@ class LineageTracker:
         trace = self._traces.get(trace_id)
         if trace is None:
             trace = self._traces[trace_id] = _Trace()
-            if len(self._traces) > self._max:
+            if len(self._traces) > self._max_traces:
                 self._traces.popitem(last=False)
         else:
             self._traces.move_to_end(trace_id)
         return trace
 
     def lineage(self, trace_id: int) -> Lineage:
-        """The tree of a trace. A trace that comes again below itself, or too much of a tree, is cut off."""
-        left = [_MAX_NODES]
+        """The tree of a trace. It is cut off at a trace that is its own ancestor, and at a maximal size."""
+        nodes_left = _MAX_NODES
 
-        def grow(one: int, above: frozenset[int]) -> Lineage:
-            left[0] -= 1
-            trace = self._traces.get(one, _Trace())
-            below = (p for p in trace.parents if p not in above and p != one and left[0] > 0)
-            return Lineage(one, tuple(trace.frames), tuple(grow(p, above | {one}) for p in below))
+        def grow(node_id: int, descendants: frozenset[int]) -> Lineage:
+            nonlocal nodes_left
+            nodes_left -= 1
+            trace = self._traces.get(node_id, _Trace())
+            parents = (
+                grow(parent_id, descendants | {node_id})
+                for parent_id in trace.parents
+                if parent_id not in descendants and parent_id != node_id and nodes_left > 0
+            )
+            return Lineage(node_id, tuple(trace.frames), tuple(parents))
 
         return grow(trace_id, frozenset())
 

@@ -1,7 +1,4 @@
-"""How fast a stream runs: from the times of single frames, or from looks at its newest sequence.
-
-How fast a count grows, from the last few looks at it. Pure.
-"""
+"""Rates of frames and counts: `FrameIntervals`, `SampledRate` and `RateMeter`. Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +8,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
+_MAX_SAMPLES: Final = 4
+"""Samples that a `RateMeter` keeps: three periods lie between four reports."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Rate and spacing of the frames of a window, as `ros2 topic hz` has them."""
+    """Rate and spacing of the frames of a window, as in `ros2 topic hz`."""
 
     frames: int
     seconds: float
@@ -23,7 +23,8 @@ class Rate:
     max_s: float
     std_dev_s: float
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
+        """The rate as `stream hz --json` prints it."""
         return {
             "frames": self.frames,
             "window_s": self.seconds,
@@ -34,23 +35,24 @@ class Rate:
         }
 
 
-class Intervals:
+class FrameIntervals:
     """The times between the last `window` frames."""
 
     def __init__(self, window: int) -> None:
         self._times: deque[int] = deque(maxlen=window + 1)
 
     def add(self, at_ns: int) -> None:
-        """A frame. Times that go backwards (another clock, another epoch) begin the window anew."""
+        """Adds a frame. A time that goes backwards (another clock, another epoch) starts a new window."""
         if self._times and at_ns < self._times[-1]:
             self._times.clear()
         self._times.append(at_ns)
 
     def clear(self) -> None:
+        """Starts a new window."""
         self._times.clear()
 
     def rate(self) -> Rate | None:
-        """None until two frames were seen at different times."""
+        """The rate of the window; None until it has two frames of different times."""
         times = list(self._times)
         if len(times) < 2 or times[-1] == times[0]:
             return None
@@ -62,25 +64,25 @@ class Intervals:
 
 
 class SampledRate:
-    """The rate of something that only grows, from looks at it now and then, over the last `window_ns`."""
+    """The rate of a growing count over the last `window_ns`, from samples taken at any time."""
 
     def __init__(self, window_ns: int = 2_000_000_000) -> None:
         self._window_ns = window_ns
         self._changes: deque[tuple[int, int]] = deque()
 
     def add(self, at_ns: int, count: int) -> None:
-        """A look. A count that fell (another epoch) begins anew."""
+        """Adds a sample. A count that fell (another epoch) starts a new window."""
         if self._changes and count < self._changes[-1][1]:
             self._changes.clear()
-        # Only changes are kept: the time between them is known better than that between looks.
+        # Only changes are kept: the time between two changes is more exact than that between two samples.
         if not self._changes or count > self._changes[-1][1]:
             self._changes.append((at_ns, count))
-        # The newest change that is a whole window old stays, so that the window is never shorter than it.
+        # The newest change that is a whole window old stays: the changes always span a whole window.
         while len(self._changes) > 2 and at_ns - self._changes[1][0] >= self._window_ns:
             self._changes.popleft()
 
     def per_second(self, now_ns: int) -> float | None:
-        """None until there were two changes. Falls off when no more come."""
+        """The rate; None until the count has changed twice. It falls when changes stop."""
         if len(self._changes) < 2:
             return None
         (first_ns, first), (last_ns, last) = self._changes[0], self._changes[-1]
@@ -91,36 +93,35 @@ class SampledRate:
         return (last - first) * 1e9 / ((now_ns if is_late else last_ns) - first_ns)
 
 
-_LOOKS: Final = 4
-
-
 class RateMeter:
-    """A rate over the last three periods. What goes backwards begins anew."""
+    """The rate of a growing count over the last three periods, from one sample a report."""
 
-    __slots__ = ("_looks",)
+    __slots__ = ("_samples",)
 
     def __init__(self) -> None:
-        self._looks: list[tuple[int, int]] = []
+        self._samples: list[tuple[int, int]] = []
 
     def add(self, now_ns: int, count: int) -> None:
-        looks = self._looks
-        if looks:
-            last_ns, last = looks[-1]
+        """Adds a sample. A count that fell starts anew; a sample of the same time replaces the last one."""
+        samples = self._samples
+        if samples:
+            last_ns, last = samples[-1]
             if count < last:
-                looks.clear()
+                samples.clear()
             elif now_ns <= last_ns:
-                looks[-1] = (last_ns, count)
+                samples[-1] = (last_ns, count)
                 return
-            elif len(looks) == _LOOKS:
-                del looks[0]
-        looks.append((now_ns, count))
+            elif len(samples) == _MAX_SAMPLES:
+                del samples[0]
+        samples.append((now_ns, count))
 
     def clear(self) -> None:
-        self._looks.clear()
+        """Drops all samples."""
+        self._samples.clear()
 
     def per_s(self) -> float | None:
-        """None until there were two looks."""
-        if len(self._looks) < 2:
+        """The rate; None until there are two samples."""
+        if len(self._samples) < 2:
             return None
-        (first_ns, first), (last_ns, last) = self._looks[0], self._looks[-1]
+        (first_ns, first), (last_ns, last) = self._samples[0], self._samples[-1]
         return (last - first) * 1e9 / (last_ns - first_ns)

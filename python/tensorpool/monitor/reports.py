@@ -1,18 +1,17 @@
-"""What the picture is told, beside the messages of the wire: those of other shapes, read and checked.
+"""Events of the system model, and the readers that make them from the bytes of messages.
 
-All of it comes from outside. `read_*` give None for what is not as it should be, and never raise.
+Pure. Messages come from any process: `parse_*` and `read_*` functions return None for an invalid message or
+raise ValueError where they say so; the readers never raise.
 
-From bytes to what the picture understands. Pure.
-
-A thousand streams say nearly the same every second: what comes that often is read natively, and what was
-said before word for word is not decoded again. Whatever comes, nothing is raised.
+A thousand streams repeat nearly the same messages every second. QoS and status reports are decoded natively,
+and a message that repeats the last one of its sender is not decoded again.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final, NamedTuple
@@ -21,7 +20,7 @@ from .. import _native
 from ..errors import CodecError
 from ..sbe import decode
 from ..sbe.driver import ShmDriverShutdown, ShmLeaseRevoked
-from ..sbe.layout import HEADER_BYTES
+from ..sbe.layout import HEADER_BYTES, MessageLayout
 from ..sbe.message import Message
 from ..sbe.service import EventMessage
 from ..sbe.wire import (
@@ -33,26 +32,61 @@ from ..sbe.wire import (
     QosProducer,
     ShmPoolAnnounce,
 )
-from .snapshot import LatencyView
+from .snapshot import DriverView, LatencyView, LeaseView, MappingView, RecordedView, RecorderView
 
-_MOST_REASONS: Final = 64
-_MOST_ROWS: Final = 4096
-_LONGEST: Final = 256
-_LIMIT: Final = 1 << 64
-_DECODE: Final = json.JSONDecoder().raw_decode
+_MAX_REASONS: Final = 64
+_MAX_SOURCES: Final = 64
+_MAX_ROWS: Final = 4096
+_MAX_TEXT: Final = 256
+_UINT64_LIMIT: Final = 1 << 64
+_MAX_NUMBER: Final = 1e18
+_MAX_MESSAGE_BYTES: Final = 64 << 10
+"""A larger message is not decoded: the memory of a model is bounded by the messages that it accepts."""
+_MAX_EVENT_BYTES: Final = 1 << 20
+_MAX_CACHED_BYTES: Final = 64 << 20
+_MAX_CACHED_MESSAGES: Final = 250_000
+_MAX_ANNOUNCE_BYTES: Final = 16 << 20
+_PARSE_JSON: Final = json.JSONDecoder().raw_decode
+_MESSAGE_HEADER: Final = struct.Struct("<HHHH")
+"""Block length, template id, schema id, version."""
+_UINT32: Final = struct.Struct("<I")
+_EVENT_HEAD: Final = struct.Struct("<HHHHQq")
+"""Message header, timestamp and correlation id of an EventMessage."""
+_MIN_MESSAGE_BYTES: Final = HEADER_BYTES + 8
+"""Header and the two ids that every message of interest starts with."""
+
+
+# --- events from endpoints
 
 
 class RepeatedAnnounce(NamedTuple):
-    """An announce that says what the last one said."""
+    """An announce that differs from the last one in its time only."""
 
     stream_id: int
     epoch: int
     announce: ShmPoolAnnounce
-    """For whoever has forgotten it."""
+    """The first of these announces, for an observer that has dropped it."""
+
+
+class RepeatedMetadata(NamedTuple):
+    """A DataSourceAnnounce or DataSourceMeta that is equal to the last one of its sender."""
+
+    stream_id: int
+    by_driver: bool
+    """Whether its metadata version is 0, which only drivers use."""
+    is_meta: bool
+    message: bytes
+    """The message itself, for an observer that has dropped it."""
+
+    def decode(self) -> DataSourceAnnounce | DataSourceMeta:
+        """The message, which was decoded without error before."""
+        return (
+            DataSourceMeta.decode(self.message) if self.is_meta else DataSourceAnnounce.decode(self.message)
+        )
 
 
 class ProducerQos(NamedTuple):
-    """`QosProducer`, as it is heard a thousand times a second."""
+    """`QosProducer` as the native reader makes it."""
 
     stream_id: int
     producer_id: int
@@ -61,7 +95,7 @@ class ProducerQos(NamedTuple):
 
 
 class ConsumerQos(NamedTuple):
-    """`QosConsumer`, likewise."""
+    """`QosConsumer` as the native reader makes it."""
 
     stream_id: int
     consumer_id: int
@@ -73,7 +107,7 @@ class ConsumerQos(NamedTuple):
 
 
 class Activity(NamedTuple):
-    """The sign of life in a stream's memory, on this machine's monotonic clock (wire §15.14)."""
+    """The activity timestamp of a stream's header ring, on this host's monotonic clock (wire §15.14)."""
 
     stream_id: int
     epoch: int
@@ -81,7 +115,7 @@ class Activity(NamedTuple):
 
 
 class ProducerStatus(NamedTuple):
-    """A producer's account, as it tells on the status stream."""
+    """A producer's ledger, as its status report has it."""
 
     stream_id: int
     producer_id: int
@@ -100,7 +134,7 @@ class ProducerStatus(NamedTuple):
 
 
 class ConsumerStatus(NamedTuple):
-    """A consumer's account, as it tells on the status stream."""
+    """A consumer's ledger, as its status report has it."""
 
     stream_id: int
     consumer_id: int
@@ -112,12 +146,12 @@ class ConsumerStatus(NamedTuple):
     received: int
     dropped: Mapping[str, int]
     outside: Mapping[str, int]
-    looks: int
+    polls: int
     is_final: bool
 
 
 class LatencyStatus(NamedTuple):
-    """How long frames took to a consumer in the last period."""
+    """The latency of a consumer's frames in the last period."""
 
     stream_id: int
     consumer_id: int
@@ -128,12 +162,16 @@ class LatencyStatus(NamedTuple):
     since: str
 
     def view(self) -> LatencyView:
+        """The latency as a snapshot shows it."""
         return LatencyView(self.frames, self.p50_ns, self.p99_ns, self.max_ns, self.since)
+
+
+# --- events from services and from the listener itself
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceAlive:
-    """Somebody answered a ping, or spoke."""
+    """A service answered a ping."""
 
     tag: str
     name: str
@@ -143,8 +181,9 @@ class ServiceAlive:
 
 @dataclass(frozen=True, slots=True)
 class DriverStatus:
-    tag: str
-    status: Mapping[str, Any]
+    """The status of a driver."""
+
+    driver: DriverView
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,40 +191,44 @@ class DriverLeases:
     """All leases of one driver."""
 
     tag: str
-    leases: tuple[Mapping[str, Any], ...]
+    leases: tuple[LeaseView, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RecorderStatus:
-    tag: str
-    status: Mapping[str, Any]
+    """The status of a recorder, without its ledger."""
+
+    recorder: RecorderView
 
 
 @dataclass(frozen=True, slots=True)
 class RecorderLedger:
-    """A recorder's ledger, row by row."""
+    """A recorder's ledger: one row for each stream and epoch."""
 
     tag: str
-    rows: tuple[Mapping[str, Any], ...]
+    rows: tuple[RecordedView, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class BridgeStatus:
+    """All mappings of one end of a bridge, without rates."""
+
     tag: str
     pid: int
-    mappings: tuple[Mapping[str, Any], ...]
+    mappings: tuple[MappingView, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ListenerPaused:
-    """Nobody listened for so long: what was said meanwhile is still to be read, and nobody is to blame."""
+    """The listener did not poll for so long. Messages of that time may still be unread, so that no endpoint
+    may be taken for stale."""
 
     for_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """For the list of what happened."""
+    """An entry for the list of notices of a snapshot."""
 
     kind: str
     stream_id: int | None
@@ -194,151 +237,258 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class RejectedMessage:
-    """A message that could not be used."""
+    """One or more messages that could not be used."""
 
     reason: str
     count: int = field(default=1)
 
 
-# --- from JSON
-
-
-def read_json(value: object) -> Any:
-    """None for what is no JSON."""
-    if not isinstance(value, str):
-        return None
-    try:
-        found, end = _DECODE(value)
-        # Most are without spaces around them: others are read the longer way.
-        return found if end == len(value) else json.loads(value)
-    except (ValueError, RecursionError):
-        return None
-
-
-def whole(value: object) -> int:
-    """A count or an id; 64-bit ones may come as digits."""
-    if type(value) is str and len(value) <= 20 and value.isascii() and value.isdecimal():
-        value = int(value)
-    if type(value) is int and 0 <= value < _LIMIT:
-        return value
-    raise ValueError("not a whole number")
-
-
-def counts(value: object) -> dict[str, int]:
-    """Numbers by reason; no more reasons than anybody has."""
-    if type(value) is not dict or len(value) > _MOST_REASONS:
-        raise ValueError("not counts")
-    return {text(name): whole(n) for name, n in value.items() if n} if value else {}
-
-
-def text(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError("not a text")
-    return value[:_LONGEST]
-
-
-def number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e18:
-        raise ValueError("not a number")
-    return float(value)
-
-
-def rows(value: object) -> tuple[dict[str, Any], ...] | None:
-    """A list of objects, no longer than anybody needs."""
-    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
-        return None
-    return tuple(value[:_MOST_ROWS])
-
-
-_KIND: Final = struct.Struct("<HH")
-_LENGTH: Final = struct.Struct("<I")
-_MAX_BYTES: Final = 64 << 10
-_MOST_REMEMBERED_BYTES: Final = 64 << 20
 _MALFORMED: Final = RejectedMessage("malformed")
 _LARGE: Final = RejectedMessage("large")
 
 
-class _Known(NamedTuple):
-    """By schema and template."""
-
-    said_again: frozenset[tuple[int, int]]
-    """What is remembered word for word; announces but for their time."""
-    wanted: frozenset[tuple[int, int]]
-    reports: frozenset[tuple[int, int]]
-    event: tuple[int, int]
+# --- JSON
 
 
-def _key(kind: type[Message]) -> tuple[int, int]:
-    layout = kind.layout()
+def parse_json(value: object) -> Any:
+    """The parsed text; None for a value that is not JSON text."""
+    if not isinstance(value, str):
+        return None
+    try:
+        parsed, end = _PARSE_JSON(value)
+        # Most texts have no white space around them; other texts take the slower way.
+        return parsed if end == len(value) else json.loads(value)
+    except (ValueError, RecursionError):
+        return None
+
+
+def read_unsigned(value: object) -> int:
+    """A count or an id, which may be text if it has 64 bits. Raises ValueError."""
+    if type(value) is str and len(value) <= 20 and value.isascii() and value.isdecimal():
+        value = int(value)
+    if type(value) is int and 0 <= value < _UINT64_LIMIT:
+        return value
+    raise ValueError("not an unsigned integer")
+
+
+def read_counts(value: object) -> dict[str, int]:
+    """Counts by reason, without zeros. Raises ValueError, also for more reasons than exist."""
+    if type(value) is not dict or len(value) > _MAX_REASONS:
+        raise ValueError("not counts by reason")
+    return {read_text(reason): read_unsigned(n) for reason, n in value.items() if n} if value else {}
+
+
+def read_text(value: object) -> str:
+    """A text, cut to a bounded length. Raises ValueError."""
+    if not isinstance(value, str):
+        raise ValueError("not a text")
+    return value[:_MAX_TEXT]
+
+
+def read_number(value: object) -> float:
+    """A finite number. Raises ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _MAX_NUMBER:
+        raise ValueError("not a number")
+    return float(value)
+
+
+def read_rows(value: object) -> tuple[dict[str, Any], ...]:
+    """A list of JSON objects, cut to a bounded length. Raises ValueError."""
+    if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
+        raise ValueError("not a list of objects")
+    return tuple(value[:_MAX_ROWS])
+
+
+# --- messages of the announce, metadata, QoS and control streams
+
+_MessageId = tuple[int, int]
+"""Schema id and template id."""
+
+
+class _MessageIds(NamedTuple):
+    cached: frozenset[_MessageId]
+    """Messages whose repetition is recognised by their bytes; of announces, without their time."""
+    decoded: frozenset[_MessageId]
+    qos: frozenset[_MessageId]
+    event: _MessageId
+    announce: _MessageId
+    metadata: frozenset[_MessageId]
+    version_at: dict[_MessageId, int]
+    """Offset of the metadata version in metadata messages."""
+
+
+def _message_id(layout: MessageLayout) -> _MessageId:
     return layout.schema_id, layout.template_id
 
 
 @cache
-def _known() -> _Known:
-    again = (ShmPoolAnnounce, DataSourceAnnounce, DataSourceMeta, ConsumerHello, ConsumerConfig)
-    return _Known(
-        said_again=frozenset(map(_key, again)),
-        wanted=frozenset(map(_key, (ShmLeaseRevoked, ShmDriverShutdown, *again))),
-        reports=frozenset(map(_key, (QosProducer, QosConsumer))),
-        event=_key(EventMessage),
+def _message_ids() -> _MessageIds:
+    """Read from the schemas when first needed: every start of a command imports this module."""
+
+    def ids(*kinds: type[Message]) -> frozenset[_MessageId]:
+        return frozenset(_message_id(kind.layout()) for kind in kinds)
+
+    def version_at(layout: MessageLayout) -> int:
+        return HEADER_BYTES + next(
+            encoded.offset for encoded in layout.encoded_fields if encoded.name == "metaVersion"
+        )
+
+    repeated = (ShmPoolAnnounce, DataSourceAnnounce, DataSourceMeta, ConsumerHello, ConsumerConfig)
+    metadata = (DataSourceAnnounce.layout(), DataSourceMeta.layout())
+    return _MessageIds(
+        cached=ids(*repeated),
+        decoded=ids(ShmLeaseRevoked, ShmDriverShutdown, *repeated),
+        qos=ids(QosProducer, QosConsumer),
+        event=_message_id(EventMessage.layout()),
+        announce=_message_id(ShmPoolAnnounce.layout()),
+        metadata=frozenset(map(_message_id, metadata)),
+        version_at={_message_id(layout): version_at(layout) for layout in metadata},
     )
 
 
 class MessageReader:
-    """Remembers what was said last, so that it need not be read again."""
+    """Makes events from messages. It caches the last message of each sender: a repeated one is not decoded.
 
-    def __init__(self, most_bytes: int = _MOST_REMEMBERED_BYTES) -> None:
-        self._hearing = _native.Hearing(
-            (ConsumerQos, ProducerQos), (ConsumerStatus, ProducerStatus, LatencyStatus), most_bytes
+    The cache holds at most `max_bytes` of messages, and at most `max_messages` were added since it was
+    cleared. Beyond either limit it is cleared, and the next repetitions are decoded once more.
+    """
+
+    def __init__(self, max_bytes: int = _MAX_CACHED_BYTES, max_messages: int = _MAX_CACHED_MESSAGES) -> None:
+        self._native = _native.Hearing(
+            (ConsumerQos, ProducerQos), (ConsumerStatus, ProducerStatus, LatencyStatus), max_bytes
         )
+        self._max_messages = max_messages
+        self.cached_messages = 0
+        """Messages that were added to the cache since it was cleared."""
 
-    def heard(self, messages: list[bytes]) -> Iterator[object]:
-        """What they say, but for what is for others, or was said before and changes nothing."""
-        for one in self._hearing.heard(messages):
-            if type(one) is not bytes:
-                yield one
-            elif (event := self._read(one)) is not None:
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes of the messages in the cache."""
+        return self._native.remembered_bytes
+
+    def read_wire(self, messages: list[bytes]) -> Iterator[object]:
+        """The events of messages of the wire and driver schemas. A message of another kind, and a repeated
+        hello or config, is no event."""
+        for item in self._native.heard(messages):
+            if type(item) is not bytes:
+                yield item
+            elif (event := self._read(item)) is not None:
                 yield event
 
-    def told(self, messages: list[bytes]) -> list[object]:
-        """Events of the status reports on the status stream; other messages are returned unchanged."""
-        return [_MALFORMED if event is None else event for event in self._hearing.told(messages)]
+    def read_status(self, messages: list[bytes]) -> list[object]:
+        """The events of the status reports on the status stream; other messages are returned as bytes."""
+        return [_MALFORMED if event is None else event for event in self._native.told(messages)]
 
-    def forget(self) -> None:
-        """Everything is read anew: the picture has forgotten some of it."""
-        self._hearing.forget()
+    def clear(self) -> None:
+        """Empties the cache: every message is decoded once more."""
+        self._native.forget()
+        self.cached_messages = 0
 
     def _read(self, message: bytes) -> object | None:
-        if len(message) < 16:
+        if len(message) < _MIN_MESSAGE_BYTES:
             return _MALFORMED
-        template, schema = _KIND.unpack_from(message, 2)
-        known = _known()
-        kind = (schema, template)
-        if kind in known.reports:
-            # Those that are sound have been read.
+        _, template_id, schema_id, _ = _MESSAGE_HEADER.unpack_from(message)
+        ids = _message_ids()
+        message_id = (schema_id, template_id)
+        if message_id in ids.qos:
+            # The native reader has read all valid QoS reports.
             return _MALFORMED
-        if len(message) > _MAX_BYTES:
+        if len(message) > _MAX_MESSAGE_BYTES:
             return _LARGE
-        if kind not in known.wanted:
+        if message_id not in ids.decoded:
             return None
-        found = _decoded(message)
-        if kind in known.said_again and found is not _MALFORMED:
-            again = None
-            if isinstance(found, ShmPoolAnnounce):
-                again = RepeatedAnnounce(found.stream_id, found.epoch, found)
-            self._hearing.remember(message, again)
-        return found
+        try:
+            decoded = decode(message)
+        except CodecError:
+            return _MALFORMED
+        if message_id in ids.cached:
+            self._cache(message, _repetition(message, decoded))
+        return decoded
+
+    def _cache(self, message: bytes, repetition: object | None) -> None:
+        if self.cached_messages >= self._max_messages:
+            self.clear()
+        self._native.remember(message, repetition)
+        self.cached_messages += 1
 
 
-def _decoded(message: bytes) -> object:
-    try:
-        return decode(message)
-    except CodecError:
-        return _MALFORMED
+def _repetition(message: bytes, decoded: Message) -> RepeatedAnnounce | RepeatedMetadata | None:
+    """The event of every repetition of a message; None for a message whose repetition is no event."""
+    match decoded:
+        case ShmPoolAnnounce(stream_id=stream_id, epoch=epoch):
+            return RepeatedAnnounce(stream_id, epoch, decoded)
+        case DataSourceAnnounce(stream_id=stream_id, meta_version=version):
+            return RepeatedMetadata(stream_id, version == 0, False, message)
+        case DataSourceMeta(stream_id=stream_id, meta_version=version):
+            return RepeatedMetadata(stream_id, version == 0, True, message)
+        case _:
+            return None
+
+
+def read_stream_id(message: bytes) -> int | None:
+    """The stream of an announce or of metadata; None for every other message."""
+    if len(message) < HEADER_BYTES + _UINT32.size:
+        return None
+    message_id = _id_of(message)
+    ids = _message_ids()
+    if message_id != ids.announce and message_id not in ids.metadata:
+        return None
+    stream_id: int = _UINT32.unpack_from(message, HEADER_BYTES)[0]
+    return stream_id
+
+
+def is_driver_metadata(message: bytes) -> bool:
+    """Whether it is metadata of version 0, which drivers publish about their streams."""
+    at = _message_ids().version_at.get(_id_of(message))
+    return at is not None and len(message) >= at + _UINT32.size and not _UINT32.unpack_from(message, at)[0]
+
+
+def _id_of(message: bytes) -> _MessageId:
+    _, template_id, schema_id, _ = _MESSAGE_HEADER.unpack_from(message)
+    return schema_id, template_id
+
+
+class AnnounceReader:
+    """Makes events from the announces and metadata of one driver's streams (discovery §6.4).
+
+    `accepts` decides by stream id which messages are this driver's.
+    """
+
+    def __init__(self, accepts: Callable[[int], bool] = lambda stream_id: True) -> None:
+        self._accepts = accepts
+        # A producer and its driver publish metadata about one stream under the same ids: each sender needs a
+        # cache of its own, or the two would replace each other's messages.
+        self._readers = tuple(MessageReader(_MAX_ANNOUNCE_BYTES // 2) for _ in range(2))
+
+    def read(self, message: bytes) -> object | None:
+        """The event of a message; None for a message about no stream of this driver. Never raises."""
+        stream_id = read_stream_id(message)
+        if stream_id is None or not self._accepts(stream_id):
+            return None
+        reader = self._readers[is_driver_metadata(message)]
+        return next(reader.read_wire([message]), _MALFORMED)
+
+    @property
+    def cached_messages(self) -> int:
+        """Messages that were added to the caches since they were cleared."""
+        return sum(reader.cached_messages for reader in self._readers)
+
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes of the messages in the caches."""
+        return sum(reader.cached_bytes for reader in self._readers)
+
+    def clear(self) -> None:
+        """Empties the caches."""
+        for reader in self._readers:
+            reader.clear()
+
+
+# --- messages of the status stream
 
 
 class StatusEvent(NamedTuple):
-    """An event on the status stream, as far as it is looked at before anybody knows whether it matters."""
+    """An EventMessage with a text value, as far as the listener needs it."""
 
     correlation_id: int
     tag: str
@@ -347,29 +497,28 @@ class StatusEvent(NamedTuple):
 
 
 def read_status_event(message: bytes) -> StatusEvent | None:
-    """None for what is no event with a text. Faster than the codec, which reads everything."""
+    """The event; None for any other message. Faster than the codec, which decodes all fields."""
     size = len(message)
-    if size < _EVENT.size or size > _MAX_WORD_BYTES:
+    if size < _EVENT_HEAD.size or size > _MAX_EVENT_BYTES:
         return None
-    block, template, schema, _, _, correlation_id = _EVENT.unpack_from(message)
-    if (schema, template) != _known().event or block < _EVENT.size - HEADER_BYTES:
+    block_length, template_id, schema_id, _, _, correlation_id = _EVENT_HEAD.unpack_from(message)
+    is_event = (schema_id, template_id) == _message_ids().event
+    if not is_event or block_length < _EVENT_HEAD.size - HEADER_BYTES:
         return None
     try:
-        tag, at = _text(message, HEADER_BYTES + block)
-        key, at = _text(message, at)
-        value, _ = _text(message, at)
+        tag, end = _read_var_text(message, HEADER_BYTES + block_length)
+        key, end = _read_var_text(message, end)
+        value, _ = _read_var_text(message, end)
     except (struct.error, ValueError):
         return None
     return StatusEvent(correlation_id, tag, key, value)
 
 
-def _text(message: bytes, at: int) -> tuple[str, int]:
-    (length,) = _LENGTH.unpack_from(message, at)
-    end = at + 4 + length
+def _read_var_text(message: bytes, start: int) -> tuple[str, int]:
+    """A text with its length before it, and the offset behind it."""
+    (length,) = _UINT32.unpack_from(message, start)
+    first = start + _UINT32.size
+    end = first + length
     if end > len(message):
-        raise ValueError("cut off")
-    return message[at + 4 : end].decode(), end
-
-
-_EVENT: Final = struct.Struct("<HHHHQq")
-_MAX_WORD_BYTES: Final = 1 << 20
+        raise ValueError("truncated")
+    return message[first:end].decode(), end

@@ -1,19 +1,16 @@
-"""Asks services how they stand, without waiting: questions go out now and then, answers come as events. Pure.
+"""Services of a running system: `ServicePoller` asks for their status, `ServiceRecords` keeps the answers.
 
-Pings tell who is there; drivers, recorders and bridges are then asked for more.
-
-What services tell of themselves: drivers and their leases, recorders, bridges. Pure; the picture owns it.
-
-Each answer replaces the one before; who is silent for long is forgotten.
+Pure: the listener sends the questions, and answers come as events. A ping finds all services; drivers,
+recorders and bridges are then asked for more. Each answer replaces the one before it.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias, TypeVar
 
 from ..service import Event
 from ..service.events import ALL_SERVICES, RESULT
@@ -27,103 +24,110 @@ from .reports import (
     RejectedMessage,
     ServiceAlive,
     StatusEvent,
-    counts,
-    number,
-    read_json,
-    rows,
-    text,
-    whole,
+    parse_json,
+    read_counts,
+    read_number,
+    read_rows,
+    read_text,
+    read_unsigned,
 )
 from .snapshot import BridgeView, DriverView, LeaseView, MappingView, RecordedView, RecorderView, ServiceView
 
-_MOST_OPEN: Final = 4096
-_MOST_ROWS: Final = 50_000
-_QUESTIONS: Final = {
+MAX_SERVICES: Final = 1024
+_MAX_OPEN: Final = 4096
+_MAX_ROWS: Final = 50_000
+_QUERIES: Final = {
     "driver": ("status()", "leases()"),
     "recorder": ("status()", "ledger()"),
     "bridge": ("status()",),
 }
-"""What is asked of whom; of everybody else a ping is enough."""
+"""Commands for each kind of service; a ping is enough for all other services."""
+
+_JsonObject: TypeAlias = dict[str, Any]
+_MappingKey: TypeAlias = tuple[str, int, int]
+"""Direction, source stream and destination stream."""
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+Answer: TypeAlias = tuple[list[object], list[Event]]
+"""Events for the model, and further questions."""
 
 
 @dataclass(slots=True)
 class _OpenQuery:
-    """A question that was asked, and what came so far where answers come in parts."""
+    """A question that was sent, and the rows of the parts that were received before it."""
 
     service: str
     key: str
-    rows: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[_JsonObject] = field(default_factory=list)
 
 
 class ServicePoller:
-    """Questions out, facts in. Whoever asks the same of the same services does not get in its way."""
+    """Questions to services, and the events that their answers become."""
 
     def __init__(self, period_ns: int) -> None:
         self._period_ns = period_ns
         self._due_ns = 0
         self._open: OrderedDict[int, _OpenQuery] = OrderedDict()
+        # Random upper half: the answers to another poller do not match our questions.
         self._next_id = (secrets.randbits(31) | 1) << 32
 
     def due(self, now_ns: int) -> Iterator[Event]:
-        """The questions that it is time for."""
+        """The questions to send now: one of each kind a period."""
         if now_ns < self._due_ns:
             return
         self._due_ns = now_ns + self._period_ns
         yield self._ask(ALL_SERVICES, "", "ping()")
-        for service, keys in _QUESTIONS.items():
+        for service, keys in _QUERIES.items():
             for key in keys:
                 yield self._ask(f"service:{service}", service, key)
 
-    def on_word(self, word: StatusEvent) -> tuple[list[object], list[Event]]:
-        """What an answer tells, and what is to be asked on."""
-        question = self._open.get(word.correlation_id)
-        if question is None or word.key != question.key + RESULT:
+    def on_status_event(self, event: StatusEvent) -> Answer:
+        """The events that an answer becomes, and the questions for its next part."""
+        query = self._open.get(event.correlation_id)
+        if query is None or event.key != query.key + RESULT:
             return [], []
-        found = read_json(word.value)
         try:
-            return self._read(word.tag, question, found)
+            return self._read(event.tag, query, parse_json(event.value))
         except (ValueError, KeyError, TypeError):
             return [RejectedMessage("service")], []
 
-    def _read(self, tag: str, question: _OpenQuery, found: Any) -> tuple[list[object], list[Event]]:
-        match question.service, question.key:
+    def _read(self, tag: str, query: _OpenQuery, answer: Any) -> Answer:
+        match query.service, query.key:
             case "", _:
-                instance = found["instance"]
-                return [
-                    ServiceAlive(
-                        tag,
-                        text(found["name"]),
-                        "" if instance is None else text(instance),
-                        whole(found["pid"]),
-                    )
-                ], []
+                instance = answer["instance"]
+                alive = ServiceAlive(
+                    tag,
+                    read_text(answer["name"]),
+                    "" if instance is None else read_text(instance),
+                    read_unsigned(answer["pid"]),
+                )
+                return [alive], []
             case "driver", "status()":
-                return [DriverStatus(tag, dict(found))], []
+                return [DriverStatus(read_driver(tag, answer))], []
             case "driver", _:
-                return self._leases(tag, question, found)
+                return self._read_leases(tag, query, answer)
             case "recorder", "status()":
-                return [RecorderStatus(tag, dict(found))], []
+                return [RecorderStatus(read_recorder(tag, answer))], []
             case "recorder", _:
-                return [RecorderLedger(tag, _checked(found))], []
+                return [RecorderLedger(tag, tuple(map(read_recorded, read_rows(answer))))], []
             case _:
-                return self._bridge(tag, question, found)
+                return self._read_bridge(tag, query, answer)
 
-    def _leases(self, tag: str, question: _OpenQuery, found: Any) -> tuple[list[object], list[Event]]:
-        part = _checked(found)
-        # Several may answer the same question: what one has is not the other's.
-        so_far = [*question.rows, *part]
-        if part and len(so_far) < _MOST_ROWS:
-            first = whole(part[-1]["lease_id"]) + 1
-            return [], [self._ask(tag, "driver", "leases()", f'{{"first": "{first}"}}', so_far)]
-        return [DriverLeases(tag, tuple(so_far))], []
+    def _read_leases(self, tag: str, query: _OpenQuery, answer: Any) -> Answer:
+        part = read_rows(answer)
+        # Several drivers may answer one question: each has its own next part, and its own rows.
+        rows = [*query.rows, *part]
+        if part and len(rows) < _MAX_ROWS:
+            first = read_unsigned(part[-1]["lease_id"]) + 1
+            return [], [self._ask(tag, "driver", "leases()", f'{{"first": "{first}"}}', rows)]
+        return [DriverLeases(tag, tuple(read_lease(tag, row) for row in rows))], []
 
-    def _bridge(self, tag: str, question: _OpenQuery, found: Any) -> tuple[list[object], list[Event]]:
-        part = _checked(found["mappings"])
-        so_far = [*question.rows, *part]
-        if part and len(so_far) < min(whole(found["total"]), _MOST_ROWS):
-            first = f'{{"first": {len(so_far)}}}'
-            return [], [self._ask(tag, "bridge", "status()", first, so_far)]
-        return [BridgeStatus(tag, whole(found["pid"]), tuple(so_far))], []
+    def _read_bridge(self, tag: str, query: _OpenQuery, answer: Any) -> Answer:
+        part = read_rows(answer["mappings"])
+        rows = [*query.rows, *part]
+        if part and len(rows) < min(read_unsigned(answer["total"]), _MAX_ROWS):
+            return [], [self._ask(tag, "bridge", "status()", f'{{"first": {len(rows)}}}', rows)]
+        return [BridgeStatus(tag, read_unsigned(answer["pid"]), tuple(map(read_mapping, rows)))], []
 
     def _ask(
         self,
@@ -131,251 +135,240 @@ class ServicePoller:
         service: str,
         key: str,
         value: str | None = None,
-        so_far: list[dict[str, Any]] | None = None,
+        rows: list[_JsonObject] | None = None,
     ) -> Event:
         self._next_id += 1
-        self._open[self._next_id] = _OpenQuery(service, key, so_far or [])
-        if len(self._open) > _MOST_OPEN:
+        self._open[self._next_id] = _OpenQuery(service, key, rows or [])
+        if len(self._open) > _MAX_OPEN:
             self._open.popitem(last=False)
         return Event(tag, key, value if value is not None or key == "ping()" else "{}", self._next_id)
 
 
-def _checked(found: Any) -> tuple[dict[str, Any], ...]:
-    part = rows(found)
-    if part is None:
-        raise ValueError("not rows")
-    return part
+# --- answers as views; all raise ValueError, KeyError or TypeError for an invalid answer
 
 
-MOST_SERVICES: Final = 1024
-
-
-@dataclass(slots=True)
-class _Recorder:
-    told: RecorderStatus
-    heard_ns: int
-    written: tuple[RecordedView, ...] = ()
-
-
-@dataclass(slots=True)
-class _Bridge:
-    told: BridgeStatus
-    heard_ns: int
-    mappings: tuple[MappingView, ...]
-    gauges: dict[tuple[str, int, int], RateMeter] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class ServiceRecords:
-    """By tag and process."""
-
-    forget_ns: int
-    _seen: dict[tuple[str, int], tuple[ServiceAlive, int]] = field(default_factory=dict)
-    _drivers: dict[str, tuple[DriverView, int]] = field(default_factory=dict)
-    _leases: dict[str, tuple[tuple[LeaseView, ...], int]] = field(default_factory=dict)
-    _recorders: dict[str, _Recorder] = field(default_factory=dict)
-    _bridges: dict[str, _Bridge] = field(default_factory=dict)
-
-    def on_seen(self, seen: ServiceAlive, now_ns: int) -> bool:
-        """False: no room."""
-        return _put(self._seen, (seen.tag, seen.pid), (seen, now_ns))
-
-    def on_driver(self, told: DriverStatus, now_ns: int) -> bool:
-        try:
-            view = _driver(told)
-        except (ValueError, KeyError, TypeError):
-            return False
-        return _put(self._drivers, told.tag, (view, now_ns))
-
-    def on_leases(self, told: DriverLeases, now_ns: int) -> bool:
-        try:
-            leases = tuple(_lease(told.tag, one) for one in told.leases)
-        except (ValueError, KeyError, TypeError):
-            return False
-        return _put(self._leases, told.tag, (leases, now_ns))
-
-    def on_revoked(self, lease_id: int) -> None:
-        for tag, (leases, at_ns) in self._leases.items():
-            if any(one.lease_id == lease_id for one in leases):
-                self._leases[tag] = (tuple(one for one in leases if one.lease_id != lease_id), at_ns)
-                return
-
-    def on_recorder(self, told: RecorderStatus, now_ns: int) -> bool:
-        key = told.tag
-        try:
-            _recorder(told, (), 0)
-        except (ValueError, KeyError, TypeError):
-            return False
-        known = self._recorders.get(key)
-        return _put(self._recorders, key, _Recorder(told, now_ns, () if known is None else known.written))
-
-    def on_written(self, told: RecorderLedger, now_ns: int) -> bool:
-        known = self._recorders.get(told.tag)
-        try:
-            written = tuple(read_recorded(one) for one in told.rows)
-        except (ValueError, KeyError, TypeError):
-            return False
-        if known is not None:
-            known.written, known.heard_ns = written, now_ns
-        return True
-
-    def on_bridge(self, told: BridgeStatus, now_ns: int) -> bool:
-        key = told.tag
-        known = self._bridges.get(key)
-        before = {} if known is None else known.gauges
-        gauges = dict(before)
-        try:
-            mappings = tuple(read_mapping(one, gauges, now_ns) for one in told.mappings)
-        except (ValueError, KeyError, TypeError):
-            return False
-        # Of mappings that are gone nothing is kept: a bridge could make up others for ever.
-        there = {(one.direction, one.source_stream_id, one.dest_stream_id) for one in mappings}
-        gauges = {key: one for key, one in gauges.items() if key in there}
-        return _put(self._bridges, key, _Bridge(told, now_ns, mappings, gauges))
-
-    def expire(self, now_ns: int) -> None:
-        oldest_ns = now_ns - self.forget_ns
-        self._seen = {key: one for key, one in self._seen.items() if one[1] >= oldest_ns}
-        self._drivers = {key: one for key, one in self._drivers.items() if one[1] >= oldest_ns}
-        self._leases = {key: one for key, one in self._leases.items() if one[1] >= oldest_ns}
-        self._recorders = {key: one for key, one in self._recorders.items() if one.heard_ns >= oldest_ns}
-        self._bridges = {key: one for key, one in self._bridges.items() if one.heard_ns >= oldest_ns}
-
-    # --- shown
-
-    def services(self, now_ns: int) -> tuple[ServiceView, ...]:
-        found = sorted(self._seen.values(), key=lambda one: (one[0].tag, one[0].pid))
-        return tuple(
-            ServiceView(one.tag, one.name, one.instance, one.pid, now_ns - at_ns) for one, at_ns in found
-        )
-
-    def drivers(self, now_ns: int) -> tuple[DriverView, ...]:
-        return tuple(
-            replace(view, heard_age_ns=now_ns - at_ns) for _, (view, at_ns) in sorted(self._drivers.items())
-        )
-
-    def leases(self) -> tuple[LeaseView, ...]:
-        found = (one for leases, _ in self._leases.values() for one in leases)
-        return tuple(sorted(found, key=lambda one: (one.stream_id, one.role != "producer", one.lease_id)))
-
-    def recorders(self, now_ns: int) -> tuple[RecorderView, ...]:
-        return tuple(
-            _recorder(one.told, one.written, now_ns - one.heard_ns)
-            for _, one in sorted(self._recorders.items())
-        )
-
-    def bridges(self, now_ns: int) -> tuple[BridgeView, ...]:
-        return tuple(
-            BridgeView(
-                one.told.tag, _instance(one.told.tag), one.told.pid, one.mappings, now_ns - one.heard_ns
-            )
-            for _, one in sorted(self._bridges.items())
-        )
-
-
-def _put(table: dict[Any, Any], key: Any, value: Any) -> bool:
-    if key not in table and len(table) >= MOST_SERVICES:
-        return False
-    table[key] = value
-    return True
-
-
-def _driver(told: DriverStatus) -> DriverView:
-    status = told.status
+def read_driver(tag: str, status: _JsonObject) -> DriverView:
+    """The status of a driver."""
     quota = status["quota"]
     return DriverView(
-        tag=told.tag,
-        namespace=text(status["namespace"]),
-        instance=text(status["instance"]),
-        pid=whole(status["pid"]),
-        user=text(status["user"]),
-        streams=whole(status["streams"]),
-        leases=whole(status["leases"]),
-        nbytes=whole(status["bytes"]),
-        quota=None if quota is None else whole(quota),
-        heard_age_ns=0,
+        tag=tag,
+        namespace=read_text(status["namespace"]),
+        instance=read_text(status["instance"]),
+        pid=read_unsigned(status["pid"]),
+        user=read_text(status["user"]),
+        streams=read_unsigned(status["streams"]),
+        leases=read_unsigned(status["leases"]),
+        nbytes=read_unsigned(status["bytes"]),
+        quota=None if quota is None else read_unsigned(quota),
+        report_age_ns=0,
     )
 
 
-def _lease(tag: str, row: Mapping[str, Any]) -> LeaseView:
-    expires = row["expires_in_s"]
+def read_lease(tag: str, row: _JsonObject) -> LeaseView:
+    """A lease of the driver `tag`."""
+    expires_in_s = row["expires_in_s"]
     return LeaseView(
-        lease_id=whole(row["lease_id"]),
-        stream_id=whole(row["stream_id"]),
-        client_id=whole(row["client_id"]),
-        role=text(row["role"]),
-        state=text(row["state"]),
-        age_s=number(row["age_s"]),
-        expires_in_s=None if expires is None else number(expires),
+        lease_id=read_unsigned(row["lease_id"]),
+        stream_id=read_unsigned(row["stream_id"]),
+        client_id=read_unsigned(row["client_id"]),
+        role=read_text(row["role"]),
+        state=read_text(row["state"]),
+        age_s=read_number(row["age_s"]),
+        expires_in_s=None if expires_in_s is None else read_number(expires_in_s),
         driver=tag,
     )
 
 
-def _recorder(told: RecorderStatus, written: tuple[RecordedView, ...], age_ns: int) -> RecorderView:
-    status = told.status
+def read_recorder(tag: str, status: _JsonObject) -> RecorderView:
+    """The status of a recorder, without its ledger."""
     return RecorderView(
-        tag=told.tag,
-        instance=_instance(told.tag),
-        pid=whole(status["pid"]),
-        state=text(status["state"]),
-        problem=text(status["problem"] or ""),
-        root=text(status["root"]),
-        rows=whole(status["rows"]),
-        gaps=counts(status["gaps"]),
-        rows_per_s=number(status["rows_per_s"]),
-        bytes_per_s=number(status["bytes_per_s"]),
-        backlog_bytes=whole(status["backlog_bytes"]),
-        disk_free_bytes=whole(status["disk_free_bytes"]),
-        streams=tuple(whole(one) for one in status["streams"]),
-        written=written,
-        heard_age_ns=age_ns,
+        tag=tag,
+        instance=_instance(tag),
+        pid=read_unsigned(status["pid"]),
+        state=read_text(status["state"]),
+        problem=read_text(status["problem"] or ""),
+        root=read_text(status["root"]),
+        rows=read_unsigned(status["rows"]),
+        gaps=read_counts(status["gaps"]),
+        rows_per_s=read_number(status["rows_per_s"]),
+        bytes_per_s=read_number(status["bytes_per_s"]),
+        backlog_bytes=read_unsigned(status["backlog_bytes"]),
+        disk_free_bytes=read_unsigned(status["disk_free_bytes"]),
+        streams=tuple(read_unsigned(stream_id) for stream_id in status["streams"]),
+        written=(),
+        report_age_ns=0,
     )
 
 
-def read_recorded(row: Mapping[str, Any]) -> RecordedView:
+def read_recorded(row: _JsonObject) -> RecordedView:
+    """A row of a recorder's ledger."""
     return RecordedView(
-        stream_id=whole(row["stream_id"]),
-        epoch=whole(row["epoch"]),
-        first_seq=whole(row["first_seq"]),
-        last_seq=whole(row["last_seq"]),
-        span=whole(row["span"]),
-        rows=whole(row["rows"]),
-        gaps=counts(row["gaps"]),
+        stream_id=read_unsigned(row["stream_id"]),
+        epoch=read_unsigned(row["epoch"]),
+        first_seq=read_unsigned(row["first_seq"]),
+        last_seq=read_unsigned(row["last_seq"]),
+        span=read_unsigned(row["span"]),
+        rows=read_unsigned(row["rows"]),
+        gaps=read_counts(row["gaps"]),
     )
 
 
-def read_mapping(
-    row: Mapping[str, Any], gauges: dict[tuple[str, int, int], RateMeter], now_ns: int
-) -> MappingView:
+def read_mapping(row: _JsonObject) -> MappingView:
+    """A mapping of a bridge, without its rate."""
     is_sender = row["direction"] == "send"
-    frames = whole(row["sent"] if is_sender else row["delivered"])
-    source, dest = whole(row["source_stream_id"]), whole(row["dest_stream_id"] or 0)
-    gauge = gauges.setdefault((text(row["direction"]), source, dest), RateMeter())
-    gauge.add(now_ns, frames)
     epoch = row["epoch"]
     joined = None if is_sender else row["ledger"]
-    published = whole(row["published"]) if is_sender else None
+    published = read_unsigned(row["published"]) if is_sender else None
     network, sender = None, 0
     if joined is not None:
-        published, network = whole(joined["published"]), int(joined["dropped"]["network"])
-        sender = whole(joined["dropped"]["sender"])
+        published, network = read_unsigned(joined["published"]), int(joined["dropped"]["network"])
+        sender = read_unsigned(joined["dropped"]["sender"])
     return MappingView(
-        direction=text(row["direction"]),
-        source_stream_id=source,
-        dest_stream_id=dest,
+        direction=read_text(row["direction"]),
+        source_stream_id=read_unsigned(row["source_stream_id"]),
+        dest_stream_id=read_unsigned(row["dest_stream_id"] or 0),
         connected=bool(row["connected"]),
-        epoch=None if epoch is None else whole(epoch),
-        frames=frames,
-        nbytes=whole(row["bytes"]),
-        frames_per_s=gauge.per_s(),
-        dropped=counts(row["dropped"]),
+        epoch=None if epoch is None else read_unsigned(epoch),
+        frames=read_unsigned(row["sent"] if is_sender else row["delivered"]),
+        nbytes=read_unsigned(row["bytes"]),
+        frames_per_s=None,
+        dropped=read_counts(row["dropped"]),
         published=published,
         network=network,
         sender=sender,
         exact=is_sender or (joined is not None and bool(joined["exact"]) and bool(joined["whole"])),
-        fault="" if is_sender else text(row["fault"] or ""),
+        fault="" if is_sender else read_text(row["fault"] or ""),
     )
 
 
 def _instance(tag: str) -> str:
     return tag.split(":", 2)[2] if tag.count(":") >= 2 else ""
+
+
+# --- records
+
+
+@dataclass(slots=True)
+class _Bridge:
+    view: BridgeView
+    rates: dict[_MappingKey, RateMeter]
+
+
+@dataclass(slots=True)
+class ServiceRecords:
+    """The newest answer of each service, with the time of its receipt. The system model owns it.
+
+    `on_*` methods return False if there is no room for another service.
+    """
+
+    forget_ns: int
+    _alive: dict[tuple[str, int], tuple[ServiceAlive, int]] = field(default_factory=dict)
+    _drivers: dict[str, tuple[DriverView, int]] = field(default_factory=dict)
+    _leases: dict[str, tuple[tuple[LeaseView, ...], int]] = field(default_factory=dict)
+    _recorders: dict[str, tuple[RecorderView, int]] = field(default_factory=dict)
+    _bridges: dict[str, tuple[_Bridge, int]] = field(default_factory=dict)
+
+    def on_alive(self, alive: ServiceAlive, now_ns: int) -> bool:
+        """A service answered a ping."""
+        return _put(self._alive, (alive.tag, alive.pid), (alive, now_ns))
+
+    def on_driver(self, status: DriverStatus, now_ns: int) -> bool:
+        """A driver's status."""
+        return _put(self._drivers, status.driver.tag, (status.driver, now_ns))
+
+    def on_leases(self, leases: DriverLeases, now_ns: int) -> bool:
+        """A driver's leases."""
+        return _put(self._leases, leases.tag, (leases.leases, now_ns))
+
+    def on_revoked(self, lease_id: int) -> None:
+        """A driver revoked a lease."""
+        for tag, (leases, at_ns) in self._leases.items():
+            if any(lease.lease_id == lease_id for lease in leases):
+                self._leases[tag] = (tuple(lease for lease in leases if lease.lease_id != lease_id), at_ns)
+                return
+
+    def on_recorder(self, status: RecorderStatus, now_ns: int) -> bool:
+        """A recorder's status; its ledger stays."""
+        recorder, known = status.recorder, self._recorders.get(status.recorder.tag)
+        if known is not None:
+            recorder = replace(recorder, written=known[0].written)
+        return _put(self._recorders, recorder.tag, (recorder, now_ns))
+
+    def on_recorder_ledger(self, ledger: RecorderLedger, now_ns: int) -> bool:
+        """A recorder's ledger; without a status it is not kept."""
+        known = self._recorders.get(ledger.tag)
+        if known is not None:
+            self._recorders[ledger.tag] = (replace(known[0], written=ledger.rows), now_ns)
+        return True
+
+    def on_bridge(self, status: BridgeStatus, now_ns: int) -> bool:
+        """The mappings of a bridge."""
+        known = self._bridges.get(status.tag)
+        before = {} if known is None else known[0].rates
+        # Meters of removed mappings are dropped: a bridge could name new mappings without end.
+        rates: dict[_MappingKey, RateMeter] = {}
+        mappings = []
+        for mapping in status.mappings:
+            key = (mapping.direction, mapping.source_stream_id, mapping.dest_stream_id)
+            rate = rates[key] = before.get(key) or RateMeter()
+            rate.add(now_ns, mapping.frames)
+            mappings.append(replace(mapping, frames_per_s=rate.per_s()))
+        view = BridgeView(status.tag, _instance(status.tag), status.pid, tuple(mappings), 0)
+        return _put(self._bridges, status.tag, (_Bridge(view, rates), now_ns))
+
+    def expire(self, now_ns: int) -> None:
+        """Drops services without answers for `forget_ns`."""
+        oldest_ns = now_ns - self.forget_ns
+        self._alive = _fresh(self._alive, oldest_ns)
+        self._drivers = _fresh(self._drivers, oldest_ns)
+        self._leases = _fresh(self._leases, oldest_ns)
+        self._recorders = _fresh(self._recorders, oldest_ns)
+        self._bridges = _fresh(self._bridges, oldest_ns)
+
+    # --- views
+
+    def services(self, now_ns: int) -> tuple[ServiceView, ...]:
+        """All services, by tag and process."""
+        return tuple(
+            ServiceView(alive.tag, alive.name, alive.instance, alive.pid, now_ns - at_ns)
+            for _, (alive, at_ns) in sorted(self._alive.items())
+        )
+
+    def drivers(self, now_ns: int) -> tuple[DriverView, ...]:
+        """All drivers, by tag."""
+        return tuple(
+            replace(driver, report_age_ns=now_ns - at_ns)
+            for _, (driver, at_ns) in sorted(self._drivers.items())
+        )
+
+    def leases(self) -> tuple[LeaseView, ...]:
+        """All leases, by stream, producers first."""
+        leases = (lease for leases, _ in self._leases.values() for lease in leases)
+        return tuple(
+            sorted(leases, key=lambda lease: (lease.stream_id, lease.role != "producer", lease.lease_id))
+        )
+
+    def recorders(self, now_ns: int) -> tuple[RecorderView, ...]:
+        """All recorders, by tag."""
+        return tuple(
+            replace(recorder, report_age_ns=now_ns - at_ns)
+            for _, (recorder, at_ns) in sorted(self._recorders.items())
+        )
+
+    def bridges(self, now_ns: int) -> tuple[BridgeView, ...]:
+        """All ends of bridges, by tag."""
+        return tuple(
+            replace(bridge.view, report_age_ns=now_ns - at_ns)
+            for _, (bridge, at_ns) in sorted(self._bridges.items())
+        )
+
+
+def _put(table: dict[_K, _V], key: _K, value: _V) -> bool:
+    if key not in table and len(table) >= MAX_SERVICES:
+        return False
+    table[key] = value
+    return True
+
+
+def _fresh(table: dict[_K, tuple[_V, int]], oldest_ns: int) -> dict[_K, tuple[_V, int]]:
+    return {key: (value, at_ns) for key, (value, at_ns) in table.items() if at_ns >= oldest_ns}

@@ -1,6 +1,6 @@
-"""What the picture shows: a snapshot of a running system. Immutable; times are ages in nanoseconds.
+"""Snapshots of a running system: immutable views of streams, endpoints and services, and their JSON form.
 
-None means that nobody has told yet; a count that is 0 was told to be 0.
+Pure. Times are ages in nanoseconds. None means that no report had the value yet; 0 is a reported 0.
 """
 
 from __future__ import annotations
@@ -8,65 +8,71 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
-_WIDE = frozenset(
+ON_PURPOSE: Final = frozenset({"rate_limited", "skipped"})
+"""Drop reasons that are no loss: the consumer or the supervisor asked for them."""
+_WIDE: Final = frozenset(
     {"epoch", "current_seq", "first_seq", "last_seq", "lease_id", "data_source_id", "source_epoch"}
 )
+"""64-bit fields, which are text in JSON: many JSON readers would round them."""
 
 
 class StreamState(StrEnum):
-    """What a stream is doing, by what was heard of it."""
+    """The state of a stream, from its announces, activity timestamp and QoS reports."""
 
     LIVE = "live"
-    """Frames come."""
+    """Frames are published."""
     QUIET = "quiet"
-    """There is a producer, and no frame for a while."""
+    """It has a producer, which has published no frame for a while."""
     NO_PRODUCER = "no_producer"
-    """Announced, and nobody produces."""
+    """It is announced without a producer."""
     STALE = "stale"
-    """No sign of life: not announced any more, or its memory is not kept active."""
+    """It is not announced any more, or its activity timestamp is stale."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
+    """A payload pool of a stream."""
+
     pool_id: int
     stride_bytes: int
     nslots: int
+    region_uri: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class LatencyView:
-    """Of the last period: how long frames took to a consumer; of a stream, to the slowest."""
+    """Latency of a consumer's frames in the last period; of a stream, the highest of its consumers."""
 
     count: int
     p50_ns: int
     p99_ns: int
     max_ns: int
     since: str = ""
-    """`publish`, `capture` or `mixed`: from which time on."""
+    """Where the latency starts: `publish`, `capture` or `mixed`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerView:
-    """Who writes a stream. What it counts is over its life; `current_seq` is of the epoch."""
+    """The producer of a stream. Counts are over its lifetime; `current_seq` is of the epoch."""
 
     producer_id: int
     epoch: int
     current_seq: int | None
-    """The last sequence that was given out; None: none yet."""
+    """The newest sequence; None: none yet."""
     rate_hz: float | None
     bytes_per_s: float | None
     report_age_ns: int
     quiet_ns: int
-    """Since when no new sequence was seen."""
+    """Time since a new sequence was last reported."""
     committed: int | None = None
     published: int | None = None
     unpublished: Mapping[str, int] = field(default_factory=dict)
-    """Committed, and no descriptor went out, by reason."""
+    """Committed frames without a descriptor, by reason."""
     deferred: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
-    """Never got a sequence, by reason."""
+    """Frames that never got a sequence, by reason."""
     holes: int = 0
     nbytes: int | None = None
     pid: int | None = None
@@ -76,7 +82,7 @@ class ProducerView:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerView:
-    """Who reads a stream. What it counts is over its life."""
+    """A consumer of a stream. Counts are over its lifetime."""
 
     stream_id: int
     consumer_id: int
@@ -86,50 +92,47 @@ class ConsumerView:
     """`stream` or `rate_limited`."""
     report_age_ns: int
     rate_hz: float | None
-    """Frames a second that it gets."""
+    """Frames a second that it receives."""
     drops_gap: int
     drops_late: int
     dropped: Mapping[str, int]
-    """By reason, where it tells them; else `gap` and `late` as its QoS has them."""
+    """By reason, from its status reports; without these, `gap` and `late` from its QoS reports."""
     dropped_per_s: float | None
-    """What it lost, without what was held back or passed over on purpose."""
+    """Frames a second that it loses, without those that are limited or skipped on purpose."""
     backlog: int | None
     """Sequences between its last one and the producer's."""
     first_seq: int | None = None
-    """The first one of this epoch."""
+    """Its first sequence of this epoch."""
     span: int | None = None
     received: int | None = None
     outside: Mapping[str, int] = field(default_factory=dict)
-    looks: int | None = None
-    """How often it has looked for frames."""
+    polls: int | None = None
+    """How often it has polled for frames."""
     latency: LatencyView | None = None
     max_rate_hz: int = 0
-    """What it asked for itself; 0: nothing."""
-    wants_limit: bool = False
-    """Whether it asked to be limited."""
-    own_stream_id: int = 0
-    """Its own descriptor stream; 0: the shared one."""
+    """The rate limit that it requested; 0: none."""
+    requested_limit: bool = False
+    """Whether it requested mode RATE_LIMITED."""
+    per_consumer_stream_id: int = 0
+    """Its per-consumer descriptor stream; 0: it uses the shared stream."""
     fallback_uri: str = ""
-    """Where its frames are to come from instead of shared memory."""
+    """Where it reads frames instead of shared memory."""
     pid: int | None = None
 
     @property
     def is_forced(self) -> bool:
-        """Limited without having asked for it."""
-        return self.mode == "rate_limited" and not self.wants_limit
+        """Whether it is limited without having requested it."""
+        return self.mode == "rate_limited" and not self.requested_limit
 
     @property
     def lost(self) -> int:
+        """Frames that it lost, without those that are limited or skipped on purpose."""
         return sum(n for reason, n in self.dropped.items() if reason not in ON_PURPOSE)
-
-
-ON_PURPOSE = frozenset({"rate_limited", "skipped"})
-"""Reasons that are no loss: somebody wanted it so."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamView:
-    """One stream, and everybody on it."""
+    """A stream with its producer and consumers."""
 
     stream_id: int
     name: str
@@ -139,36 +142,52 @@ class StreamView:
     state: StreamState
     epoch: int
     epochs: int
-    """How many epochs were heard of."""
+    """How many epochs were announced."""
     layout_version: int
     nslots: int
     pools: tuple[PoolView, ...]
     nbytes: int
-    """What its regions take."""
+    """Size of its regions."""
     announce_age_ns: int
+    """Time since an announce was received."""
     activity_age_ns: int | None
-    """By the sign of life in its memory; None where that cannot be read."""
+    """Age of its activity timestamp; None if the region cannot be read."""
     producer: ProducerView | None
     consumers: tuple[ConsumerView, ...]
     dropped: Mapping[str, int]
-    """Of all consumers that are there, by reason."""
+    """Drops of all present consumers, by reason."""
     latency: LatencyView | None
     sources: tuple[int, ...]
     """Streams that it is made from, also across a bridge."""
-    feeds: tuple[int, ...]
+    derived: tuple[int, ...]
     """Streams that are made from it."""
+    header_uri: str = ""
+    """Region of its header ring."""
+    producer_id: int = 0
+    """The announced producer; 0: none."""
+    announce_sent_age_ns: int | None = None
+    """Time since the announce was sent; None if its time is of another clock."""
+
+    @property
+    def is_announced(self) -> bool:
+        """Whether an announce was ever received."""
+        return self.epochs > 0
 
     @property
     def rate_hz(self) -> float | None:
+        """Frames a second of its producer."""
         return None if self.producer is None else self.producer.rate_hz
 
     @property
     def bytes_per_s(self) -> float | None:
+        """Bytes a second of its producer."""
         return None if self.producer is None else self.producer.bytes_per_s
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseView:
+    """A lease of a driver."""
+
     lease_id: int
     stream_id: int
     client_id: int
@@ -181,7 +200,7 @@ class LeaseView:
 
 @dataclass(frozen=True, slots=True)
 class DriverView:
-    """An SHM driver, as `service:driver` tells."""
+    """An SHM driver, from the answers of `service:driver`."""
 
     tag: str
     namespace: str
@@ -192,12 +211,12 @@ class DriverView:
     leases: int
     nbytes: int
     quota: int | None
-    heard_age_ns: int
+    report_age_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class MappingView:
-    """One mapping of a bridge, at one of its ends."""
+    """A mapping of a bridge, at one of its ends."""
 
     direction: str
     """`send` or `receive`."""
@@ -206,34 +225,36 @@ class MappingView:
     connected: bool
     epoch: int | None
     frames: int
-    """Sent, or delivered."""
+    """Sent or delivered frames."""
     nbytes: int
     frames_per_s: float | None
     dropped: Mapping[str, int]
-    """At this end, by reason."""
+    """Drops at this end, by reason."""
     published: int | None
-    """As the sender tells; at a receiver None until it was heard."""
+    """Count of the sender; at a receiver None until the sender reported it."""
     network: int | None
-    """Lost on the way, or still on it; only a receiver knows."""
+    """Frames lost or still under way between the ends; only a receiver knows."""
     exact: bool
-    """False: the sender was heard of when it was at work already."""
+    """False: the sender was already active when the receiver got its first report."""
     fault: str = ""
     sender: int = 0
-    """What the sender dropped, as a receiver knows it."""
+    """Drops of the sender, as the receiver knows them."""
 
 
 @dataclass(frozen=True, slots=True)
 class BridgeView:
+    """One end of a bridge."""
+
     tag: str
     instance: str
     pid: int
     mappings: tuple[MappingView, ...]
-    heard_age_ns: int
+    report_age_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedView:
-    """What a recorder has written of one epoch: span = rows + gaps."""
+    """The rows of one stream and epoch that a recorder has written: span = rows + gaps."""
 
     stream_id: int
     epoch: int
@@ -246,6 +267,8 @@ class RecordedView:
 
 @dataclass(frozen=True, slots=True)
 class RecorderView:
+    """A recorder."""
+
     tag: str
     instance: str
     pid: int
@@ -260,26 +283,26 @@ class RecorderView:
     disk_free_bytes: int
     streams: tuple[int, ...]
     written: tuple[RecordedView, ...]
-    heard_age_ns: int
+    report_age_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceView:
-    """Anybody who answers to a service's name."""
+    """A service that answers pings."""
 
     tag: str
     name: str
     instance: str
     pid: int
-    heard_age_ns: int
+    report_age_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class CollisionView:
-    """Two who go by one id."""
+    """Two endpoints that use one id."""
 
     kind: str
-    """`consumer`, `producer` or `stream` (announced from two places)."""
+    """`consumer`, `producer` or `stream` (announced by two owners)."""
     stream_id: int
     id: int
     times: int
@@ -288,7 +311,7 @@ class CollisionView:
 
 @dataclass(frozen=True, slots=True)
 class NoticeView:
-    """Something that happened: kept until newer ones push it out."""
+    """An event of the recent past; the oldest notices are replaced by newer ones."""
 
     age_ns: int
     kind: str
@@ -311,14 +334,14 @@ class LedgerView:
     """Whether published = delivered + dropped by reason, on every path (`tensorpool ledger`)."""
 
     paths: Mapping[str, int] = field(default_factory=dict)
-    """How many there are, by verdict."""
+    """Number of paths by verdict."""
     mismatches: tuple[MismatchView, ...] = ()
-    """The first ones; `paths` counts them all."""
+    """The first mismatches; `paths` counts all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The whole system at one moment, as far as it could be heard."""
+    """The whole system at one moment, as far as its messages were received."""
 
     now_ns: int
     streams: tuple[StreamView, ...] = ()
@@ -329,34 +352,36 @@ class Snapshot:
     services: tuple[ServiceView, ...] = ()
     collisions: tuple[CollisionView, ...] = ()
     notices: tuple[NoticeView, ...] = ()
-    unheard: Mapping[str, int] = field(default_factory=dict)
-    """Messages that could not be used, or had no room, by reason."""
+    rejected: Mapping[str, int] = field(default_factory=dict)
+    """Messages that could not be used or had no room, by reason."""
     ledger: LedgerView | None = None
-    """None where nobody keeps one."""
+    """None until the model made its first snapshot."""
 
     def stream(self, stream_id: int) -> StreamView | None:
-        return next((one for one in self.streams if one.stream_id == stream_id), None)
+        """The stream with that id."""
+        return next((stream for stream in self.streams if stream.stream_id == stream_id), None)
 
     def consumer(self, stream_id: int, consumer_id: int) -> ConsumerView | None:
+        """The consumer with that id."""
         stream = self.stream(stream_id)
-        found = () if stream is None else stream.consumers
-        return next((one for one in found if one.consumer_id == consumer_id), None)
+        consumers = () if stream is None else stream.consumers
+        return next((consumer for consumer in consumers if consumer.consumer_id == consumer_id), None)
 
-    def own_stream_ids(self) -> set[int]:
-        """Descriptor streams that some consumer has for itself."""
-        return {one.own_stream_id for stream in self.streams for one in stream.consumers}
+    def per_consumer_stream_ids(self) -> set[int]:
+        """Descriptor streams that were granted to single consumers."""
+        return {consumer.per_consumer_stream_id for stream in self.streams for consumer in stream.consumers}
 
 
-def as_json(view: Any) -> Any:
-    """Any view as JSON has it: 64-bit numbers are strings, since many a reader would round them."""
+def to_json(view: Any) -> Any:
+    """Any view as JSON values; 64-bit numbers are text."""
     if is_dataclass(view) and not isinstance(view, type):
-        return {one.name: _member(one.name, getattr(view, one.name)) for one in fields(view)}
+        return {member.name: _member(member.name, getattr(view, member.name)) for member in fields(view)}
     if isinstance(view, Mapping):
-        return {str(name): as_json(value) for name, value in view.items()}
+        return {str(name): to_json(value) for name, value in view.items()}
     if isinstance(view, tuple | list):
-        return [as_json(one) for one in view]
+        return [to_json(item) for item in view]
     return view
 
 
 def _member(name: str, value: Any) -> Any:
-    return str(value) if name in _WIDE and isinstance(value, int) else as_json(value)
+    return str(value) if name in _WIDE and isinstance(value, int) else to_json(value)

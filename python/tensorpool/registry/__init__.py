@@ -1,4 +1,4 @@
-"""A registry: the streams of many drivers, found in one place."""
+"""The registry: one discovery provider for the streams of many drivers."""
 
 from .agent import RegistryAgent
 from .config import DriverSource, RegistrySettings

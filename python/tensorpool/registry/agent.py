@@ -1,32 +1,28 @@
-"""A registry at work: announces and metadata of many drivers in, answers out.
+"""The agent of a registry: announces and metadata of many drivers in, responses out.
 
-It hands nothing on: attaches go to the drivers themselves, at the endpoints that it names (discovery §8).
-Several registries of one fleet need not know of each other. One thread owns it all.
+A registry forwards nothing: clients attach at the drivers, whose addresses are in the results (discovery §8).
+Registries of one fleet do not depend on each other. The agent's thread owns all of it.
 """
 
 from __future__ import annotations
 
 import logging
 from contextlib import ExitStack
-from typing import Any, Final
+from typing import Final, TypedDict
 
 from .. import _native
 from ..attributes.tags import to_wire
 from ..clock import SYSTEM_CLOCK, Clock
-from ..discovery import (
-    AnnounceReader,
-    DiscoveryCounters,
-    DiscoveryIndex,
-    DiscoveryProvider,
-    DiscoverySettings,
-    DriverIdentity,
-)
+from ..discovery import DiscoverySettings
 from ..discovery.channels import is_ipc
+from ..discovery.index import DiscoveryIndex, DriverIdentity
+from ..discovery.provider import DiscoveryProvider
+from ..discovery.state import DiscoveryCounters, IndexUpdater
 from ..errors import ClosedError, RoleFailed
 from ..runtime.config import Config, Secret
 from ..runtime.counters import CounterPublisher
 from ..service import ServiceAgent
-from ..transport.channels import ServiceStreams
+from ..transport import Connection, StreamAddress
 from .config import DriverSource, RegistrySettings
 from .service import RegistryService
 
@@ -34,168 +30,185 @@ _LOG = logging.getLogger(__name__)
 _POLL_LIMIT: Final = 256
 
 
+class DriverSummary(TypedDict):
+    """A driver in the status of a registry."""
+
+    instance_id: str
+    announce_channel: str
+    announce_stream_id: int
+    control_channel: str
+    control_stream_id: int
+    streams: int
+
+
 class RegistryAgent:
-    """Give it to a `Runner`, or to `run_role`."""
+    """A registry, for a `Runner` or `run_role`."""
 
     name = "registry"
 
     def __init__(
         self,
-        conductor: _native.Conductor,
+        connection: Connection,
         *,
         settings: RegistrySettings,
         discovery: DiscoverySettings,
-        service_streams: ServiceStreams,
         service_token: Secret | None = None,
         instance: str = "",
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self.conductor = conductor
+        self.connection = connection
         self.settings = settings
         self.discovery = discovery
-        self.service_streams = service_streams
         self.service_token = service_token
         self.instance = instance
         self.clock = clock
         self.counters = DiscoveryCounters(instance=instance)
         self.index = DiscoveryIndex(max_streams=settings.max_streams)
         self.started_ns = clock.monotonic_ns()
-        self._parts: _Resources | None = None
+        self._started: _Resources | None = None
 
     @property
-    def _running(self) -> _Resources:
-        if self._parts is None:
-            raise ClosedError("the registry has not started, or has ended")
-        return self._parts
+    def _resources(self) -> _Resources:
+        if self._started is None:
+            raise ClosedError("the registry has not started, or is closed")
+        return self._started
 
     def on_start(self) -> None:
-        self._parts = _Resources(self)
-        self._parts.listen_to(self.settings.drivers)
+        """Opens the streams."""
+        self._started = _Resources(self)
+        self._started.set_drivers(self.settings.drivers)
         _LOG.info(
-            "registry of %d drivers, asked on %s stream %d",
+            "registry of %d drivers, requests on %s stream %d",
             len(self.settings.drivers),
             self.settings.channel,
             self.settings.stream_id,
         )
 
     def is_ready(self) -> bool:
-        return self._parts is not None and self._parts.is_ready
+        """Whether the media driver has registered all streams."""
+        return self._started is not None and self._started.is_ready
 
     def do_work(self) -> int:
-        return self._running.do_work(self.clock.monotonic_ns())
+        """One duty cycle."""
+        return self._resources.do_work(self.clock.monotonic_ns())
 
     def on_reload(self, config: Config) -> None:
-        """Drivers that came, went or moved."""
+        """Applies a changed list of drivers."""
         self.settings = config[RegistrySettings]
-        self._running.listen_to(self.settings.drivers)
+        self._resources.set_drivers(self.settings.drivers)
 
     def on_close(self) -> None:
-        parts, self._parts = self._parts, None
-        if parts is not None:
-            parts.close()
+        """Closes the streams."""
+        resources, self._started = self._started, None
+        if resources is not None:
+            resources.close()
 
-    def drivers(self) -> list[dict[str, Any]]:
-        """Each driver, and how much is known of it."""
+    def drivers(self) -> list[DriverSummary]:
+        """The configured drivers, with the number of their streams."""
         return [
             {
-                "instance_id": one.instance_id,
-                "announce_channel": one.announce_channel,
-                "announce_stream_id": one.announce_stream_id,
-                "control_channel": one.control_channel,
-                "control_stream_id": one.control_stream_id,
-                "streams": self.index.count_of(one.instance_id),
+                "instance_id": driver.instance_id,
+                "announce_channel": driver.announce_channel,
+                "announce_stream_id": driver.announce_stream_id,
+                "control_channel": driver.control_channel,
+                "control_stream_id": driver.control_stream_id,
+                "streams": self.index.count_streams(driver.instance_id),
             }
-            for one in self.settings.drivers
+            for driver in self.settings.drivers
         ]
 
 
 class _Resources:
-    """What a registry holds while it runs."""
+    """The streams of a running registry."""
 
     def __init__(self, agent: RegistryAgent) -> None:
         self._agent = agent
-        now_ns = agent.clock.monotonic_ns()
-        self._ears: dict[tuple[str, int], _native.Subscription] = {}
-        self._intakes: dict[tuple[str, int], list[AnnounceReader]] = {}
+        now_ns, connection = agent.clock.monotonic_ns(), agent.connection
+        conductor, services = connection.conductor, connection.services
+        self._subscriptions: dict[StreamAddress, _native.Subscription] = {}
+        self._updaters: dict[StreamAddress, list[IndexUpdater]] = {}
         with ExitStack() as stack:
             self._provider = DiscoveryProvider(
-                agent.conductor,
+                conductor,
                 agent.index,
                 agent.discovery.provider,
                 agent.counters,
-                reserved=frozenset((agent.service_streams.control, agent.service_streams.status)),
+                reserved=frozenset((services.control, services.status)),
                 now_ns=now_ns,
             )
             stack.callback(self._provider.close)
             settings = agent.settings
-            self._requests = _native.Subscription(
-                agent.conductor, _untethered(settings.channel), settings.stream_id
-            )
+            self._requests = _subscribe(connection, StreamAddress(settings.channel, settings.stream_id))
             stack.callback(self._requests.close)
             service = RegistryService(agent, instance=agent.instance or None, token=agent.service_token)
-            self._service = ServiceAgent(service, agent.conductor, agent.service_streams, clock=agent.clock)
+            self._service = ServiceAgent(service, conductor, services, clock=agent.clock)
             stack.callback(self._service.on_close)
-            self._exposure = CounterPublisher(agent.conductor, agent.counters, clock=agent.clock)
-            stack.callback(self._exposure.close)
-            stack.callback(self._close_ears)
+            self._counter_publisher = CounterPublisher(conductor, agent.counters, clock=agent.clock)
+            stack.callback(self._counter_publisher.close)
+            stack.callback(self._close_subscriptions)
             self._stack = stack.pop_all()
 
     @property
     def is_ready(self) -> bool:
-        ears = all(ear.is_ready for ear in self._ears.values())
-        return ears and self._requests.is_ready and self._service.is_ready()
+        """Whether the media driver has registered all streams."""
+        are_ready = all(subscription.is_ready for subscription in self._subscriptions.values())
+        return are_ready and self._requests.is_ready and self._service.is_ready()
 
-    def listen_to(self, drivers: tuple[DriverSource, ...]) -> None:
-        """These and no others."""
+    def set_drivers(self, drivers: tuple[DriverSource, ...]) -> None:
+        """Subscribes to these drivers and drops all others."""
         index = self._agent.index
-        wanted = {one.instance_id for one in drivers}
+        instance_ids = {driver.instance_id for driver in drivers}
         for known in index.drivers:
-            if known.instance_id not in wanted:
-                index.drop_driver(known.instance_id)
-        self._intakes = {}
-        for one in drivers:
-            tags = tuple(map(to_wire, one.tags))
-            identity = DriverIdentity(one.instance_id, one.control_channel, one.control_stream_id, tags)
-            index.set_driver(identity, announce_period_ns=one.announce_period_ns)
-            intake = AnnounceReader(index, one.instance_id, self._agent.counters, one.has)
-            for place in dict.fromkeys(one.places):
-                self._intakes.setdefault(place, []).append(intake)
-        for place in self._ears.keys() - self._intakes.keys():
-            self._ears.pop(place).close()
-        for channel, stream_id in self._intakes.keys() - self._ears.keys():
-            self._ears[channel, stream_id] = _native.Subscription(
-                self._agent.conductor, _untethered(channel), stream_id
+            if known.instance_id not in instance_ids:
+                index.remove_driver(known.instance_id)
+        self._updaters = {}
+        for driver in drivers:
+            tags = tuple(map(to_wire, driver.tags))
+            identity = DriverIdentity(
+                driver.instance_id, driver.control_channel, driver.control_stream_id, tags
             )
+            index.set_driver(identity, announce_period_ns=driver.announce_period_ns)
+            updater = IndexUpdater(index, driver.instance_id, self._agent.counters, driver.has)
+            for address in dict.fromkeys(driver.addresses):
+                self._updaters.setdefault(address, []).append(updater)
+        for address in self._subscriptions.keys() - self._updaters.keys():
+            self._subscriptions.pop(address).close()
+        for address in self._updaters.keys() - self._subscriptions.keys():
+            self._subscriptions[address] = _subscribe(self._agent.connection, address)
 
     def do_work(self, now_ns: int) -> int:
-        # Announces lead to nothing that is to be done: they must not keep an idle strategy from resting.
-        for place, ear in self._ears.items():
-            messages = ear.poll(_POLL_LIMIT)
+        """One duty cycle. Received announces do not count as work: they cause no further work, and would keep
+        the idle strategy from idling."""
+        for address, subscription in self._subscriptions.items():
+            messages = subscription.poll(_POLL_LIMIT)
             for message in messages:
-                if not any(intake.hear(message, now_ns) for intake in self._intakes[place]):
+                # Several drivers may share an address: each message is of at most one of them.
+                if not any(updater.on_message(message, now_ns) for updater in self._updaters[address]):
                     self._agent.counters.foreign.add()
-            if not messages and ear.failure is not None:
-                raise RoleFailed(f"Aeron cannot listen to {place[0]} stream {place[1]}: {ear.failure}")
+            if not messages and subscription.failure is not None:
+                raise RoleFailed(
+                    f"Aeron cannot subscribe to {address.channel} stream {address.stream_id}: "
+                    f"{subscription.failure}"
+                )
         requests = self._requests.poll(_POLL_LIMIT)
         for message in requests:
             if not self._provider.accept(message, now_ns):
                 self._agent.counters.foreign.add()
         if not requests and self._requests.failure is not None:
             where = f"{self._agent.settings.channel} stream {self._agent.settings.stream_id}"
-            raise RoleFailed(f"Aeron cannot listen to {where}: {self._requests.failure}")
-        self._exposure.do_work()
+            raise RoleFailed(f"Aeron cannot subscribe to {where}: {self._requests.failure}")
+        self._counter_publisher.do_work()
         return len(requests) + self._provider.do_work(now_ns) + self._service.do_work()
 
-    def _close_ears(self) -> None:
-        for ear in self._ears.values():
-            ear.close()
+    def _close_subscriptions(self) -> None:
+        for subscription in self._subscriptions.values():
+            subscription.close()
 
     def close(self) -> None:
+        """Closes all streams."""
         self._stack.close()
 
 
-def _untethered(channel: str) -> str:
-    """A registry that falls behind must not hold up those who announce: what it missed comes again."""
-    if not is_ipc(channel) or "tether=" in channel:
-        return channel
-    return f"{channel}{'|' if '?' in channel else '?'}tether=false"
+def _subscribe(connection: Connection, address: StreamAddress) -> _native.Subscription:
+    """Untethered on IPC: a registry that polls late must not delay publishers, and announces are repeated."""
+    return connection.subscription(address, tethered=not is_ipc(address.channel))

@@ -1,19 +1,20 @@
-"""What a registry can be told by file and environment: `[registry]` and `[[registry.drivers]]`.
+"""Settings of a registry: `[registry]` and `[[registry.drivers]]`.
 
-How it answers is in `[discovery.provider]`, as for a driver that answers for itself.
+Its limits and visibility rules are in `[discovery.provider]`, as those of a driver.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import combinations
 from typing import Final
 
 from ..attributes.tags import tags_fault
 from ..discovery.channels import channel_fault
-from ..discovery.config import REQUEST_STREAM_ID
-from ..discovery.index import MAX_STREAMS
+from ..discovery.config import MAX_STREAMS, REQUEST_STREAM_ID
 from ..runtime.config import DurationNs, IdRange, parse_duration, setting, settings, table
+from ..transport import StreamAddress
 
 _MAX_STREAM_ID: Final = (1 << 31) - 1
 _MAX_INSTANCE: Final = 128
@@ -32,81 +33,84 @@ def _instance_fault(text: str) -> str | None:
 
 @table
 class DriverSource:
-    """A driver whose streams are known here. Announces carry no name of their driver: this gives it one."""
+    """A driver whose streams the registry indexes. Announces do not name their driver; this table does."""
 
     instance_id: str = setting(
-        "The driver's own instance_id, or its namespace where it has none: by that clients know their own "
-        "driver again.",
+        "The driver's own instance_id, or its namespace if it has none. Clients recognise their own driver "
+        "by it.",
         check=_instance_fault,
     )
     announce_channel: str = setting(
-        "Where its announces are heard: `aeron:ipc` on the same media driver, else the UDP endpoint that its "
+        "Channel of its announces: `aeron:ipc` on the same media driver, else the UDP endpoint that its "
         "`announce_to` names.",
         default="aeron:ipc",
         check=channel_fault,
     )
-    announce_stream_id: int = _stream("The stream of its announces.", 1001)
+    announce_stream_id: int = _stream("Stream of its announces.", 1001)
     metadata_channel: str | None = setting(
-        "Where its producers' metadata is heard. None: the same channel.", default=None, check=channel_fault
+        "Channel of its producers' metadata. None: that of the announces.", default=None, check=channel_fault
     )
-    metadata_stream_id: int = _stream("The stream of metadata.", 1300)
+    metadata_stream_id: int = _stream("Stream of metadata.", 1300)
     control_channel: str = setting(
-        "Where clients attach, told to whoever finds a stream.", default="aeron:ipc", check=channel_fault
+        "Channel on which clients attach; results contain it.", default="aeron:ipc", check=channel_fault
     )
-    control_stream_id: int = _stream("The stream of that.", 1000)
+    control_stream_id: int = _stream("Stream on which clients attach.", 1000)
     announce_period_ns: DurationNs = setting(
-        "How often it announces; a stream that was silent three times as long is forgotten.",
+        "Period of its announces. A stream that is not announced for three periods is dropped.",
         default=parse_duration("1s"),
         minimum=parse_duration("10ms"),
     )
     streams: tuple[IdRange, ...] = setting(
-        "Which stream ids are its, where several drivers announce in the same place. Empty: all.", default=()
+        "Its stream ids, if several drivers announce on the same stream. Empty: all.", default=()
     )
     tags: tuple[str, ...] = setting(
-        "Tags that all its streams have here beside their own, as in `reach:bridge` for a driver on another "
-        "machine.",
+        "Tags that the registry adds to all its streams, as in `reach:bridge` for a driver on another host.",
         default=(),
         check=tags_fault,
     )
 
     @property
-    def places(self) -> tuple[tuple[str, int], ...]:
-        """Channel and stream of all that is to be heard."""
-        metadata = self.metadata_channel or self.announce_channel
-        return (self.announce_channel, self.announce_stream_id), (metadata, self.metadata_stream_id)
+    def addresses(self) -> tuple[StreamAddress, ...]:
+        """The streams of its announces and metadata."""
+        metadata_channel = self.metadata_channel or self.announce_channel
+        return (
+            StreamAddress(self.announce_channel, self.announce_stream_id),
+            StreamAddress(metadata_channel, self.metadata_stream_id),
+        )
 
     def has(self, stream_id: int) -> bool:
-        return not self.streams or any(stream_id in one for one in self.streams)
+        """Whether a stream id is one of its."""
+        return not self.streams or any(stream_id in id_range for id_range in self.streams)
 
     def is_confusable_with(self, other: DriverSource) -> bool:
-        """Whether an announce could be either's."""
-        if not set(self.places) & set(other.places):
+        """Whether an announce could be of either driver."""
+        if not set(self.addresses) & set(other.addresses):
             return False
         if not self.streams or not other.streams:
             return True
-        return any(one.overlaps(two) for one in self.streams for two in other.streams)
+        return any(mine.overlaps(theirs) for mine in self.streams for theirs in other.streams)
 
 
 @settings("registry")
 class RegistrySettings:
-    """Knows the streams of many drivers, and answers for them."""
+    """Answers discovery requests about the streams of many drivers."""
 
-    channel: str = setting("Where it is asked.", default="aeron:ipc", check=channel_fault)
-    stream_id: int = _stream("The stream of that.", REQUEST_STREAM_ID)
+    channel: str = setting("Channel of requests.", default="aeron:ipc", check=channel_fault)
+    stream_id: int = _stream("Stream of requests.", REQUEST_STREAM_ID)
     max_streams: int = setting(
-        "Most streams of one driver.", default=MAX_STREAMS, minimum=1, maximum=1_000_000
+        "Maximum of streams of one driver.", default=MAX_STREAMS, minimum=1, maximum=1_000_000
     )
-    drivers: tuple[DriverSource, ...] = setting("The drivers that it knows.", default=(), live=True)
+    drivers: tuple[DriverSource, ...] = setting("The drivers.", default=(), live=True)
 
     def check(self) -> Iterator[tuple[str, str]]:
-        for instance_id, count in Counter(one.instance_id for one in self.drivers).items():
+        """The faults of settings that depend on each other."""
+        for instance_id, count in Counter(driver.instance_id for driver in self.drivers).items():
             if count > 1:
-                yield "drivers", f"driver {instance_id!r} is there {count} times"
-        for number, one in enumerate(self.drivers):
-            for two in self.drivers[number + 1 :]:
-                if one.instance_id != two.instance_id and one.is_confusable_with(two):
-                    yield (
-                        "drivers",
-                        f"{one.instance_id!r} and {two.instance_id!r} announce in the same place: give each "
-                        "its own stream ids (streams), channel or announce_stream_id",
-                    )
+                yield "drivers", f"driver {instance_id!r} is listed {count} times"
+        for driver, other in combinations(self.drivers, 2):
+            if driver.instance_id != other.instance_id and driver.is_confusable_with(other):
+                yield (
+                    "drivers",
+                    f"{driver.instance_id!r} and {other.instance_id!r} announce on the same stream: give "
+                    "each its own stream ids (streams), channel or announce_stream_id",
+                )

@@ -1,4 +1,4 @@
-"""`service:registry`: a registry as others see it. Commands run in the agent's turns, on its thread."""
+"""`service:registry`: the status of a registry. Commands run in the agent's duty cycle, on its thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class RegistryService(Service, name="registry"):
-    """What a registry knows, and what it has been asked."""
+    """The service of a registry."""
 
     def __init__(
         self, agent: RegistryAgent, *, instance: str | None = None, token: Secret | None = None
@@ -24,7 +24,7 @@ class RegistryService(Service, name="registry"):
 
     @command
     def status(self) -> dict[str, Any]:
-        """The registry as a whole."""
+        """The registry's drivers, streams and counters."""
         agent = self._agent
         now_ns = agent.clock.monotonic_ns()
         agent.index.expire(now_ns)

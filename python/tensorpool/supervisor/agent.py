@@ -1,7 +1,7 @@
-"""A supervisor at work: listens, judges, and says what it decided. One thread owns it all.
+"""The agent of a supervisor: receives messages, evaluates rules, sends orders and publishes its decisions.
 
-It keeps nothing on disk and holds no lease: started anew, it has its picture back when everybody has spoken
-once, and what it had ordered stands with the producers meanwhile.
+It stores nothing and holds no lease. After a restart its model is complete when every endpoint has sent its
+messages once; until then the producers keep its orders in force. The agent's thread owns all of it.
 """
 
 from __future__ import annotations
@@ -11,49 +11,69 @@ import logging
 import os
 from collections import deque
 from contextlib import ExitStack
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any, Final, TypedDict
 
-from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock
 from ..context import Context
 from ..errors import RoleFailed
-from ..monitor.listener import open_listener
-from ..monitor.model import LedgerAudit, SharedSnapshot, SystemModel
+from ..monitor.listener import SystemListener, model_limits
+from ..monitor.model import SharedSnapshot, SystemModel
 from ..monitor.reports import Notice
-from ..monitor.snapshot import LedgerView, MismatchView, Snapshot, as_json
-from ..monitor.streams import ModelLimits
+from ..monitor.snapshot import MismatchView, Snapshot, to_json
 from ..runtime.config import Config, Secret
 from ..runtime.counters import CounterPublisher, CounterSet, counter, counters_by, gauge
 from ..sbe.message import Message
 from ..service import Event, ServiceAgent
 from ..shm.epoch_files import user_name
+from ..transport import SHARED_CHANNEL, StreamAddress
 from .config import SupervisorSettings
 from .orders import Orders
 from .policy import Decision, Policy
 from .service import SupervisorService
 
 _LOG = logging.getLogger(__name__)
-_LISTEN_NS: Final = 20_000_000
-"""Messages are read in batches: a thousand small turns would cost more than they tell."""
-_MOST_DECISIONS: Final = 256
-_MOST_WAITING: Final = 10_000
+_POLL_NS: Final = 20_000_000
+"""Messages are read in batches: polling in every duty cycle would cost more than reading them."""
+_MAX_DECISIONS: Final = 256
+_MAX_QUEUED: Final = 10_000
 _ACTIONS: Final = ("limit", "redirect", "flag", "reconfigure", "release", "unflag")
 
 
 class SupervisorCounters(CounterSet, name="supervisor"):
-    """What a supervisor has heard and done."""
+    """Counters of a supervisor."""
 
-    heard = counter("Messages heard.", unit="messages", aeron=True)
-    streams = gauge("Streams that are known.", unit="streams", aeron=True)
-    consumers = gauge("Consumers that are known.", unit="consumers", aeron=True)
+    received = counter("Messages received.", unit="messages", aeron=True)
+    streams = gauge("Streams in the model.", unit="streams", aeron=True)
+    consumers = gauge("Consumers in the model.", unit="consumers", aeron=True)
     decisions = counters_by("action", _ACTIONS, "Decisions.", unit="decisions", aeron=True)
-    mismatches = counter("Paths whose ledger did not fit.", unit="paths", aeron=True)
+    mismatches = counter("Paths whose ledger did not add up.", unit="paths", aeron=True)
     orders = counter("Orders that were sent to consumers.", unit="messages")
-    unsent = counter("Messages that nobody took.", unit="messages")
+    unsent = counter("Messages that could not be sent.", unit="messages")
+
+
+class SupervisorStatus(TypedDict):
+    """The answer to `status()` of `service:supervisor`."""
+
+    instance: str
+    pid: int
+    user: str
+    uptime_s: float
+    streams: int
+    consumers: int
+    recorders: int
+    bridges: int
+    collisions: int
+    rules: list[str]
+    active: list[dict[str, str | int | None]]
+    manual: list[dict[str, int]]
+    rejected: dict[str, int]
+    ledger: Any
+    counters: dict[str, Any]
 
 
 class SupervisorAgent:
-    """Give it to a `Runner`, or to `run_role`."""
+    """A supervisor, for a `Runner` or `run_role`."""
 
     name = "supervisor"
 
@@ -64,157 +84,163 @@ class SupervisorAgent:
         settings: SupervisorSettings,
         token: Secret | None = None,
         instance: str = "",
-        audit: LedgerAudit | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self._context = context
+        self._connection = context.connection
         self._settings = settings
         self._token = token
         self._instance = instance
         self._clock = clock
         self.counters = SupervisorCounters(instance=instance)
-        self.decisions: deque[Decision] = deque(maxlen=_MOST_DECISIONS)
+        self.decisions: deque[Decision] = deque(maxlen=_MAX_DECISIONS)
         self._policy = Policy(settings.rules)
         streams = context.per_consumer_streams
-        channel = streams.channels[0] if streams.channels else "aeron:ipc"
+        channel = streams.channels[0] if streams.channels else SHARED_CHANNEL
         self._orders = Orders(channel, (streams.descriptor_ids.first, streams.descriptor_ids.last))
-        bounds = ModelLimits(
-            announce_period_ns=context.connection.announce_period_ns,
-            report_period_ns=context.connection.report_period_ns,
-            max_streams=settings.max_streams,
-            max_consumers=settings.max_consumers,
+        self._model = SystemModel(
+            replace(
+                model_limits(self._connection),
+                max_streams=settings.max_streams,
+                max_consumers=settings.max_consumers,
+            )
         )
-        self._picture = SystemModel(bounds, audit)
-        self._latest = SharedSnapshot(self._picture, settings.look_ns, clock)
-        self._bounds = bounds
+        self._snapshot = SharedSnapshot(self._model, settings.look_ns, clock)
         self._mismatches: frozenset[MismatchView] = frozenset()
         self._started_ns = clock.monotonic_ns()
-        self._next_listen_ns = self._next_look_ns = 0
-        self._waiting: deque[bytes] = deque()
+        self._next_poll_ns = self._next_evaluation_ns = 0
+        self._queued: deque[bytes] = deque()
+        """Encoded orders that are not yet sent."""
         self._stack = ExitStack()
 
     def on_start(self) -> None:
-        conductor, services = self._context.connection.conductor, self._context.service_streams
+        """Opens the streams."""
+        connection, services = self._connection, self._connection.services
         with ExitStack() as stack:
-            self._ears = open_listener(self._context, (self._picture,), self._bounds, self._clock)
-            stack.callback(self._ears.close)
-            control = self._context.stream_ids.control
-            self._control = _native.Publication(conductor, "aeron:ipc", control)
+            self._listener = SystemListener(
+                connection, (self._model,), limits=self._model.limits, clock=self._clock
+            )
+            stack.callback(self._listener.close)
+            self._control = connection.publication(connection.stream_ids.control)
             stack.callback(self._control.close)
-            self._commands = _native.Publication(conductor, services.channel, services.control)
+            self._commands = connection.publication(StreamAddress(services.channel, services.control))
             stack.callback(self._commands.close)
             self._service = SupervisorService(self, instance=self._instance or None, token=self._token)
-            self._service_agent = ServiceAgent(self._service, conductor, services, clock=self._clock)
+            self._service_agent = ServiceAgent(
+                self._service, connection.conductor, services, clock=self._clock
+            )
             stack.callback(self._service_agent.on_close)
-            exposure = CounterPublisher(conductor, self.counters, clock=self._clock)
-            stack.callback(exposure.close)
-            self._exposure = exposure
+            self._counter_publisher = CounterPublisher(connection.conductor, self.counters, clock=self._clock)
+            stack.callback(self._counter_publisher.close)
             self._stack = stack.pop_all()
         _LOG.info("supervisor with %d rules", len(self._settings.rules))
 
     def is_ready(self) -> bool:
-        return self._ears.is_ready and self._service_agent.is_ready()
+        """Whether the media driver has registered all streams."""
+        return self._listener.is_ready and self._service_agent.is_ready()
 
     def do_work(self) -> int:
+        """One duty cycle. Received messages do not count as work: they cause no further work, and would keep
+        the idle strategy from idling."""
         now_ns = self._clock.monotonic_ns()
-        if now_ns >= self._next_listen_ns:
-            self._next_listen_ns = now_ns + _LISTEN_NS
-            with self._latest.listening():
-                heard = self._ears.poll()
-            self.counters.heard.add(heard)
-            if not heard and (why := self._ears.failure):
-                raise RoleFailed(f"Aeron cannot listen: {why}")
-        if now_ns >= self._next_look_ns:
-            self._next_look_ns = now_ns + self._settings.look_ns
-            with self._latest.lock:
-                self._look(now_ns)
-        self._exposure.do_work()
-        # Reading leads to nothing that is to be done at once: it must not keep an idle strategy from resting.
+        if now_ns >= self._next_poll_ns:
+            self._next_poll_ns = now_ns + _POLL_NS
+            with self._snapshot.updating():
+                received = self._listener.poll()
+            self.counters.received.add(received)
+            if not received and (failure := self._listener.failure):
+                raise RoleFailed(f"Aeron cannot subscribe: {failure}")
+        if now_ns >= self._next_evaluation_ns:
+            self._next_evaluation_ns = now_ns + self._settings.look_ns
+            with self._snapshot.lock:
+                self._evaluate(now_ns)
+        self._counter_publisher.do_work()
         return self._service_agent.do_work() + self._send()
 
     def on_reload(self, config: Config) -> None:
-        """Other rules."""
+        """Applies changed rules."""
         self._settings = config[SupervisorSettings]
         for decision in self._policy.set_rules(self._settings.rules):
             self.decide(decision)
 
     def on_close(self) -> None:
+        """Closes the streams."""
         self._stack.close()
 
     @property
     def latest(self) -> Snapshot:
-        """The picture, a look ago at most; any thread may have it."""
-        return self._latest()
+        """A recent snapshot, for any thread."""
+        return self._snapshot()
 
-    # --- judging and doing
+    # --- rules and orders
 
-    def _look(self, now_ns: int) -> None:
-        picture, orders = self._picture, self._orders
-        sight = picture.sight(now_ns)
-        self.counters.streams.set(picture.streams)
-        self.counters.consumers.set(picture.consumers)
-        self._tell_of_mismatches(picture.ledger(now_ns), now_ns)
-        for decision in self._policy.judge(sight, now_ns, orders.manual):
+    def _evaluate(self, now_ns: int) -> None:
+        view = self._model.view(now_ns)
+        self.counters.streams.set(self._model.streams)
+        self.counters.consumers.set(self._model.consumers)
+        self._publish_mismatches(now_ns)
+        for decision in self._policy.evaluate(view, now_ns, self._orders.manual):
             self.decide(decision)
-        for order in orders.due(sight, now_ns):
-            self._order(order)
+        for order in self._orders.due(view, now_ns):
+            self._enqueue(order)
 
-    def _tell_of_mismatches(self, ledger: LedgerView | None, now_ns: int) -> None:
-        """Each of them once, when it comes."""
-        wrong = () if ledger is None else ledger.mismatches
-        # How many frames are missing may change all the time; that some are is said once.
-        known = {(one.stream_id, one.path, one.who) for one in self._mismatches}
-        for one in wrong:
-            if (one.stream_id, one.path, one.who) not in known:
+    def _publish_mismatches(self, now_ns: int) -> None:
+        """Publishes each mismatch once. The number of missing frames may change all the time, so that paths
+        are compared without it."""
+        mismatches = self._model.ledger(now_ns).mismatches
+        known = {(mismatch.stream_id, mismatch.path, mismatch.who) for mismatch in self._mismatches}
+        for mismatch in mismatches:
+            if (mismatch.stream_id, mismatch.path, mismatch.who) not in known:
                 self.counters.mismatches.add()
-                self._service.say_mismatch(one)
-                text = f"{one.path} {one.who}: {one.problem}"
-                self._picture.observe(Notice("mismatch", one.stream_id, text), now_ns)
-                _LOG.error("stream %d: the ledger does not fit: %s", one.stream_id, text)
-        self._mismatches = frozenset(wrong)
+                self._service.publish_mismatch(mismatch)
+                text = f"{mismatch.path} {mismatch.who}: {mismatch.problem}"
+                self._model.observe(Notice("mismatch", mismatch.stream_id, text), now_ns)
+                _LOG.error("stream %d: the ledger does not add up: %s", mismatch.stream_id, text)
+        self._mismatches = frozenset(mismatches)
 
     def decide(self, decision: Decision) -> None:
-        """Says it, and sees to it that it is done."""
+        """Publishes a decision and carries it out."""
         self.decisions.append(decision)
         self.counters.decisions[decision.action].add()
-        self._service.say(decision)
-        who = f"stream {decision.stream_id}"
-        who += "" if decision.consumer_id is None else f", consumer {decision.consumer_id}"
+        self._service.publish_decision(decision)
+        target = f"stream {decision.stream_id}"
+        target += "" if decision.consumer_id is None else f", consumer {decision.consumer_id}"
         text = f"{decision.action} by {decision.by}: {decision.reason}"
         now_ns = self._clock.monotonic_ns()
-        with self._latest.lock:
-            self._picture.observe(Notice("decision", decision.stream_id, f"{who}: {text}"), now_ns)
-            sight = self._picture.sight(now_ns)
-        _LOG.warning("%s: %s", who, text)
+        with self._snapshot.lock:
+            self._model.observe(Notice("decision", decision.stream_id, f"{target}: {text}"), now_ns)
+            view = self._model.view(now_ns)
+        _LOG.warning("%s: %s", target, text)
         if decision.action == "reconfigure":
-            self._command(decision)
+            self._send_command(decision)
             return
-        for order in self._orders.take(decision, sight):
-            self._order(order)
-        # An order goes out now, not at the next look.
-        self._next_look_ns = 0 if decision.action in ("limit", "redirect") else self._next_look_ns
+        for order in self._orders.apply(decision, view):
+            self._enqueue(order)
+        if decision.action in ("limit", "redirect"):
+            # The order is sent in the next duty cycle, not at the next evaluation of the rules.
+            self._next_evaluation_ns = 0
 
-    def _order(self, order: Message) -> None:
+    def _enqueue(self, order: Message) -> None:
         self.counters.orders.add()
-        self._waiting.append(order.encode())
-        while len(self._waiting) > _MOST_WAITING:
-            self._waiting.popleft()
+        self._queued.append(order.encode())
+        while len(self._queued) > _MAX_QUEUED:
+            self._queued.popleft()
             self.counters.unsent.add()
 
     def _send(self) -> int:
         sent = 0
-        while self._waiting and self._control.offer(self._waiting[0]) == "sent":
-            self._waiting.popleft()
+        while self._queued and self._control.offer(self._queued[0]) == "sent":
+            self._queued.popleft()
             sent += 1
         return sent
 
-    def _command(self, decision: Decision) -> None:
-        """A service is told what the rule says; what it answers is on the status stream."""
-        event = Event(f"service:{decision.service}", decision.key, _value(decision), correlation_id=0)
+    def _send_command(self, decision: Decision) -> None:
+        """Sends the rule's command to a service; its answer is on the status stream."""
+        event = Event(f"service:{decision.service}", decision.key, _command_value(decision), correlation_id=0)
         if self._commands.offer(event.encode(self._clock)) != "sent":
             self.counters.unsent.add()
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> SupervisorStatus:
+        """The state of the supervisor, for its service."""
         latest = self.latest
         return {
             "instance": self._instance,
@@ -222,28 +248,31 @@ class SupervisorAgent:
             "user": user_name(),
             "uptime_s": (self._clock.monotonic_ns() - self._started_ns) / 1e9,
             "streams": len(latest.streams),
-            "consumers": sum(len(one.consumers) for one in latest.streams),
+            "consumers": sum(len(stream.consumers) for stream in latest.streams),
             "recorders": len(latest.recorders),
             "bridges": len(latest.bridges),
             "collisions": len(latest.collisions),
-            "rules": [one.name for one in self._settings.rules],
+            "rules": [rule.name for rule in self._settings.rules],
             "active": [
                 {"rule": rule, "stream_id": stream_id, "consumer_id": consumer_id}
                 for rule, stream_id, consumer_id in self._policy.active
             ],
-            "manual": [{"stream_id": one, "consumer_id": two} for one, two in sorted(self._orders.manual)],
-            "unheard": dict(latest.unheard),
-            "ledger": None if latest.ledger is None else as_json(latest.ledger),
+            "manual": [
+                {"stream_id": stream_id, "consumer_id": consumer_id}
+                for stream_id, consumer_id in sorted(self._orders.manual)
+            ],
+            "rejected": dict(latest.rejected),
+            "ledger": None if latest.ledger is None else to_json(latest.ledger),
             "counters": self.counters.snapshot(),
         }
 
 
-def _value(decision: Decision) -> Any:
-    """Arguments of a command stay text; a property is what JSON makes of it, else text."""
+def _command_value(decision: Decision) -> int | float | str | bool:
+    """Arguments of a command stay text; the value of a property is parsed as JSON, or else stays text."""
     if decision.key.endswith("()"):
         return decision.value or "{}"
     try:
-        found = json.loads(decision.value)
+        value = json.loads(decision.value)
     except ValueError:
         return decision.value
-    return found if isinstance(found, int | float | str | bool) else decision.value
+    return value if isinstance(value, int | float | str | bool) else decision.value

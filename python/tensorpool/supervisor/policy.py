@@ -1,30 +1,32 @@
-"""Policy: snapshots and the time in, decisions with their reasons out. Pure.
+"""The policy of a supervisor: values of the model and the time in, decisions with their reasons out. Pure.
 
-A rule acts when something was too much without a break for its time, undoes it when it was good without a
-break for another, and then rests for a while: nothing flickers, whatever the figures do.
+A rule acts when a value was too high without a break for `for_ns`. It undoes its action when the value was
+low without a break for `clear_for_ns`, and then rests for `cool_down_ns`: actions do not alternate quickly,
+however the values change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeAlias
 
 from ..monitor.model import Condition
 from ..monitor.snapshot import ConsumerView
 from .config import Rule
 
-Who = tuple[int, int | None]
-"""Stream and consumer; a rule of streams has no consumer."""
-Target = tuple[str, int, int | None]
-"""The same, with the rule before it."""
+DecidedAction: TypeAlias = Literal["limit", "redirect", "flag", "reconfigure", "release", "unflag"]
+Target: TypeAlias = tuple[int, int | None]
+"""Stream id and consumer id; the target of a rule about streams has no consumer."""
+RuleTarget: TypeAlias = tuple[str, int, int | None]
+"""Name of a rule, stream id and consumer id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is to be done to whom, and why."""
+    """An action on a stream or consumer, with its reason."""
 
-    action: Literal["limit", "redirect", "flag", "reconfigure", "release", "unflag"]
+    action: DecidedAction
     by: str
     """The rule, or `manual`."""
     stream_id: int
@@ -38,80 +40,83 @@ class Decision:
 
 
 class PolicyView(Protocol):
-    """What rules look at."""
+    """The part of a model that rules need."""
 
-    def figures(self, when: Condition) -> Iterable[tuple[Who, float | None]]:
-        """Of each stream, or of each consumer; None where nobody has told."""
+    def values(self, condition: Condition) -> Iterable[tuple[Target, float | None]]:
+        """The value of each stream or consumer; None where no report has one."""
+        ...
 
-    def consumer(self, stream_id: int, consumer_id: int) -> ConsumerView | None: ...
+    def consumer(self, stream_id: int, consumer_id: int) -> ConsumerView | None:
+        """The consumer; None if it has left."""
 
 
 @dataclass(slots=True)
 class _RuleState:
-    """How a rule stands to one target."""
+    """The state of a rule for one target."""
 
     is_active: bool = False
-    bad_since_ns: int | None = None
-    good_since_ns: int | None = None
+    high_since_ns: int | None = None
+    low_since_ns: int | None = None
     rests_until_ns: int = 0
 
 
 class Policy:
-    """The rules, and how each stands to each stream or consumer that is there."""
+    """The rules, with their state for each present stream or consumer."""
 
     def __init__(self, rules: tuple[Rule, ...] = ()) -> None:
         self._rules = rules
-        self._standing: dict[str, dict[Who, _RuleState]] = {}
-        """By rule."""
+        self._states: dict[str, dict[Target, _RuleState]] = {}
+        """By the name of the rule."""
 
     @property
-    def active(self) -> list[Target]:
+    def active(self) -> list[RuleTarget]:
+        """The targets on which a rule acts at the moment."""
         return [
-            (name, *who)
-            for name, there in self._standing.items()
-            for who, one in there.items()
-            if one.is_active
+            (name, *target)
+            for name, states in self._states.items()
+            for target, state in states.items()
+            if state.is_active
         ]
 
     def set_rules(self, rules: tuple[Rule, ...]) -> list[Decision]:
-        """Other rules from now on: what one did that is gone or has changed is undone."""
-        kept = {one.name for one in rules if one in self._rules}
-        undone = []
+        """Replaces the rules. Returns the decisions that undo actions of removed and changed rules."""
+        kept = {rule.name for rule in rules if rule in self._rules}
+        decisions = []
         for rule in self._rules:
             if rule.name in kept:
                 continue
-            for who, standing in self._standing.pop(rule.name, {}).items():
-                if standing.is_active and (undo := _undo(rule, *who, "the rule is gone")):
-                    undone.append(undo)
+            for target, state in self._states.pop(rule.name, {}).items():
+                if state.is_active and (decision := _undo(rule, *target, "the rule was removed or changed")):
+                    decisions.append(decision)
         self._rules = rules
-        return undone
+        return decisions
 
-    def judge(self, sight: PolicyView, now_ns: int, manual: frozenset[tuple[int, int]]) -> list[Decision]:
-        """What is to be done now. Consumers that somebody steers by hand are left alone."""
+    def evaluate(self, view: PolicyView, now_ns: int, manual: frozenset[tuple[int, int]]) -> list[Decision]:
+        """The decisions of all rules. Rules do not apply to `manual`, consumers with a command's order."""
         decisions: list[Decision] = []
         for rule in self._rules:
             is_for_all = not rule.streams and not rule.consumers
-            before = self._standing.get(rule.name, {})
-            # Who has left takes its orders along.
-            there = self._standing[rule.name] = {}
-            for who, figure in sight.figures(rule.when):
-                if who in manual or not (is_for_all or rule.has(*who)):
+            before = self._states.get(rule.name, {})
+            # States of targets that are gone are dropped here.
+            states = self._states[rule.name] = {}
+            for target, value in view.values(rule.when):
+                if target in manual or not (is_for_all or rule.has(*target)):
                     continue
-                standing = before.get(who)
-                if standing is None:
-                    standing = _RuleState(is_active=_is_done(rule, sight, *who))
-                there[who] = standing
-                if not standing.is_active and (figure is None or figure <= rule.above):
-                    # As nearly all are: thousands, at each look.
-                    standing.bad_since_ns = None
-                elif decision := _step(rule, standing, *who, figure, now_ns):
+                state = before.get(target)
+                if state is None:
+                    state = _RuleState(is_active=_is_in_force(rule, view, *target))
+                states[target] = state
+                if not state.is_active and (value is None or value <= rule.above):
+                    # The case of nearly all of thousands of targets: no call.
+                    state.high_since_ns = None
+                elif decision := _step(rule, state, *target, value, now_ns):
                     decisions.append(decision)
         return decisions
 
 
-def _is_done(rule: Rule, sight: PolicyView, stream_id: int, consumer_id: int | None) -> bool:
-    """Whether it is done already: by this rule, before the supervisor was started anew."""
-    consumer = None if consumer_id is None else sight.consumer(stream_id, consumer_id)
+def _is_in_force(rule: Rule, view: PolicyView, stream_id: int, consumer_id: int | None) -> bool:
+    """Whether the action is already in force, from this rule before a restart of the supervisor."""
+    consumer = None if consumer_id is None else view.consumer(stream_id, consumer_id)
     if consumer is None:
         return False
     if rule.then == "limit":
@@ -121,36 +126,36 @@ def _is_done(rule: Rule, sight: PolicyView, stream_id: int, consumer_id: int | N
 
 def _step(
     rule: Rule,
-    standing: _RuleState,
+    state: _RuleState,
     stream_id: int,
     consumer_id: int | None,
-    figure: float | None,
+    value: float | None,
     now_ns: int,
 ) -> Decision | None:
-    """Where something acts already, or is too much."""
-    if standing.is_active:
-        # Silence is neither good nor bad: what is running goes on.
-        if figure is None or figure > rule.good:
-            standing.good_since_ns = None
+    """Advances the state of a target on which the rule acts, or whose value is too high."""
+    if state.is_active:
+        # A missing value is neither high nor low: the action stays.
+        if value is None or value > rule.low:
+            state.low_since_ns = None
             return None
-        standing.good_since_ns = now_ns if standing.good_since_ns is None else standing.good_since_ns
-        if now_ns - standing.good_since_ns < rule.clear_for_ns:
+        state.low_since_ns = now_ns if state.low_since_ns is None else state.low_since_ns
+        if now_ns - state.low_since_ns < rule.clear_for_ns:
             return None
-        standing.is_active, standing.good_since_ns = False, None
-        standing.rests_until_ns = now_ns + rule.cool_down_ns
-        good = f"{rule.when} {figure:.3g} {rule.unit} for {rule.clear_for_ns / 1e9:g} s"
-        return _undo(rule, stream_id, consumer_id, good)
-    assert figure is not None, "silence is never too much"
-    standing.bad_since_ns = now_ns if standing.bad_since_ns is None else standing.bad_since_ns
-    if now_ns - standing.bad_since_ns < rule.for_ns or now_ns < standing.rests_until_ns:
+        state.is_active, state.low_since_ns = False, None
+        state.rests_until_ns = now_ns + rule.cool_down_ns
+        reason = f"{rule.when} {value:.3g} {rule.unit} for {rule.clear_for_ns / 1e9:g} s"
+        return _undo(rule, stream_id, consumer_id, reason)
+    assert value is not None, "a missing value is never too high"
+    state.high_since_ns = now_ns if state.high_since_ns is None else state.high_since_ns
+    if now_ns - state.high_since_ns < rule.for_ns or now_ns < state.rests_until_ns:
         return None
-    standing.is_active, standing.bad_since_ns = True, None
+    state.is_active, state.high_since_ns = True, None
     return Decision(
         rule.then,
         rule.name,
         stream_id,
         consumer_id,
-        f"{rule.when} {figure:.3g} {rule.unit}, above {rule.above:g} for {rule.for_ns / 1e9:g} s",
+        f"{rule.when} {value:.3g} {rule.unit}, above {rule.above:g} for {rule.for_ns / 1e9:g} s",
         max_rate_hz=rule.max_rate_hz if rule.then == "limit" else 0,
         fallback_uri=rule.fallback_uri if rule.then == "redirect" else "",
         service=rule.service,
@@ -159,9 +164,9 @@ def _step(
     )
 
 
-def _undo(rule: Rule, stream_id: int, consumer_id: int | None, why: str) -> Decision | None:
-    """What a service was told stays: nobody knows what it was before."""
+def _undo(rule: Rule, stream_id: int, consumer_id: int | None, reason: str) -> Decision | None:
+    """The opposite action. A reconfigured service keeps its value: the former one is unknown."""
     if rule.then == "reconfigure":
         return None
     action: Literal["unflag", "release"] = "unflag" if rule.then == "flag" else "release"
-    return Decision(action, rule.name, stream_id, consumer_id, why)
+    return Decision(action, rule.name, stream_id, consumer_id, reason)

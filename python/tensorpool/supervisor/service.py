@@ -1,15 +1,15 @@
-"""`service:supervisor`: a supervisor as others see and steer it. Commands run in the agent's turns.
+"""`service:supervisor`: status and manual control of a supervisor. Commands run in the agent's duty cycle.
 
-Every decision is an event of its own on the status stream, key `decision`, whoever took it.
+Every decision, of a rule or of a command, is an event on the status stream with key `decision`.
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import RequestRejected
-from ..monitor.snapshot import MismatchView, as_json
+from ..monitor.snapshot import MismatchView, to_json
 from ..runtime.config import Secret
 from ..service import Service, command
 from .config import MAX_RATE_HZ, fallback_fault
@@ -19,9 +19,12 @@ from .policy import Decision
 if TYPE_CHECKING:
     from .agent import SupervisorAgent
 
+_MAX_STREAMS = 50
+_MAX_REASON = 256
+
 
 class SupervisorService(Service, name="supervisor"):
-    """Sees a running system, and steers its consumers."""
+    """Shows a running system and controls its consumers."""
 
     def __init__(
         self, agent: SupervisorAgent, *, instance: str | None = None, token: Secret | None = None
@@ -29,69 +32,87 @@ class SupervisorService(Service, name="supervisor"):
         super().__init__(instance=instance, token=token)
         self._agent = agent
 
-    def say(self, decision: Decision) -> None:
-        """On the status stream, for whoever wants to know why."""
-        self.add_event("decision", json.dumps(as_json(decision)))
+    def publish_decision(self, decision: Decision) -> None:
+        """Publishes a decision on the status stream."""
+        self._publish("decision", decision)
 
-    def say_mismatch(self, mismatch: MismatchView) -> None:
-        """Likewise, key `mismatch`: frames that nobody accounts for."""
-        self.add_event("mismatch", json.dumps(as_json(mismatch)))
+    def publish_mismatch(self, mismatch: MismatchView) -> None:
+        """Publishes a path of the ledger that does not add up."""
+        self._publish("mismatch", mismatch)
+
+    def _publish(self, key: str, view: Decision | MismatchView) -> None:
+        self.add_event(key, json.dumps(to_json(view)))
 
     @command
     def status(self) -> dict[str, Any]:
-        """The supervisor as a whole."""
-        return self._agent.status()
+        """Size of the system, rules in force, ledger and counters."""
+        return dict(self._agent.status())
 
     @command
-    def streams(self, first: int = 0, limit: int = 50) -> list[dict[str, Any]]:
-        """Streams as they are seen, from the id `first` on, with everybody on them."""
-        start, most = _number("first", first), min(_number("limit", limit), 50)
-        found = [one for one in self._agent.latest.streams if one.stream_id >= start]
-        return [as_json(one) for one in found[:most]]
+    def streams(self, first: int = 0, limit: int = _MAX_STREAMS) -> list[dict[str, Any]]:
+        """Streams from the id `first` on, with their producers and consumers."""
+        start, maximum = _read_id("first", first), min(_read_id("limit", limit), _MAX_STREAMS)
+        streams = [stream for stream in self._agent.latest.streams if stream.stream_id >= start]
+        return [to_json(stream) for stream in streams[:maximum]]
 
     @command
     def decisions(self) -> list[dict[str, Any]]:
-        """The last ones, oldest first."""
-        return [as_json(one) for one in self._agent.decisions]
+        """The last decisions, oldest first."""
+        return [to_json(decision) for decision in self._agent.decisions]
 
     @command
     def limit(self, stream_id: int, consumer_id: int, max_rate_hz: int, reason: str = "") -> dict[str, Any]:
-        """A consumer gets at most so many frames a second, until it is released."""
-        hz = _number("max_rate_hz", max_rate_hz)
+        """Limits a consumer to a number of frames a second until it is released."""
+        hz = _read_id("max_rate_hz", max_rate_hz)
         if not 0 < hz <= MAX_RATE_HZ:
             raise RequestRejected(f"max_rate_hz {hz}: use a whole number of frames a second, as in 5")
-        return self._order("limit", stream_id, consumer_id, reason, max_rate_hz=hz)
+        return self._decide("limit", stream_id, consumer_id, reason, max_rate_hz=hz)
 
     @command
     def redirect(self, stream_id: int, consumer_id: int, uri: str, reason: str = "") -> dict[str, Any]:
-        """A consumer's frames are to come by another way than shared memory, until it is released."""
-        fault = fallback_fault(str(uri)) if uri else "name one"
+        """Makes a consumer read from a fallback instead of shared memory until it is released."""
+        fault = fallback_fault(str(uri)) if uri else "use a fallback URI, as in bridge://…"
         if fault is not None:
             raise RequestRejected(f"uri {uri!r}: {fault}")
-        return self._order("redirect", stream_id, consumer_id, reason, fallback_uri=uri)
+        return self._decide("redirect", stream_id, consumer_id, reason, fallback_uri=uri)
 
     @command
     def release(self, stream_id: int, consumer_id: int, reason: str = "") -> dict[str, Any]:
-        """What was ordered for a consumer is over: it is as it wants to be itself."""
-        return self._order("release", stream_id, consumer_id, reason)
+        """Ends the order for a consumer: its own request applies again."""
+        return self._decide("release", stream_id, consumer_id, reason)
 
-    def _order(
-        self, action: Any, stream_id: Any, consumer_id: Any, reason: Any, **more: Any
+    def _decide(
+        self,
+        action: Literal["limit", "redirect", "release"],
+        stream_id: object,
+        consumer_id: object,
+        reason: object,
+        *,
+        max_rate_hz: int = 0,
+        fallback_uri: str = "",
     ) -> dict[str, Any]:
-        if not isinstance(reason, str) or len(reason) > 256:
-            raise RequestRejected("reason: a text of up to 256 characters")
-        stream, consumer = _number("stream_id", stream_id), _number("consumer_id", consumer_id)
+        if not isinstance(reason, str) or len(reason) > _MAX_REASON:
+            raise RequestRejected(f"reason: use a text of up to {_MAX_REASON} characters")
+        stream, consumer = _read_id("stream_id", stream_id), _read_id("consumer_id", consumer_id)
         if self._agent.latest.consumer(stream, consumer) is None:
             raise RequestRejected(
-                f"stream {stream} has no consumer {consumer}; tensorpool supervisor status shows who is there"
+                f"stream {stream} has no consumer {consumer}; tensorpool supervisor status lists consumers"
             )
-        decision = Decision(action, MANUAL, stream, consumer, reason or "by hand", **more)
+        decision = Decision(
+            action,
+            MANUAL,
+            stream,
+            consumer,
+            reason or "by hand",
+            max_rate_hz=max_rate_hz,
+            fallback_uri=fallback_uri,
+        )
         self._agent.decide(decision)
-        found: dict[str, Any] = as_json(decision)
-        return found
+        decided: dict[str, Any] = to_json(decision)
+        return decided
 
 
-def _number(name: str, value: Any) -> int:
+def _read_id(name: str, value: object) -> int:
     if type(value) is int and 0 <= value < 1 << 32:
         return value
     raise RequestRejected(f"{name} {value!r}: use a whole number")

@@ -18,8 +18,7 @@ from rich.live import Live
 from rich.text import Text
 
 from ..context import Context
-from ..monitor import LedgerMonitor
-from ..monitor.listener import SystemMonitor, model_limits
+from ..monitor.listener import SystemMonitor
 from ..monitor.snapshot import Snapshot, StreamView
 from .draw import draw, preview_size
 from .keyboard import Keyboard
@@ -50,8 +49,8 @@ class MonitorSource:
     """A system model on a context. Its snapshots omit the consumers in `hidden_ids`: top's own."""
 
     def __init__(self, context: Context) -> None:
-        self._monitor = SystemMonitor(context, audit=LedgerMonitor(model_limits(context)))
-        limits = self._monitor.bounds
+        self._monitor = SystemMonitor(context.connection)
+        limits = self._monitor.limits
         self._settle_s = _SETTLE_PERIODS * max(limits.announce_period_ns, limits.report_period_ns) / 1e9
         self.hidden_ids: set[int] = set()
 

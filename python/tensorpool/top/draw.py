@@ -156,8 +156,8 @@ def _facts(stream: StreamView, snapshot: Snapshot) -> Iterator[Text]:
         yield _fact("active", _ago(stream.activity_age_ns))
     if stream.sources:
         yield _fact("made from", ", ".join(_named(snapshot, source) for source in stream.sources))
-    if stream.feeds:
-        yield _fact("feeds", ", ".join(_named(snapshot, derived) for derived in stream.feeds))
+    if stream.derived:
+        yield _fact("feeds", ", ".join(_named(snapshot, derived) for derived in stream.derived))
     if stream.producer is None:
         yield _fact("producer", "none", WARN)
     else:

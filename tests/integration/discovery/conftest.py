@@ -1,4 +1,4 @@
-"""A media driver of the test's own, contexts and registries on it, and voices that nobody vouches for."""
+"""A media driver for each test, contexts and registries on it, and raw publications and subscriptions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tensorpool.registry import DriverSource, RegistryAgent, RegistrySettings
 from tensorpool.runtime import Runner
 
 PERIOD_S = 0.2
-# For those who are told no: time for an answer, also where the cores are busy with something else.
+# Timeout where an error is expected: time for a response, also on a busy machine.
 UNMET_S = 3.0
 
 
@@ -28,36 +28,35 @@ def media_driver(aeron_dir: Path) -> Iterator[tp.MediaDriver]:
 
 @pytest.fixture
 def open_context(media_driver: tp.MediaDriver, shm_base: Path) -> Iterator[Callable[..., tp.Context]]:
-    """Opens contexts in the test's own place; closes them at the end, last first."""
-    usual = {"aeron_dir": media_driver.aeron_dir, "shm_base_dir": shm_base, "announce_period": PERIOD_S}
+    """Opens contexts on the test's media driver, and closes them at its end."""
+    defaults = {"aeron_dir": media_driver.aeron_dir, "shm_base_dir": shm_base, "announce_period": PERIOD_S}
     with ExitStack() as stack:
-        yield lambda *mode, **more: stack.enter_context(tp.open(*mode, **{**usual, **more}))
+        yield lambda *mode, **more: stack.enter_context(tp.open(*mode, **{**defaults, **more}))
 
 
 @pytest.fixture
-def home(open_context: Callable[..., tp.Context]) -> tp.Context:
-    """Embeds the driver."""
+def local_context(open_context: Callable[..., tp.Context]) -> tp.Context:
+    """A context with the embedded driver."""
     return open_context("embedded")
 
 
 @pytest.fixture
-def away(open_context: Callable[..., tp.Context], home: tp.Context) -> tp.Context:
-    """Attached to it."""
+def remote_context(open_context: Callable[..., tp.Context], local_context: tp.Context) -> tp.Context:
+    """A context that is attached to that driver."""
     return open_context("driver")
 
 
 @pytest.fixture
 def registry_on(wait_until: Callable[..., Any]) -> Iterator[Callable[..., RegistryAgent]]:
-    """Runs a registry on a context, on a thread of its own, until the test ends."""
+    """Runs a registry on a context, on its own thread, until the test ends."""
     with ExitStack() as stack:
 
         def run(context: tp.Context, *drivers: DriverSource, **settings: Any) -> RegistryAgent:
             provider = settings.pop("discovery", None) or DiscoverySettings()
             agent = RegistryAgent(
-                context.connection.conductor,
+                context.connection,
                 settings=RegistrySettings(drivers=drivers, **settings),
                 discovery=provider,
-                service_streams=context.service_streams,
             )
             stack.enter_context(Runner(agent))
             wait_until(agent.is_ready)
@@ -67,36 +66,37 @@ def registry_on(wait_until: Callable[..., Any]) -> Iterator[Callable[..., Regist
 
 
 @pytest.fixture
-def voice(wait_until: Callable[..., Any]) -> Iterator[Callable[..., _native.Publication]]:
-    """A publication that is heard by somebody."""
+def publication(wait_until: Callable[..., Any]) -> Iterator[Callable[..., _native.Publication]]:
+    """Opens connected publications."""
     with ExitStack() as stack:
 
         def make(context: tp.Context, stream_id: int, channel: str = "aeron:ipc") -> _native.Publication:
-            publication = _native.Publication(context.connection.conductor, channel, stream_id)
-            stack.callback(publication.close)
-            wait_until(lambda: publication.is_connected)
-            return publication
+            opened = _native.Publication(context.connection.conductor, channel, stream_id)
+            stack.callback(opened.close)
+            wait_until(lambda: opened.is_connected)
+            return opened
 
         yield make
 
 
 @pytest.fixture
-def ear(wait_until: Callable[..., Any]) -> Iterator[Callable[..., _native.Subscription]]:
+def subscription(wait_until: Callable[..., Any]) -> Iterator[Callable[..., _native.Subscription]]:
+    """Opens subscriptions."""
     with ExitStack() as stack:
 
         def make(
             context: tp.Context, stream_id: int, channel: str = "aeron:ipc?tether=false"
         ) -> _native.Subscription:
-            subscription = _native.Subscription(context.connection.conductor, channel, stream_id)
-            stack.callback(subscription.close)
-            wait_until(lambda: subscription.is_ready)
-            return subscription
+            opened = _native.Subscription(context.connection.conductor, channel, stream_id)
+            stack.callback(opened.close)
+            wait_until(lambda: opened.is_ready)
+            return opened
 
         yield make
 
 
 def discovery_of(context: tp.Context) -> dict[str, Any]:
-    """What the driver has counted of questions."""
+    """The discovery counters of the driver."""
     with context.service("driver") as driver:
-        found: dict[str, Any] = driver.call("status")["discovery"]
-    return found
+        counters: dict[str, Any] = driver.call("status")["discovery"]
+    return counters

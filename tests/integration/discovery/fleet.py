@@ -1,4 +1,4 @@
-"""Drivers, registries and clients of a fleet, each a process of its own."""
+"""Drivers, registries and clients of a fleet, each in its own process."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ PERIOD_S = 0.2
 
 
 @dataclass
-class Role:
-    """A command that runs until it is ended; `prefix` puts it elsewhere, into another namespace say."""
+class RoleProcess:
+    """A command that runs until the test ends it; `prefix` runs it in another network namespace."""
 
     arguments: Sequence[str]
     config: Path
@@ -48,7 +48,7 @@ class Role:
         return self._ready.exists()
 
     def kill(self) -> None:
-        """SIGKILL for the command and whatever it stands behind."""
+        """Sends SIGKILL to the command and its children."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(TIMEOUT_S)
@@ -67,13 +67,13 @@ class Role:
         self.end()
 
 
-class Client:
-    """A process that produces, consumes and looks for streams."""
+class ClientProcess:
+    """A process that produces, consumes and discovers streams."""
 
     context: tp.Context
     producer: tp.Producer
     consumer: tp.Consumer
-    _filming: Background
+    _offering: Background
 
     def open(self, **options: Any) -> None:
         self.context = tp.open("driver", **options)
@@ -89,20 +89,20 @@ class Client:
         self.producer.wait_for_consumer(TIMEOUT_S)
         return self.producer.offer(np.array([value])).outcome
 
-    def film(self, value: int) -> None:
-        """Offers until `cut`: what comes before a bridge is up gets nowhere."""
+    def keep_offering(self, value: int) -> None:
+        """Offers until `stop_offering`: frames before the bridge is connected are lost."""
 
         def loop(stop: threading.Event) -> None:
             while not stop.wait(0.02):
                 self.producer.offer(np.array([value]))
 
-        self._filming = Background(loop)
+        self._offering = Background(loop)
 
-    def cut(self) -> None:
-        self._filming.stop()
+    def stop_offering(self) -> None:
+        self._offering.stop()
 
-    def discover(self, **wanted: Any) -> list[dict[str, Any]]:
-        return [one.as_json() for one in self.context.discover(**wanted)]
+    def discover(self, **conditions: Any) -> list[dict[str, Any]]:
+        return [stream.to_json() for stream in self.context.discover(**conditions)]
 
     def consume(self, **options: Any) -> tuple[int, str]:
         self.consumer = self.context.consumer(**options)

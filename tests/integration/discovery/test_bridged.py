@@ -1,7 +1,7 @@
-"""Streams of another machine by name: as a bridge has brought them here, read off it, or a helpful error.
+"""Streams of another host by name: forwarded by a bridge, read as a fallback, or an error with a hint.
 
-Two hosts on one machine, each with a media driver, a driver and memory of its own. The one that looks asks a
-registry which knows the other's driver alone.
+Two hosts on one machine, each with its own media driver, driver and shared memory. The registry of the client
+knows only the driver of the other host.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ PLANNED = 7_000_001
 @pytest.fixture
 def pair(aeron_dir: Path, shm_base: Path, tmp_path: Path, wait_until: Callable[..., Any]) -> Iterator[Pair]:
     announced = f"aeron:udp?endpoint=127.0.0.1:{free_port()}"
-    telling, asking = tmp_path / "here.toml", tmp_path / "there.toml"
-    telling.write_text(
+    source_config, client_config = tmp_path / "here.toml", tmp_path / "there.toml"
+    source_config.write_text(
         f"""
         [driver]
         announce_to = ["{announced}"]
@@ -46,10 +46,10 @@ def pair(aeron_dir: Path, shm_base: Path, tmp_path: Path, wait_until: Callable[.
         pools = ["64KiB"]
         """
     )
-    asking.write_text('[discovery]\nchannel = "aeron:ipc"\n')
+    client_config.write_text('[discovery]\nchannel = "aeron:ipc"\n')
     with ExitStack() as stack:
-        here = open_host("here", Path(f"{aeron_dir}-a"), shm_base / "a", stack, config=telling)
-        there = open_host("there", Path(f"{aeron_dir}-b"), shm_base / "b", stack, config=asking)
+        here = open_host("here", Path(f"{aeron_dir}-a"), shm_base / "a", stack, config=source_config)
+        there = open_host("there", Path(f"{aeron_dir}-b"), shm_base / "b", stack, config=client_config)
         source = DriverSource(
             instance_id="here",
             announce_channel=announced,
@@ -57,10 +57,9 @@ def pair(aeron_dir: Path, shm_base: Path, tmp_path: Path, wait_until: Callable[.
             tags=("reach:bridge",),
         )
         registry = RegistryAgent(
-            there.context.connection.conductor,
+            there.context.connection,
             settings=RegistrySettings(drivers=(source,)),
             discovery=DiscoverySettings(),
-            service_streams=there.context.service_streams,
         )
         stack.enter_context(Runner(registry))
         yield Pair(here, there, (free_port(), free_port(), free_port()), wait_until)
@@ -69,58 +68,60 @@ def pair(aeron_dir: Path, shm_base: Path, tmp_path: Path, wait_until: Callable[.
 
 
 def is_known(pair: Pair, name: str, producer: tp.Producer) -> bool:
-    """Whether the registry has heard of it as it is now."""
-    return [one.epoch for one in pair.there.context.discover(name=name)] == [producer.epoch]
+    """Whether the registry has the present epoch of a producer."""
+    return [stream.epoch for stream in pair.there.context.discover(name=name)] == [producer.epoch]
 
 
-def test_a_stream_that_no_bridge_has_brought_is_an_error_that_says_what_to_do(
+def test_stream_without_a_bridge_is_an_error_with_a_hint(
     pair: Pair, free_stream_id: int, wait_until: Callable[..., Any]
 ) -> None:
-    # The same id is taken here, by a stream of another name.
+    # A local stream of another name has the same id.
     camera = pair.here.context.producer(free_stream_id, pools=["64KiB"], name="far")
     other = pair.there.context.producer(free_stream_id, pools=["64KiB"], name="near")
     wait_until(lambda: is_known(pair, "far", camera), timeout=DEADLINE_S)
     (found,) = pair.there.context.discover(name="far")
     assert (found.needs_bridge, found.fallback_uri) == (True, None)
     with pytest.raises(
-        tp.StreamNotLocal, match=rf"no bridge has a copy of it.*source_stream_id {free_stream_id}"
+        tp.StreamNotLocal, match=rf"no bridge has brought it.*source_stream_id {free_stream_id}"
     ) as error:
         pair.there.context.consumer(name="far", find_timeout=UNMET_S)
     assert (error.value.stream_id, error.value.driver_instance_id) == (free_stream_id, "here")
     assert other.attached
 
 
-@pytest.mark.parametrize("said_by", ["its producer", "its driver"])
-def test_a_stream_that_a_bridge_has_brought_is_found_by_the_name_that_it_has_at_home(
-    pair: Pair, free_stream_ids: Callable[[], int], wait_until: Callable[..., Any], said_by: str
+@pytest.mark.parametrize("named_by", ["producer", "driver"])
+def test_forwarded_stream_is_found_by_its_source_s_name(
+    pair: Pair, free_stream_ids: Callable[[], int], wait_until: Callable[..., Any], named_by: str
 ) -> None:
     dest = free_stream_ids()
-    if said_by == "its producer":
+    if named_by == "producer":
         name, source = "camera-1", free_stream_ids()
         camera = pair.here.context.producer(source, pools=["64KiB"], name=name, tags=["lab"])
     else:
         name, source = "planned", PLANNED
         camera = pair.here.context.producer(source)
     there = pair.there.context
-    ear = _native.Subscription(
+    metadata = _native.Subscription(
         there.connection.conductor, "aeron:ipc?tether=false", there.stream_ids.metadata
     )
-    wait_until(lambda: ear.is_ready, timeout=DEADLINE_S)
+    wait_until(lambda: metadata.is_ready, timeout=DEADLINE_S)
     ends = pair.connect(source, dest)
     wait_until(lambda: is_known(pair, name, camera), timeout=DEADLINE_S)
-    # It is asked for before the bridge has the first frame, and waited for.
+    # The consumer waits for the first frame of the bridge.
     with there.consumer(name=name, tags=["lab"], find_timeout=DEADLINE_S) as frames:
         assert frames.stream_id == dest
         wait_until(lambda: flows(*ends, camera, frames), timeout=DEADLINE_S)
         camera.offer(np.arange(7))
         assert frames.receive(DEADLINE_S).copy().tolist() == list(range(7))
-    # What the source's driver says of it is no metadata of frames.
-    said = [
-        one for one in map(decode, ear.poll(1024)) if isinstance(one, DataSourceAnnounce | DataSourceMeta)
+    # Metadata of the source's driver is not forwarded as metadata of frames.
+    received = [
+        message
+        for message in map(decode, metadata.poll(1024))
+        if isinstance(message, DataSourceAnnounce | DataSourceMeta)
     ]
-    assert all(one.meta_version > 0 for one in said)
-    assert bool(said) == (said_by == "its producer")
-    ear.close()
+    assert all(message.meta_version > 0 for message in received)
+    assert bool(received) == (named_by == "producer")
+    metadata.close()
 
 
 def fallback_tag(pair: Pair, stream_id: int) -> str:
@@ -128,7 +129,7 @@ def fallback_tag(pair: Pair, stream_id: int) -> str:
     return f"reach:{FallbackUri('b', StreamAddress(payload, 3000), StreamAddress(control, 3001), stream_id)}"
 
 
-def test_a_stream_whose_tags_name_a_bridge_is_read_off_it(
+def test_stream_with_a_bridge_tag_is_read_as_fallback(
     pair: Pair, free_stream_id: int, wait_until: Callable[..., Any]
 ) -> None:
     tag = fallback_tag(pair, free_stream_id)
@@ -136,7 +137,7 @@ def test_a_stream_whose_tags_name_a_bridge_is_read_off_it(
         free_stream_id, pools=["64KiB"], nslots=8, name="far", tags=["lab", tag]
     )
     wait_until(lambda: is_known(pair, "far", camera), timeout=DEADLINE_S)
-    with pytest.raises(tp.StreamNotLocal, match="the bridge of its tag announces nothing"):
+    with pytest.raises(tp.StreamNotLocal, match="the bridge that it names says nothing"):
         pair.there.context.consumer(name="far", find_timeout=UNMET_S)
     table = pair.common(mappings=[{"source_stream_id": free_stream_id, "dest_stream_id": 50_000}])
     pair.here.bridge(settings_of(instance_id="b", direction="send", **table))
@@ -148,12 +149,12 @@ def test_a_stream_whose_tags_name_a_bridge_is_read_off_it(
 
     frame = wait_until(arrived, timeout=DEADLINE_S)
     assert frame.copy().tolist() == [frame.seq % 200] * 7
-    # It needs nothing of the driver here, and leaves nothing: the fixtures look.
+    # It holds no lease of the local driver.
     assert frames.lease() is None
     frames.close()
 
 
-def test_a_way_that_a_stranger_made_up_is_not_followed(
+def test_invalid_fallback_uri_in_a_tag_is_not_used(
     pair: Pair, free_stream_id: int, wait_until: Callable[..., Any]
 ) -> None:
     tag = fallback_tag(pair, free_stream_id).replace("udp", "ipc")

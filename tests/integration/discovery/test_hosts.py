@@ -1,5 +1,4 @@
-"""Two hosts that share nothing but a network: namespaces with UDP between them, and clocks a million seconds
-apart."""
+"""Two hosts with a network between them: network namespaces, and clocks a million seconds apart."""
 
 from __future__ import annotations
 
@@ -15,13 +14,13 @@ from typing import Any
 import pytest
 
 from tests.integration.discovery.conftest import UNMET_S
-from tests.integration.discovery.fleet import PERIOD_S, Client, Role
+from tests.integration.discovery.fleet import PERIOD_S, ClientProcess, RoleProcess
 from tests.remote_process import RemoteError, RemoteProcess
 
 # Addresses of the test's own two hosts; nothing leaves their namespaces.
 FIRST, SECOND = "10.231.7.1", "10.231.7.2"
-ASKED, ANSWERED, ANNOUNCED = 40_123, 40_124, 40_125
-LATER_S = 1_000_000
+REQUEST_PORT, RESPONSE_PORT, ANNOUNCE_PORT = 40_123, 40_124, 40_125
+CLOCK_OFFSET_S = 1_000_000
 
 BRIDGE = f"""
 [context]
@@ -46,12 +45,14 @@ def _run(*command: str) -> None:
 
 
 class Host:
-    """A network namespace, with a monotonic clock of its own and a media driver."""
+    """A network namespace with its own monotonic clock and media driver."""
 
-    def __init__(self, name: str, address: str, aeron_dir: Path, base: Path, later_s: int) -> None:
+    def __init__(self, name: str, address: str, aeron_dir: Path, base: Path, clock_offset_s: int) -> None:
         self.name, self.address, self.aeron_dir, self.base = name, address, aeron_dir, base
         clock = (
-            ["unshare", "--time", "--monotonic", str(later_s), "--fork", "--kill-child"] if later_s else []
+            ["unshare", "--time", "--monotonic", str(clock_offset_s), "--fork", "--kill-child"]
+            if clock_offset_s
+            else []
         )
         self.prefix = ["ip", "netns", "exec", name, *clock]
 
@@ -99,11 +100,11 @@ def hosts(tmp_path: Path, shm_base: Path, aeron_dir: Path) -> Iterator[tuple[Hos
         stack.callback(shutil.rmtree, f"{aeron_dir}-2", ignore_errors=True)
         yield (
             Host(names[0], FIRST, aeron_dir, bases[0], 0),
-            Host(names[1], SECOND, Path(f"{aeron_dir}-2"), bases[1], LATER_S),
+            Host(names[1], SECOND, Path(f"{aeron_dir}-2"), bases[1], CLOCK_OFFSET_S),
         )
 
 
-def driver(host: Host, name: str, stream_id: int, tmp_path: Path, more: str = "") -> Role:
+def driver(host: Host, name: str, stream_id: int, tmp_path: Path, more: str = "") -> RoleProcess:
     text = f"""
         [driver]
         instance_id = "{name}"
@@ -114,20 +115,20 @@ def driver(host: Host, name: str, stream_id: int, tmp_path: Path, more: str = ""
         nslots = 4
         pools = ["64KiB"]
         """
-    return Role(["driver", "run"], host.write(tmp_path, "driver", text), host.prefix)
+    return RoleProcess(["driver", "run"], host.write(tmp_path, "driver", text), host.prefix)
 
 
 @pytest.mark.requirement("discovery-6.4-1", "discovery-4.3-2", "discovery-5.2-3")
-def test_streams_of_another_host_are_found_through_a_registry_and_not_mapped_there(
+def test_registry_finds_streams_of_another_host_which_are_not_mapped(
     hosts: tuple[Host, Host], tmp_path: Path, wait_until: Callable[..., Any]
 ) -> None:
     first, second = hosts
-    announced = f"aeron:udp?endpoint={FIRST}:{ANNOUNCED}"
+    announced = f"aeron:udp?endpoint={FIRST}:{ANNOUNCE_PORT}"
     registry_text = f"""
         [discovery.provider]
-        responses = ["{FIRST}/24:{ANSWERED}"]
+        responses = ["{FIRST}/24:{RESPONSE_PORT}"]
         [registry]
-        channel = "aeron:udp?endpoint={FIRST}:{ASKED}"
+        channel = "aeron:udp?endpoint={FIRST}:{REQUEST_PORT}"
         [[registry.drivers]]
         instance_id = "lab"
         announce_period = "{PERIOD_S}s"
@@ -137,20 +138,20 @@ def test_streams_of_another_host_are_found_through_a_registry_and_not_mapped_the
         announce_period = "{PERIOD_S}s"
         tags = ["reach:bridge"]
         """.replace(f"{FIRST}/24", "10.231.7.0/24")
-    asking = f'[discovery]\nchannel = "aeron:udp?endpoint={FIRST}:{ASKED}"\ntimeout = "60s"'
+    discovery_table = f'[discovery]\nchannel = "aeron:udp?endpoint={FIRST}:{REQUEST_PORT}"\ntimeout = "60s"'
     with ExitStack() as stack:
-        # The same stream id on both: what tells them apart is the driver.
+        # The same stream id on both hosts: the driver distinguishes them.
         lab = stack.enter_context(driver(first, "lab", 10_000, tmp_path))
         relay = f'announce_to = ["{announced}"]'
         roof = stack.enter_context(driver(second, "roof", 10_000, tmp_path, relay))
         wait_until(lambda: lab.ready and roof.ready, timeout=60)
         config = first.write(tmp_path, "registry", registry_text)
-        registry = stack.enter_context(Role(["registry", "run"], config, first.prefix))
+        registry = stack.enter_context(RoleProcess(["registry", "run"], config, first.prefix))
         wait_until(lambda: registry.ready, timeout=60)
 
         def client(host: Host, name: str) -> RemoteProcess:
-            remote = stack.enter_context(RemoteProcess(Client, prefix=host.prefix))
-            remote.call("open", config=str(host.write(tmp_path, name, asking)))
+            remote = stack.enter_context(RemoteProcess(ClientProcess, prefix=host.prefix))
+            remote.call("open", config=str(host.write(tmp_path, name, discovery_table)))
             stack.callback(remote.call, "close")
             return remote
 
@@ -163,37 +164,38 @@ def test_streams_of_another_host_are_found_through_a_registry_and_not_mapped_the
         }
 
         def both(remote: RemoteProcess) -> dict[str, str]:
-            return {one["driver"]: one["epoch"] for one in remote.call("discover") if one["producer_id"]}
+            streams = remote.call("discover")
+            return {found["driver"]: found["epoch"] for found in streams if found["producer_id"]}
 
-        wanted = {name: str(epoch) for name, epoch in epochs.items()}
-        wait_until(lambda: both(here) == wanted and both(there) == wanted, timeout=60)
-        # Names of configurations came along, and clocks that differ by days mean nothing: it stays known.
+        expected = {name: str(epoch) for name, epoch in epochs.items()}
+        wait_until(lambda: both(here) == expected and both(there) == expected, timeout=60)
+        # Configured names are indexed, too, and a clock that differs by days does not expire the stream.
         wait_until(lambda: here.call("discover", name="roof-camera"), timeout=60)
         later = time.monotonic() + 6 * PERIOD_S
         wait_until(lambda: time.monotonic() > later)
-        wait_until(lambda: both(here) == wanted, timeout=60)
+        wait_until(lambda: both(here) == expected, timeout=60)
 
-        assert there.call("consume", name="roof-camera") == [10_000, wanted["roof"]]
+        assert there.call("consume", name="roof-camera") == [10_000, expected["roof"]]
         camera.send("offer", value=5)
         assert there.call("receive") == 5
         camera.receive()
-        # Their own driver's, with the same stream id, is not mistaken for the other host's.
+        # The local stream with the same id is not mistaken for that of the other host.
         for remote, name in ((here, "roof-camera"), (there, "lab-camera")):
-            with pytest.raises(RemoteError, match="no bridge has a copy of it here") as error:
+            with pytest.raises(RemoteError, match="no bridge has brought it here") as error:
                 remote.call("consume", name=name, find_timeout=UNMET_S)
             assert error.value.kind == "StreamNotLocal"
 
-        # A bridge brings one of them over: it is found by the name that it has at home.
+        # A bridge forwards one of them: it is found by the name of its source.
         for host, direction in ((first, "receive"), (second, "send")):
             config = host.write(tmp_path, f"bridge-{direction}", BRIDGE + f'direction = "{direction}"\n')
-            bridge = stack.enter_context(Role(["bridge", "run"], config, host.prefix))
+            bridge = stack.enter_context(RoleProcess(["bridge", "run"], config, host.prefix))
             wait_until(lambda bridge=bridge: bridge.ready, timeout=60)
         assert here.call("consume", name="roof-camera", find_timeout=60)[0] == 20_000
-        camera.call("film", value=9)
+        camera.call("keep_offering", value=9)
         assert here.call("receive") == 9
-        camera.call("cut")
+        camera.call("stop_offering")
 
-        # A host that falls silent is forgotten.
+        # The streams of a host without announces expire.
         roof.kill()
         wait_until(lambda: both(here).keys() == {"lab"}, timeout=60)
         shutil.rmtree(second.base, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""A registry on a real media driver; the drivers it hears are played by the test."""
+"""A registry on a media driver; the test publishes the announces of its drivers."""
 
 from __future__ import annotations
 
@@ -12,61 +12,61 @@ from tensorpool.discovery import DiscoverySettings, ProviderSettings
 from tensorpool.registry import DriverSource, RegistryAgent, RegistrySettings
 from tensorpool.runtime.config import IdRange
 from tensorpool.sbe import Role, ShmAttachRequest
-from tests.unit.discovery.world import announce, meta, question, source
+from tests.unit.discovery.provider_harness import announce, meta, request, source
 
-ASKING = {"TENSORPOOL_DISCOVERY__CHANNEL": "aeron:ipc"}
-PATIENT = 60_000_000_000
-"""An announce period that outlives a test."""
+ENVIRONMENT = {"TENSORPOOL_DISCOVERY__CHANNEL": "aeron:ipc"}
+LONG_PERIOD_NS = 60_000_000_000
+"""An announce period that is longer than a test."""
 
 
 @pytest.fixture
 def context(open_context: Callable[..., tp.Context], monkeypatch: pytest.MonkeyPatch) -> tp.Context:
-    for name, value in ASKING.items():
+    for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     return open_context("standalone")
 
 
 @pytest.fixture
-def say(voice: Callable[..., Any], wait_until: Callable[..., Any]) -> Callable[..., None]:
-    voices: dict[int, Any] = {}
+def publish(publication: Callable[..., Any], wait_until: Callable[..., Any]) -> Callable[..., None]:
+    publications: dict[int, Any] = {}
 
-    def speak(context: tp.Context, stream_id: int, *messages: Any) -> None:
-        if stream_id not in voices:
-            voices[stream_id] = voice(context, stream_id)
+    def offer(context: tp.Context, stream_id: int, *messages: Any) -> None:
+        if stream_id not in publications:
+            publications[stream_id] = publication(context, stream_id)
         for message in messages:
-            wait_until(lambda: voices[stream_id].offer(message.encode()) == "sent")  # noqa: B023  over at once
+            wait_until(lambda: publications[stream_id].offer(message.encode()) == "sent")  # noqa: B023  called at once
 
-    return speak
+    return offer
 
 
-def test_streams_of_several_drivers_are_found_in_one_place(
+def test_registry_finds_streams_of_several_drivers(
     context: tp.Context,
     registry_on: Callable[..., RegistryAgent],
-    say: Callable[..., None],
+    publish: Callable[..., None],
     wait_until: Callable[..., Any],
 ) -> None:
     registry_on(
         context,
-        DriverSource(instance_id="lab", streams=(IdRange(1, 99),), announce_period_ns=PATIENT),
+        DriverSource(instance_id="lab", streams=(IdRange(1, 99),), announce_period_ns=LONG_PERIOD_NS),
         DriverSource(
             instance_id="roof",
             streams=(IdRange(100, 199),),
             control_stream_id=2000,
-            announce_period_ns=PATIENT,
+            announce_period_ns=LONG_PERIOD_NS,
         ),
         DriverSource(
             instance_id="cellar",
             announce_stream_id=1011,
             metadata_stream_id=1311,
             control_channel="aeron:udp?endpoint=127.0.0.1:9",
-            announce_period_ns=PATIENT,
+            announce_period_ns=LONG_PERIOD_NS,
         ),
     )
-    say(context, 1001, announce(5), announce(105), announce(500))
-    say(context, 1011, announce(5, epoch=9))
-    say(context, 1300, source(105, name="roof camera"), meta(105, ("sky",), 3))
-    found = wait_until(lambda: len(all_of := context.discover()) == 3 and all_of)
-    assert [(one.driver_instance_id, one.stream_id, one.epoch) for one in found] == [
+    publish(context, 1001, announce(5), announce(105), announce(500))
+    publish(context, 1011, announce(5, epoch=9))
+    publish(context, 1300, source(105, name="roof camera"), meta(105, ("sky",), 3))
+    streams = wait_until(lambda: len(found := context.discover()) == 3 and found)
+    assert [(stream.driver_instance_id, stream.stream_id, stream.epoch) for stream in streams] == [
         ("cellar", 5, 9),
         ("lab", 5, 5),
         ("roof", 105, 5),
@@ -75,30 +75,30 @@ def test_streams_of_several_drivers_are_found_in_one_place(
     assert (roof.control_channel, roof.control_stream_id) == ("aeron:ipc", 2000)
     with context.service("registry") as service:
         status = service.call("status")
-    assert [(one["instance_id"], one["streams"]) for one in status["drivers"]] == [
+    assert [(driver["instance_id"], driver["streams"]) for driver in status["drivers"]] == [
         ("lab", 1), ("roof", 1), ("cellar", 1),
     ]  # fmt: skip
-    # Stream 500 is nobody's.
+    # Stream 500 is of no configured driver.
     assert status["counters"]["foreign"] >= 1
 
 
 @pytest.mark.requirement("discovery-8-1")
-def test_a_registry_hands_no_attach_on(
+def test_registry_does_not_forward_attaches(
     context: tp.Context,
     registry_on: Callable[..., RegistryAgent],
-    say: Callable[..., None],
-    ear: Callable[..., Any],
+    publish: Callable[..., None],
+    subscription: Callable[..., Any],
     wait_until: Callable[..., Any],
 ) -> None:
-    """It names the driver's endpoint and says nothing there, not even when an attach comes to itself."""
-    control = ear(context, 1000)
-    agent = registry_on(context, DriverSource(instance_id="lab", announce_period_ns=PATIENT))
-    say(context, 1001, announce(5))
+    """It publishes nothing on the driver's control stream, not even when it receives an attach request."""
+    control = subscription(context, 1000)
+    agent = registry_on(context, DriverSource(instance_id="lab", announce_period_ns=LONG_PERIOD_NS))
+    publish(context, 1001, announce(5))
     wait_until(context.discover)
     attach = ShmAttachRequest(
         correlation_id=1, stream_id=5, client_id=2, role=Role.CONSUMER, expected_layout_version=1
     )
-    say(context, 7000, attach)
+    publish(context, 7000, attach)
     wait_until(lambda: agent.counters.foreign.value == 1)
     assert context.discover()
     assert control.poll() == []
@@ -116,28 +116,28 @@ def many(count: int, tags: int) -> list[Any]:
     return messages
 
 
-def test_an_answer_of_many_fragments_arrives_whole(
+def test_response_of_many_fragments_is_complete(
     context: tp.Context,
     registry_on: Callable[..., RegistryAgent],
-    say: Callable[..., None],
+    publish: Callable[..., None],
     wait_until: Callable[..., Any],
 ) -> None:
-    agent = registry_on(context, DriverSource(instance_id="lab", announce_period_ns=PATIENT))
-    say(context, 1001, *many(1000, tags=1))
+    agent = registry_on(context, DriverSource(instance_id="lab", announce_period_ns=LONG_PERIOD_NS))
+    publish(context, 1001, *many(1000, tags=1))
     wait_until(lambda: len(context.discover(tags=["00" + "x" * 200])) == 1000)
-    found = context.discover()
-    assert [one.name for one in found] == [f"camera-{number}" for number in range(1, 1001)]
+    streams = context.discover()
+    assert [stream.name for stream in streams] == [f"camera-{number}" for number in range(1, 1001)]
     assert agent.counters.unsent.total == 0
 
 
-def test_an_answer_that_the_channel_has_no_room_for_says_to_narrow_the_filter(
+def test_too_large_response_is_an_error_with_a_hint(
     context: tp.Context,
     registry_on: Callable[..., RegistryAgent],
-    say: Callable[..., None],
+    publish: Callable[..., None],
     wait_until: Callable[..., Any],
 ) -> None:
-    agent = registry_on(context, DriverSource(instance_id="lab", announce_period_ns=PATIENT))
-    say(context, 1001, *many(800, tags=4))
+    agent = registry_on(context, DriverSource(instance_id="lab", announce_period_ns=LONG_PERIOD_NS))
+    publish(context, 1001, *many(800, tags=4))
     wait_until(lambda: len(agent.index) == 800)
     wait_until(lambda: context.discover(stream_id=800)[0].tags)
     with pytest.raises(tp.DiscoveryError, match="narrow the filter"):
@@ -145,64 +145,67 @@ def test_an_answer_that_the_channel_has_no_room_for_says_to_narrow_the_filter(
     assert len(context.discover(name="camera-7")) == 1
 
 
-def test_drivers_come_and_go_with_a_reload(
+def test_reload_adds_and_removes_drivers(
     context: tp.Context,
     registry_on: Callable[..., RegistryAgent],
-    say: Callable[..., None],
+    publish: Callable[..., None],
     wait_until: Callable[..., Any],
 ) -> None:
-    lab = DriverSource(instance_id="lab", announce_period_ns=PATIENT)
+    lab = DriverSource(instance_id="lab", announce_period_ns=LONG_PERIOD_NS)
     roof = DriverSource(
-        instance_id="roof", announce_stream_id=1011, metadata_stream_id=1311, announce_period_ns=PATIENT
+        instance_id="roof",
+        announce_stream_id=1011,
+        metadata_stream_id=1311,
+        announce_period_ns=LONG_PERIOD_NS,
     )
     agent = registry_on(context, lab)
-    say(context, 1001, announce(5))
+    publish(context, 1001, announce(5))
     wait_until(context.discover)
     agent.on_reload({RegistrySettings: RegistrySettings(drivers=(lab, roof))})  # type: ignore[arg-type]
     wait_until(agent.is_ready)
-    say(context, 1011, announce(6))
-    wait_until(lambda: [one.stream_id for one in context.discover()] == [5, 6])
+    publish(context, 1011, announce(6))
+    wait_until(lambda: [stream.stream_id for stream in context.discover()] == [5, 6])
     agent.on_reload({RegistrySettings: RegistrySettings(drivers=(roof,))})  # type: ignore[arg-type]
-    assert [one.stream_id for one in context.discover()] == [6]
+    assert [stream.stream_id for stream in context.discover()] == [6]
 
 
-def test_a_registry_with_rules_says_not_found_and_the_client_finds_nothing(
+def test_registry_hides_streams_by_visibility_rules(
     open_context: Callable[..., tp.Context],
     monkeypatch: pytest.MonkeyPatch,
     registry_on: Callable[..., RegistryAgent],
-    say: Callable[..., None],
+    publish: Callable[..., None],
     wait_until: Callable[..., Any],
 ) -> None:
     from tensorpool.discovery import VisibilityRule
 
     monkeypatch.setenv("TENSORPOOL_DISCOVERY__CHANNEL", "aeron:ipc")
     monkeypatch.setenv("TENSORPOOL_DISCOVERY__CLIENT_ID", "7")
-    seven = open_context("standalone")
+    visible = open_context("standalone")
     monkeypatch.setenv("TENSORPOOL_DISCOVERY__CLIENT_ID", "8")
-    eight = open_context("standalone")
+    hidden = open_context("standalone")
     rules = (VisibilityRule(clients=(IdRange(7, 7),)),)
     registry_on(
-        seven,
-        DriverSource(instance_id="lab", announce_period_ns=PATIENT),
+        visible,
+        DriverSource(instance_id="lab", announce_period_ns=LONG_PERIOD_NS),
         discovery=DiscoverySettings(provider=ProviderSettings(rules=rules)),
     )
-    say(seven, 1001, announce(5))
-    wait_until(seven.discover)
-    assert eight.discover() == []
+    publish(visible, 1001, announce(5))
+    wait_until(visible.discover)
+    assert hidden.discover() == []
 
 
-def test_a_client_that_asks_all_the_time_is_held_back_and_another_is_not(
+def test_rate_limit_of_one_client_does_not_affect_another(
     context: tp.Context,
     registry_on: Callable[..., RegistryAgent],
-    voice: Callable[..., Any],
+    publication: Callable[..., Any],
     wait_until: Callable[..., Any],
 ) -> None:
     agent = registry_on(
         context,
         discovery=DiscoverySettings(provider=ProviderSettings(rate_hz=1, burst=3)),
     )
-    speak = voice(context, 7000)
+    requests = publication(context, 7000)
     for _ in range(50):
-        wait_until(lambda: speak.offer(question(client_id=9).encode()) == "sent")
+        wait_until(lambda: requests.offer(request(client_id=9).encode()) == "sent")
     wait_until(lambda: agent.counters.refused["rate"].value >= 46)
     assert context.discover() == []

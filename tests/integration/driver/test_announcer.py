@@ -102,7 +102,7 @@ def test_all_streams_are_announced_after_a_media_driver_restart(
             stack.close()
 
 
-def test_a_busy_interpreter_delays_no_announce(harness, stream_id, wait_until) -> None:
+def test_busy_interpreter_delays_no_announce(harness, stream_id, wait_until) -> None:
     listener, announcer, regions = harness.listener(), harness.announcer(), harness.regions(stream_id)
     announcer.put(**regions.options())
     wait_until(lambda: listener.of(stream_id))
@@ -160,7 +160,7 @@ def test_killed_producer_is_reported_once(harness, stream_id, wait_until, wait_f
         assert announcer.deaths() == []
 
 
-def test_a_stopped_producer_is_not_dead(harness, stream_id, wait_until, wait_for_lock_poll) -> None:
+def test_stopped_producer_is_not_dead(harness, stream_id, wait_until, wait_for_lock_poll) -> None:
     announcer, regions = harness.announcer(), harness.regions(stream_id)
     with RemoteProcess(LockHolder) as holder:
         announcer.put(**regions.options(producer_id=42))

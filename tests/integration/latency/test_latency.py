@@ -13,7 +13,7 @@ import pytest
 
 import tensorpool as tp
 from tensorpool import sbe
-from tensorpool.monitor import LatencyEar
+from tensorpool.monitor.listener import SystemMonitor
 from tensorpool.runtime import read_aeron_counters
 from tests.remote_process import Background
 
@@ -136,24 +136,30 @@ def test_latency_is_published_on_the_status_stream(
     assert 0 < report.interval_frames <= report.total_frames <= consumer.latency().total.count
 
 
-def test_latency_listener_has_all_consumers_of_a_stream(
+def reported_latencies(monitor: SystemMonitor, stream_id: int) -> int:
+    """The number of consumers that report a latency."""
+    stream = monitor.snapshot().stream(stream_id)
+    consumers = () if stream is None else stream.consumers
+    return sum(consumer.latency is not None for consumer in consumers)
+
+
+def test_monitor_has_the_latency_of_every_consumer(
     connect: Callable[..., tp.Context], free_stream_id: int, wait_until: Callable[..., Any]
 ) -> None:
     ctx = connect()
     producer, first = pair(ctx, free_stream_id)
     second = ctx.consumer(free_stream_id)
     assert second.wait_for_producer(DEADLINE_S)
-    listener = LatencyEar(ctx)
+    monitor = SystemMonitor(ctx.connection)
 
     def has_both_consumers() -> bool:
         send(producer, first, 3)
         second.poll()
-        listener.poll()
-        latency = listener.book.of(free_stream_id, time.monotonic_ns())
-        return latency is not None and latency.consumers == 2
+        monitor.poll()
+        return reported_latencies(monitor, free_stream_id) == 2
 
     wait_until(has_both_consumers)
-    listener.close()
+    monitor.close()
 
 
 def stream_counters(aeron_dir: Path, stream_id: int) -> dict[str, int]:
@@ -202,13 +208,13 @@ def test_latency_reports_and_aeron_counters_can_be_disabled(
 ) -> None:
     ctx = connect(report_latency="false", aeron_counters="false")
     producer, consumer = pair(ctx, free_stream_id)
-    listener = LatencyEar(ctx)
+    monitor = SystemMonitor(ctx.connection)
     wait_until(lambda: send(producer, consumer, 2) and consumer.latency().last.count)
-    listener.poll()
-    assert listener.book.of(free_stream_id, time.monotonic_ns()) is None
+    monitor.poll()
+    assert reported_latencies(monitor, free_stream_id) == 0
     assert stream_counters(aeron_dir, free_stream_id) == {}
     assert consumer.latency().total.count > 0
-    listener.close()
+    monitor.close()
 
 
 def test_at_most_64_endpoints_of_a_context_publish_reports(

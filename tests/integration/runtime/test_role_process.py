@@ -63,7 +63,7 @@ def role(tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_the_role_in_good_order(role, wait_until, number):
+def test_signal_stops_the_role_in_good_order(role, wait_until, number):
     with role.running() as child:
         wait_until(lambda: role.is_ready(child))
         child.send_signal(number)

@@ -93,7 +93,7 @@ def test_too_large_result_is_a_failure_with_the_reason(
         assert len(client.call("large", size=100_000)) == 100_000
 
 
-def test_a_command_may_have_a_parameter_called_timeout(ctx: tp.Context) -> None:
+def test_command_may_have_a_parameter_called_timeout(ctx: tp.Context) -> None:
     with ctx.serve(Busy()), ctx.service("busy") as client:
         assert client.call("wait", {"timeout": 7.0}) == 7.0
 

@@ -1,4 +1,4 @@
-"""A system of real processes around one driver, and somebody who watches it."""
+"""A system of processes with endpoints around one driver."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import tensorpool as tp
-from tests.integration.supervisor.station import Station
+from tests.integration.supervisor.endpoint_process import EndpointProcess
 from tests.remote_process import RemoteProcess
 
-# Who is silent for five of them has left: long enough for a machine that is busy with other things.
+# An endpoint without reports for five periods has left: long enough for a busy machine.
 PERIOD_S = 0.5
 
 
@@ -25,18 +25,18 @@ def options(aeron_dir: Path, shm_base: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def hub(options: dict[str, Any]) -> Iterator[tp.Context]:
-    """Has the media driver and the SHM driver."""
+    """A context with an embedded media driver and an embedded SHM driver."""
     with tp.open("embedded", **options) as ctx:
         yield ctx
 
 
 @pytest.fixture
-def station(options: dict[str, Any]) -> Iterator[Callable[[], RemoteProcess]]:
-    """`station()`: a process of its own on that driver."""
+def endpoint_process(options: dict[str, Any]) -> Iterator[Callable[[], RemoteProcess]]:
+    """`endpoint_process()` starts a process that is attached to that driver."""
     with ExitStack() as stack:
 
         def start() -> RemoteProcess:
-            remote = stack.enter_context(RemoteProcess(_Opened))
+            remote = stack.enter_context(RemoteProcess(_AttachedProcess))
             remote.call("open", **options)
             stack.callback(_close, remote)
             return remote
@@ -49,8 +49,8 @@ def _close(remote: RemoteProcess) -> None:
         remote.call("close")
 
 
-class _Opened(Station):
-    """Opens when it is told where."""
+class _AttachedProcess(EndpointProcess):
+    """An endpoint process that opens its context by a call."""
 
     def __init__(self) -> None:
         pass

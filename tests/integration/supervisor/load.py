@@ -1,4 +1,4 @@
-"""A system of a thousand streams with four consumers each, as far as its words go; and who listens to it."""
+"""The messages of a system of many streams and consumers, and a supervisor process to measure."""
 
 from __future__ import annotations
 
@@ -30,31 +30,33 @@ from tensorpool.service import Event
 from tests.remote_process import Background
 
 FIRST = 100_000
+Template = tuple[str, bytes, int]
+"""Publication, message, and the offset of its count; -1: the count is in many fields, 0: there is none."""
 _PARTS = 20
-# Counts that grow start here: messages are patched, not encoded anew.
+# Growing counts start here: messages are patched, not encoded again.
 _COUNT = 1_000_000_000
 _HZ = 100
 
 
-class Crowd:
-    """Speaks for all of them, once a second, evenly spread: QoS reports, hellos and status reports."""
+class SyntheticSystem:
+    """Publishes announces, hellos, QoS and status reports of all endpoints, evenly over each second."""
 
-    def speak(self, options: dict[str, Any], streams: int, consumers: int) -> None:
+    def publish(self, options: dict[str, Any], streams: int, consumers: int) -> None:
         self.context = tp.open("standalone", media_driver="external", **options)
         ids, services = self.context.stream_ids, self.context.service_streams
-        places = {
+        addresses = {
             "announce": ("aeron:ipc", ids.announce),
             "qos": ("aeron:ipc", ids.qos),
             "control": ("aeron:ipc", ids.control),
             "status": (services.channel, services.status),
         }
-        self.voices = {
-            name: _native.Publication(self.context.connection.conductor, *place)
-            for name, place in places.items()
+        self.publications = {
+            name: _native.Publication(self.context.connection.conductor, *address)
+            for name, address in addresses.items()
         }
-        while not all(voice.is_ready for voice in self.voices.values()):
+        while not all(publication.is_ready for publication in self.publications.values()):
             time.sleep(0.001)
-        said = [list(_words(FIRST + stream, consumers)) for stream in range(streams)]
+        templates = [list(_stream_messages(FIRST + stream, consumers)) for stream in range(streams)]
         self.sent = 0
 
         def loop(stop: Any) -> None:
@@ -62,38 +64,37 @@ class Crowd:
             while not stop.is_set():
                 began = time.monotonic()
                 for part in range(_PARTS):
-                    for words in said[part::_PARTS]:
-                        self._say(words, second)
+                    for messages in templates[part::_PARTS]:
+                        self._publish(messages, second)
                     left = began + (part + 1) / _PARTS - time.monotonic()
                     if left > 0:
                         time.sleep(left)
                 second += 1
 
-        self.talk = Background(loop)
+        self._publishing = Background(loop)
 
-    def _say(self, words: list[tuple[str, bytes, int]], second: int) -> None:
+    def _publish(self, templates: list[Template], second: int) -> None:
         count = _COUNT + _HZ * second
         start, binary = _COUNT.to_bytes(8, "little"), count.to_bytes(8, "little")
-        for place, form, at in words:
-            message = form
-            if at > 0:
-                message = form[:at] + binary + form[at + 8 :]
-            elif at < 0:
-                message = form.replace(start, binary)
-            # What is not taken is said again a second later.
-            self.voices[place].offer(message)
+        for name, template, offset in templates:
+            message = template
+            if offset > 0:
+                message = template[:offset] + binary + template[offset + 8 :]
+            elif offset < 0:
+                message = template.replace(start, binary)
+            # A message that is not taken is repeated a second later.
+            self.publications[name].offer(message)
             self.sent += 1
 
     def count(self) -> int:
         return self.sent
 
     def close(self) -> None:
-        self.talk.stop()
+        self._publishing.stop()
         self.context.close()
 
 
-def _words(stream_id: int, consumers: int) -> Iterator[tuple[str, bytes, int]]:
-    """The stream, the message, and where its count is: at an offset, in many fields (-1), or nowhere (0)."""
+def _stream_messages(stream_id: int, consumers: int) -> Iterator[Template]:
     announce = ShmPoolAnnounce(
         stream_id=stream_id,
         producer_id=stream_id,
@@ -123,10 +124,10 @@ def _words(stream_id: int, consumers: int) -> Iterator[tuple[str, bytes, int]]:
     )
     yield "status", _event("producer", stream_id, status), -1
     for number in range(1, consumers + 1):
-        yield from _consumer_words(stream_id, number)
+        yield from _consumer_messages(stream_id, number)
 
 
-def _consumer_words(stream_id: int, number: int) -> Iterator[tuple[str, bytes, int]]:
+def _consumer_messages(stream_id: int, number: int) -> Iterator[Template]:
     qos = QosConsumer(
         stream_id=stream_id,
         consumer_id=number,
@@ -176,44 +177,44 @@ def _event(role: str, stream_id: int, status: Message) -> bytes:
 
 
 def _offset(kind: type[Message], name: str) -> int:
-    return HEADER_BYTES + next(one.offset for one in kind.layout().encoded_fields if one.name == name)
+    return HEADER_BYTES + next(item.offset for item in kind.layout().encoded_fields if item.name == name)
 
 
-class Supervisor:
-    """The command, as people run it, and what it costs."""
+class SupervisorProcess:
+    """The command `tensorpool supervisor`, with its processor time and memory."""
 
     def __init__(self, aeron_dir: Path, shm_base: Path, scratch: Path) -> None:
         rules = scratch / "supervisor.toml"
         rules.write_text(_RULES)
-        places = {"AERON_DIR": str(aeron_dir), "TENSORPOOL_SHM__BASE_DIR": str(shm_base)}
+        environment = {"AERON_DIR": str(aeron_dir), "TENSORPOOL_SHM__BASE_DIR": str(shm_base)}
         self.log = scratch / "supervisor.log"
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tensorpool", "supervisor", "--config", str(rules), "--metrics", "0"],
-                env={**os.environ, **places},
+                env={**os.environ, **environment},
                 stderr=log,
             )
 
     def url(self) -> str | None:
-        """Where its metrics are; None until it says so."""
+        """The URL of its metrics; None until it has logged it."""
         assert self._process.poll() is None, self.log.read_text()
-        found = re.search(r"metrics are at (http://[0-9.:]+/metrics)", self.log.read_text())
-        return None if found is None else found[1]
+        match = re.search(r"metrics are at (http://[0-9.:]+/metrics)", self.log.read_text())
+        return None if match is None else match[1]
 
     def cost(self) -> tuple[float, int]:
-        """Seconds of processor time since its start, and bytes of memory that are its own.
+        """Seconds of processor time since its start, and bytes of its anonymous memory.
 
-        What it has mapped of the media driver's buffers belongs to that one, however much of them is in use.
+        Mapped buffers of the media driver do not count.
         """
-        at = Path("/proc", str(self._process.pid))
-        times = at.joinpath("stat").read_text("ascii").rpartition(")")[2].split()
+        proc = Path("/proc", str(self._process.pid))
+        times = proc.joinpath("stat").read_text("ascii").rpartition(")")[2].split()
         ticks = int(times[11]) + int(times[12])
-        found = re.search(r"^RssAnon:\s+(\d+) kB", at.joinpath("status").read_text("ascii"), re.MULTILINE)
-        assert found is not None
-        return ticks / os.sysconf("SC_CLK_TCK"), int(found[1]) << 10
+        match = re.search(r"^RssAnon:\s+(\d+) kB", proc.joinpath("status").read_text("ascii"), re.MULTILINE)
+        assert match is not None
+        return ticks / os.sysconf("SC_CLK_TCK"), int(match[1]) << 10
 
     def end(self) -> int:
-        """By Ctrl-C: its exit status."""
+        """Ends it by SIGINT and returns its exit status."""
         self._process.send_signal(signal.SIGINT)
         return self._process.wait(60)
 

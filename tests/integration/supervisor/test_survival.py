@@ -1,4 +1,4 @@
-"""Kills and garbage: the picture comes back by itself, and nothing that anybody sends ends it."""
+"""Kills and invalid messages: the model recovers, and no message ends the listener."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from tensorpool.sbe.wire import (
     ShmPoolAnnounce,
 )
 from tensorpool.service import Event
-from tests.integration.supervisor.test_policy_has_effect import supervising
+from tests.integration.supervisor.test_policy import supervising
 from tests.remote_process import RemoteProcess
 
 
 @pytest.mark.leaves_files
-def test_the_picture_is_back_when_driver_media_driver_or_supervisor_were_killed(
+def test_model_recovers_after_drivers_and_endpoints_were_killed(
     options: dict[str, Any],
-    station: Callable[[], RemoteProcess],
+    endpoint_process: Callable[[], RemoteProcess],
     free_stream_id: int,
     wait_until: Callable[..., Any],
 ) -> None:
-    """The hub is a process here: killed, both drivers are gone at once; another takes their place."""
-    with RemoteProcess(Hub) as first, RemoteProcess(Hub) as second:
+    """Both drivers are in one process: it is killed, and another process starts new ones."""
+    with RemoteProcess(DriversProcess) as first, RemoteProcess(DriversProcess) as second:
         first.call("open", **options)
-        source, reader = station(), station()
+        source, reader = endpoint_process(), endpoint_process()
         source.call("produce", stream_id=free_stream_id)
         reader.call("consume", name="one", stream_id=free_stream_id)
         with tp.open("standalone", media_driver="external", **options) as ctx:
@@ -56,10 +56,10 @@ def test_the_picture_is_back_when_driver_media_driver_or_supervisor_were_killed(
                 second.call("open", **options)
                 wait_until(lambda: consumers(agent) == 1, timeout=90)
                 assert agent.latest.stream(free_stream_id).epoch > epoch  # type: ignore[union-attr]
-            # A fresh one knows as much as soon as everybody has spoken: three announce periods, and a breath.
+            # A new supervisor has the same model when all endpoints have sent their messages once.
             with supervising(ctx) as another:
                 wait_until(lambda: consumers(another) == 1, timeout=60)
-            # The reader is killed: it leaves the picture, as does the source's producer.
+            # A killed consumer leaves the model, and so does a killed producer.
             with supervising(ctx) as agent:
                 wait_until(lambda: consumers(agent) == 1, timeout=60)
                 reader.kill()
@@ -72,8 +72,8 @@ def test_the_picture_is_back_when_driver_media_driver_or_supervisor_were_killed(
         second.call("close")
 
 
-class Hub:
-    """Both drivers, in a process that may be killed."""
+class DriversProcess:
+    """Media driver and SHM driver in a process that the test kills."""
 
     def open(self, **options: Any) -> None:
         self.context = tp.open("embedded", **options)
@@ -82,33 +82,33 @@ class Hub:
         self.context.close()
 
 
-def test_garbage_on_every_stream_changes_nothing_and_is_counted(
+def test_invalid_messages_change_nothing_and_are_counted(
     hub: tp.Context, free_stream_id: int, wait_until: Callable[..., Any]
 ) -> None:
     ids, services = hub.stream_ids, hub.service_streams
-    places = [ids.announce, ids.metadata, ids.qos, ids.control, services.status]
-    rolled = random.Random(13)
-    with hub.producer(free_stream_id, name="sound") as camera, SystemMonitor(hub) as watcher:
-        voices = [_native.Publication(hub.connection.conductor, "aeron:ipc", place) for place in places]
+    stream_ids = [ids.announce, ids.metadata, ids.qos, ids.control, services.status]
+    chance = random.Random(13)
+    with hub.producer(free_stream_id, name="sound") as camera, SystemMonitor(hub.connection) as monitor:
+        publications = [
+            _native.Publication(hub.connection.conductor, "aeron:ipc", stream_id) for stream_id in stream_ids
+        ]
         try:
-            wait_until(lambda: all(voice.is_ready and voice.offer(b"x" * 9) == "sent" for voice in voices))
+            wait_until(lambda: all(p.is_ready and p.offer(b"x" * 9) == "sent" for p in publications))
             for number in range(2000):
-                voice = voices[number % len(voices)]
-                voice.offer(garbage(rolled, free_stream_id))
+                publications[number % len(publications)].offer(invalid_message(chance))
                 if number % 100 == 0:
-                    watcher.poll()
+                    monitor.poll()
             camera.offer(np.zeros(1))
-            assert watcher.watch(60, until=lambda: _is_as_it_was(watcher, free_stream_id))
-            unheard = watcher.snapshot().unheard
-            assert unheard["malformed"] > 100
-            assert len(watcher.snapshot().streams) < 2500
+            assert monitor.watch(60, until=lambda: _is_unchanged(monitor, free_stream_id))
+            assert monitor.snapshot().rejected["malformed"] > 100
+            assert len(monitor.snapshot().streams) < 2500
         finally:
-            for voice in voices:
-                voice.close()
+            for publication in publications:
+                publication.close()
 
 
-def _is_as_it_was(watcher: SystemMonitor, stream_id: int) -> bool:
-    stream = watcher.snapshot().stream(stream_id)
+def _is_unchanged(monitor: SystemMonitor, stream_id: int) -> bool:
+    stream = monitor.snapshot().stream(stream_id)
     return (
         stream is not None
         and stream.name == "sound"
@@ -118,59 +118,61 @@ def _is_as_it_was(watcher: SystemMonitor, stream_id: int) -> bool:
     )
 
 
-def garbage(rolled: random.Random, stream_id: int) -> bytes:
-    """Noise, cut and bent messages, sound ones of strangers, words that are no JSON or lie."""
-    message = rolled.choice(_MESSAGES(rolled)).encode()
-    match rolled.randrange(5):
+def invalid_message(chance: random.Random) -> bytes:
+    """Noise, truncated and corrupted messages, valid ones with invented ids, and invalid status reports."""
+    message = chance.choice(_valid_messages(chance)).encode()
+    match chance.randrange(5):
         case 0:
-            return rolled.randbytes(rolled.randrange(1, 200))
+            return chance.randbytes(chance.randrange(1, 200))
         case 1:
-            return message[: rolled.randrange(8, len(message))]
+            return message[: chance.randrange(8, len(message))]
         case 2:
-            bent = bytearray(message)
-            bent[rolled.randrange(len(bent))] ^= 1 << rolled.randrange(8)
-            return bytes(bent)
+            corrupted = bytearray(message)
+            corrupted[chance.randrange(len(corrupted))] ^= 1 << chance.randrange(8)
+            return bytes(corrupted)
         case 3:
-            lies = rolled.choice(
+            value = chance.choice(
                 ['{"stream_id": -1}', "[" * 5000, "{}", "null", '{"stream_id": 1e400}', "\x00"]
             )
-            tag = rolled.choice(["service:consumer:5", "service:producer:5", "service:recorder"])
-            key = rolled.choice(["status", "status().result", "ledger().result"])
-            value = lies if rolled.randrange(2) else lies.encode()
-            return Event(tag, key, value, rolled.randrange(1 << 60)).encode()
+            tag = chance.choice(["service:consumer:5", "service:producer:5", "service:recorder"])
+            key = chance.choice(["status", "status().result", "ledger().result"])
+            sent = value if chance.randrange(2) else value.encode()
+            return Event(tag, key, sent, chance.randrange(1 << 60)).encode()
         case _:
             return message
 
 
-def _MESSAGES(rolled: random.Random) -> list[Message]:
-    stream, who, epoch = rolled.randrange(1, 1000), rolled.randrange(1, 1000), rolled.randrange(1 << 40)
+def _valid_messages(chance: random.Random) -> list[Message]:
+    stream, endpoint, epoch = chance.randrange(1, 1000), chance.randrange(1, 1000), chance.randrange(1 << 40)
     return [
         QosConsumer(
             stream_id=stream,
-            consumer_id=who,
+            consumer_id=endpoint,
             epoch=epoch,
-            last_seq_seen=rolled.randrange(1 << 60),
-            drops_gap=rolled.randrange(1 << 60),
+            last_seq_seen=chance.randrange(1 << 60),
+            drops_gap=chance.randrange(1 << 60),
             drops_late=0,
             mode=Mode.STREAM,
         ),
-        QosProducer(stream_id=stream, producer_id=who, epoch=epoch, current_seq=rolled.randrange(1 << 60)),
+        QosProducer(
+            stream_id=stream, producer_id=endpoint, epoch=epoch, current_seq=chance.randrange(1 << 60)
+        ),
         ShmPoolAnnounce(
             stream_id=stream,
-            producer_id=who,
+            producer_id=endpoint,
             epoch=epoch,
-            announce_timestamp_ns=rolled.randrange(1 << 63),
+            announce_timestamp_ns=chance.randrange(1 << 63),
             announce_clock_domain=ClockDomain.MONOTONIC,
             layout_version=1,
             header_nslots=8,
             header_slot_bytes=256,
             header_region_uri="shm:file?path=/etc/passwd",
         ),
-        DataSourceMeta(stream_id=stream, meta_version=who, timestamp_ns=epoch),
-        ConsumerConfig(stream_id=stream, consumer_id=who, use_shm=False, mode=Mode.STREAM),
+        DataSourceMeta(stream_id=stream, meta_version=endpoint, timestamp_ns=epoch),
+        ConsumerConfig(stream_id=stream, consumer_id=endpoint, use_shm=False, mode=Mode.STREAM),
         ConsumerHello(
             stream_id=stream,
-            consumer_id=who,
+            consumer_id=endpoint,
             supports_shm=True,
             supports_progress=False,
             mode=Mode.STREAM,

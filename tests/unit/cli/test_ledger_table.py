@@ -6,7 +6,7 @@ import pytest
 
 from tensorpool.cli.ledger import ledger_table
 from tensorpool.cli.output import console
-from tensorpool.monitor import LedgerRow
+from tensorpool.monitor.ledger import LedgerRow
 
 ROW = LedgerRow(20_000, "producer", "4294967294", 1_000_000, 999_428, {"not_connected": 572})
 

@@ -1,4 +1,4 @@
-"""The progress line of a recorder says what fits, and what matters most as long as anything."""
+"""The progress line of `tensorpool record`: the most important parts that fit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BUSY = RecorderStats(
 )
 
 
-def test_with_room_it_says_everything() -> None:
+def test_line_has_all_parts_when_there_is_room() -> None:
     assert format_progress(BUSY).split("  ") == [
         "recording 62 min", "123,456 frames", "1,234 frames/s", "800 MiB/s", "backlog 8 MiB of 256 MiB",
         "disk left 120 GiB", "gaps disk_full 7, late 1,200",
@@ -37,7 +37,7 @@ def test_with_room_it_says_everything() -> None:
 
 
 @pytest.mark.parametrize("columns", range(1, 160))
-def test_it_never_takes_more_than_there_is(columns: int) -> None:
+def test_line_never_exceeds_the_width(columns: int) -> None:
     text = format_progress(BUSY, columns)
     assert 0 < len(text) <= columns
     if columns >= 10:
@@ -47,7 +47,7 @@ def test_it_never_takes_more_than_there_is(columns: int) -> None:
             assert part in text or columns > 100
 
 
-class Screen(io.StringIO):
+class FakeTerminal(io.StringIO):
     """A terminal of 80 columns."""
 
     def isatty(self) -> bool:
@@ -57,11 +57,11 @@ class Screen(io.StringIO):
     def lines(self) -> list[str]:
         screen = pyte.Screen(80, 24)
         pyte.Stream(screen).feed(self.getvalue().replace("\n", "\r\n"))
-        return [one.rstrip() for one in screen.display if one.strip()]
+        return [line.rstrip() for line in screen.display if line.strip()]
 
 
-def test_what_is_logged_stands_above_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = Screen()
+def test_log_messages_are_above_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = FakeTerminal()
     monkeypatch.setattr(sys, "stderr", screen)
     progress = ProgressLine(quiet=False)
     log = logging.Logger("a test")

@@ -1,4 +1,4 @@
-"""The report at the end of a replay comes once, whatever ends it and whenever that comes."""
+"""The report at the end of a replay is printed once, however the replay ends."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ def nothing() -> None:
     pass
 
 
-class Playing:
-    """A replay that is over at once; what happens while it is waited for, and while it is asked, is given."""
+class FakeReplay:
+    """A replay that ends at once, with functions to run in `wait` and in `stats`."""
 
-    def __init__(self, waited: Callable[[], None] = nothing, asked: Callable[[], None] = nothing) -> None:
-        self._waited, self._asked = waited, asked
+    def __init__(self, on_wait: Callable[[], None] = nothing, on_stats: Callable[[], None] = nothing) -> None:
+        self._on_wait, self._on_stats = on_wait, on_stats
 
     def wait(self, timeout: float | None = None) -> bool:
-        self._waited()
+        self._on_wait()
         return True
 
     def stats(self) -> Any:
-        self._asked()
+        self._on_stats()
         return SimpleNamespace(to_json=lambda: {"frames": 3})
 
 
-def broken() -> None:
-    raise ValueError("broken")
+def fail() -> None:
+    raise ValueError("failed")
 
 
 @pytest.mark.parametrize(
-    "playing",
+    "replay",
     [
-        pytest.param(Playing(), id="the end"),
-        pytest.param(Playing(waited=ctrl_c), id="Ctrl-C while it plays"),
-        pytest.param(Playing(asked=ctrl_c), id="Ctrl-C in the instant of the report"),
-        pytest.param(Playing(waited=ctrl_c, asked=ctrl_c), id="Ctrl-C twice"),
-        pytest.param(Playing(waited=broken), id="an error"),
+        pytest.param(FakeReplay(), id="the end"),
+        pytest.param(FakeReplay(on_wait=ctrl_c), id="Ctrl-C while it plays"),
+        pytest.param(FakeReplay(on_stats=ctrl_c), id="Ctrl-C in the instant of the report"),
+        pytest.param(FakeReplay(on_wait=ctrl_c, on_stats=ctrl_c), id="Ctrl-C twice"),
+        pytest.param(FakeReplay(on_wait=fail), id="an error"),
     ],
 )
-def test_the_report_comes_once(playing: Playing, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_is_printed_once(replay: FakeReplay, capsys: pytest.CaptureFixture[str]) -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with suppress(KeyboardInterrupt, ValueError):
-        _run(cast("Any", playing), False, True)
+        _run(cast("Any", replay), False, True)
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [{"frames": 3}]
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before

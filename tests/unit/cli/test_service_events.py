@@ -29,16 +29,16 @@ REPORT = sbe.ProducerStatus(
 TAG = "service:producer:5"
 
 
-def printed(capsys: pytest.CaptureFixture[str], event: Event, as_json: bool) -> str:
-    _print_events(iter([event]), as_json)
+def printed(capsys: pytest.CaptureFixture[str], event: Event, json_lines: bool) -> str:
+    _print_events(iter([event]), json_lines)
     return capsys.readouterr().out.strip()
 
 
-@pytest.mark.parametrize("as_json", [True, False])
-def test_status_reports_are_printed_as_json(capsys: pytest.CaptureFixture[str], as_json: bool) -> None:
-    text = printed(capsys, Event(TAG, "status", REPORT.encode()), as_json)
+@pytest.mark.parametrize("json_lines", [True, False])
+def test_status_reports_are_printed_as_json(capsys: pytest.CaptureFixture[str], json_lines: bool) -> None:
+    text = printed(capsys, Event(TAG, "status", REPORT.encode()), json_lines)
     fields: dict[str, Any]
-    if as_json:
+    if json_lines:
         line = json.loads(text)
         assert (line["tag"], line["key"]) == (TAG, "status")
         fields = line["value"]
@@ -53,5 +53,5 @@ def test_status_reports_are_printed_as_json(capsys: pytest.CaptureFixture[str], 
 
 @pytest.mark.parametrize(("key", "value"), [("status", b"\x01\x02"), ("other", REPORT.encode())])
 def test_other_bytes_are_printed_as_hex(capsys: pytest.CaptureFixture[str], key: str, value: bytes) -> None:
-    line = json.loads(printed(capsys, Event(TAG, key, value), as_json=True))
+    line = json.loads(printed(capsys, Event(TAG, key, value), json_lines=True))
     assert line["value"] == {"hex": value.hex()}

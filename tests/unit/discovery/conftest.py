@@ -1,15 +1,15 @@
-"""Some streams to ask for."""
+"""A provider with a few sample streams."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.unit.discovery.world import SAMPLE, World
+from tests.unit.discovery.provider_harness import SAMPLE, ProviderHarness
 
 
 @pytest.fixture
-def world() -> World:
-    made = World()
-    for one in SAMPLE:
-        made.add(**one)
-    return made
+def harness() -> ProviderHarness:
+    harness = ProviderHarness()
+    for stream in SAMPLE:
+        harness.add(**stream)
+    return harness

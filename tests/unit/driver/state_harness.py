@@ -112,8 +112,10 @@ class StateHarness:
         if self.refuse_files is not None:
             return FilesFailed(stream_id, self.refuse_files)
         epoch = self.marks[stream_id] = self.marks.get(stream_id, 0) + 1
-        made = StreamLayout.from_files(job.files) if isinstance(job, AssignFiles) else job.plan.layout
-        files = fake_files(stream_id, epoch, made)
+        stream_layout = (
+            StreamLayout.from_files(job.files) if isinstance(job, AssignFiles) else job.plan.layout
+        )
+        files = fake_files(stream_id, epoch, stream_layout)
         directories.add(files.directory)
         return FilesReady(stream_id, files)
 
@@ -191,7 +193,9 @@ class StateHarness:
 
     def response(self, correlation_id: int) -> Any:
         """The only response to a request."""
-        matching = [one for one in self.sent if getattr(one, "correlation_id", None) == correlation_id]
+        matching = [
+            message for message in self.sent if getattr(message, "correlation_id", None) == correlation_id
+        ]
         assert len(matching) == 1, matching
         return matching[0]
 
@@ -201,7 +205,9 @@ class StateHarness:
         return response.code, response.error_message
 
     def notices(self) -> list[tuple[int, LeaseRevokeReason]]:
-        return [(one.lease_id, one.reason) for one in self.sent if isinstance(one, ShmLeaseRevoked)]
+        return [
+            (notice.lease_id, notice.reason) for notice in self.sent if isinstance(notice, ShmLeaseRevoked)
+        ]
 
 
 def fake_files(stream_id: int, epoch: int, shape: StreamLayout) -> EpochFiles:

@@ -28,7 +28,7 @@ def test_access_modes_follow_from_owner_and_group(
     assert (access.file_mode, access.dir_mode, access.parent_mode) == (file_mode, dir_mode, parent_mode)
 
 
-def test_a_stream_inherits_group_and_mode_from_the_driver() -> None:
+def test_stream_inherits_group_and_mode_from_the_driver() -> None:
     streams = (
         StreamSettings(stream_id=1),
         StreamSettings(stream_id=2, group="other", mode=0o640, owner="alice"),

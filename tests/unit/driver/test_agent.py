@@ -92,8 +92,8 @@ def test_keepalives_received_during_a_stall_prevent_expiry(
     granted = [client.attach(STREAM, n, Role.CONSUMER) for n in range(1, 20)]
     # The driver runs no duty cycle while keepalives arrive.
     sleeping = raw_client()
-    for n, one in enumerate(granted, start=1):
-        sleeping.keep_alive(one, n, Role.CONSUMER)
+    for n, lease in enumerate(granted, start=1):
+        sleeping.keep_alive(lease, n, Role.CONSUMER)
     driver.clock.advance(100)
     driver.step()
     assert driver.driver.counters.expired.value == 0
@@ -143,14 +143,14 @@ def test_epoch_of_an_ended_producer_is_withdrawn(
     client.next(ShmLeaseRevoked, lease_id=granted.lease_id)
 
     def others() -> int:
-        return sum(one.stream_id == 20_000 for one in client.announces)
+        return sum(announce.stream_id == 20_000 for announce in client.announces)
 
     first = others()
     # By then, announces that were in flight have arrived.
     client.until(lambda: others() > first + 1)
     seen = len(client.announces)
     client.until(lambda: others() > first + 5)
-    assert {one.stream_id for one in client.announces[seen:]} == {20_000}
+    assert {announce.stream_id for announce in client.announces[seen:]} == {20_000}
 
 
 @pytest.mark.requirement("driver-7-1")
@@ -195,7 +195,7 @@ def test_announces_and_activity_continue_without_the_duty_cycle(
 
     before = activity()
     listener.until(lambda: len(listener.announces) > 5)
-    assert {one.epoch for one in listener.announces} == {granted.epoch}
+    assert {announce.epoch for announce in listener.announces} == {granted.epoch}
     assert activity() > before
 
 
@@ -305,7 +305,7 @@ def test_recreate_at_start_creates_static_streams_before_ready(
     assert driver.driver.state.records[STREAM].state == "clean"
 
 
-def test_an_unknown_group_ends_the_start(make_agent: Callable[..., AgentHarness], shm_base: Path) -> None:
+def test_unknown_group_ends_the_start(make_agent: Callable[..., AgentHarness], shm_base: Path) -> None:
     with pytest.raises(ConfigError, match="does not exist"):
         make_agent(group="no-such-group")
     assert read_holder(shm_base, "default") is None
@@ -367,16 +367,20 @@ def test_driver_has_an_aeron_counter(
 
     def shown() -> dict[str, int]:
         driver.clock.advance(0.1)
-        return {one.label: one.value for one in read_aeron_counters(str(media_driver)) if one.is_tensorpool}
+        return {
+            counter.label: counter.value
+            for counter in read_aeron_counters(str(media_driver))
+            if counter.is_tensorpool
+        }
 
     client.until(lambda: shown().get("tensorpool: driver attaches (requests)") == 1)
-    found = shown()
-    assert found[f"tensorpool-driver: namespace default, control stream {IDS.control}"] == os.getpid()
-    ours = {name.split()[2] for name in found if name.startswith("tensorpool: driver")}
+    labels = shown()
+    assert labels[f"tensorpool-driver: namespace default, control stream {IDS.control}"] == os.getpid()
+    ours = {name.split()[2] for name in labels if name.startswith("tensorpool: driver")}
     assert ours == {"streams", "leases", "attaches", "rejects", "expired", "revoked"}
 
 
-def test_the_agent_ends_by_itself_after_a_stop(make_agent: Callable[..., AgentHarness]) -> None:
+def test_agent_finishes_after_a_stop(make_agent: Callable[..., AgentHarness]) -> None:
     driver = make_agent()
     driver.step()
     driver.driver.stop("enough")

@@ -101,13 +101,13 @@ def test_stream_outside_dynamic_ids_is_refused_with_the_range(harness: StateHarn
 
 
 @pytest.mark.parametrize("stream_id", [0, 0xFFFF_FFFF])
-def test_the_null_of_a_stream_id_is_no_stream(stream_id: int) -> None:
+def test_null_stream_id_is_refused(stream_id: int) -> None:
     harness = StateHarness(any_stream=True)
     assert harness.refusal(harness.request_attach(stream_id, 5))[0] is ResponseCode.INVALID_PARAMS
 
 
 @pytest.mark.parametrize("client_id", [0, 0xFFFF_FFFF])
-def test_the_null_of_a_client_id_is_no_client(harness: StateHarness, client_id: int) -> None:
+def test_null_client_id_is_refused(harness: StateHarness, client_id: int) -> None:
     code, reason = harness.refusal(harness.request_attach(10_000, client_id))
     assert code is ResponseCode.INVALID_PARAMS
     assert "use another client id" in reason
@@ -222,7 +222,7 @@ def test_lease_ids_count_up_from_where_the_driver_began() -> None:
     assert ids == [(1 << 40) + n for n in range(19)]
 
 
-def test_a_limit_of_leases_is_named() -> None:
+def test_lease_limit_refusal_names_the_limit() -> None:
     limited = StreamSettings(stream_id=10_000, max_leases=1)
     harness = StateHarness(streams=(limited,), max_leases_per_stream=2)
     harness.attach(10_000, 1)

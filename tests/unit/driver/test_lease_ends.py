@@ -39,7 +39,7 @@ def end(harness: StateHarness, granted, client_id: int, role: Role, how: LeaseRe
     "driver-4.7-2", "driver-4.9-3", "driver-4.9-4", "driver-6-1", "driver-7-2", "driver-8-2", "driver-4.4-4"
 )
 @pytest.mark.parametrize("how", ENDS)
-def test_end_of_a_producer_sends_a_notice_and_grows_the_epoch(
+def test_producer_end_sends_a_notice_and_grows_the_epoch(
     harness: StateHarness, how: LeaseRevokeReason
 ) -> None:
     granted = harness.producer(10_000, 5)
@@ -60,7 +60,7 @@ def test_end_of_a_producer_sends_a_notice_and_grows_the_epoch(
 
 @pytest.mark.requirement("driver-4.9-4")
 @pytest.mark.parametrize("how", ENDS)
-def test_end_of_a_consumer_sends_a_notice_and_keeps_the_epoch(
+def test_consumer_end_sends_a_notice_and_keeps_the_epoch(
     harness: StateHarness, how: LeaseRevokeReason
 ) -> None:
     granted = harness.attach(10_000, 5)
@@ -162,7 +162,7 @@ def test_producer_with_a_released_lock_has_ended(harness: StateHarness) -> None:
     assert harness.state.counters.snapshot()["deaths"] == 1
 
 
-def test_detach_and_exit_in_one_duty_cycle_end_the_lease_once(harness: StateHarness) -> None:
+def test_detach_and_exit_together_end_the_lease_once(harness: StateHarness) -> None:
     granted = harness.producer(10_000, 5)
     harness.detach(granted, 5, Role.PRODUCER)
     harness.perform(harness.state.on_producer_exit(10_000, granted.epoch, harness.now))
@@ -226,7 +226,7 @@ def test_superseded_directory_is_removed_after_the_grace(harness: StateHarness) 
     assert {path.name for path in harness.directories[10_000]} == {"3"}
 
 
-def test_a_stream_keeps_one_superseded_directory(harness: StateHarness) -> None:
+def test_stream_keeps_one_superseded_directory(harness: StateHarness) -> None:
     for client in range(1, 50):
         granted = harness.producer(10_000, client)
         harness.detach(granted, client, Role.PRODUCER, client)
@@ -265,14 +265,14 @@ def test_revoke_ends_the_leases_that_match_all_arguments(harness: StateHarness) 
     for client in (1, 2, 3):
         harness.attach(10_000, client)
     harness.producer(20_000, 4)
-    found, actions = harness.state.revoke(harness.now, stream_id=10_000, client_id=2, text="too slow")
+    revoked, actions = harness.state.revoke(harness.now, stream_id=10_000, client_id=2, text="too slow")
     harness.perform(actions)
-    assert [lease.client_id for lease in found] == [2]
+    assert [lease.client_id for lease in revoked] == [2]
     assert harness.sent[-1].error_message == "revoked by the administrator: too slow"
     assert len(harness.state.revoke(harness.now, stream_id=20_000, client_id=2)[0]) == 0
-    found, actions = harness.state.revoke(harness.now, stream_id=10_000)
+    revoked, actions = harness.state.revoke(harness.now, stream_id=10_000)
     harness.perform(actions)
-    assert sorted(lease.client_id for lease in found) == [1, 3]
+    assert sorted(lease.client_id for lease in revoked) == [1, 3]
     assert [lease.client_id for lease in harness.state.leases] == [4]
     assert harness.state.counters.snapshot()["revoked"] == 3
 

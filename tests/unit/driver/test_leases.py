@@ -27,7 +27,7 @@ def refused(table: LeaseTable, stream: int, client: int, role: Role, most: int |
 
 
 @pytest.mark.requirement("driver-5-1")
-def test_a_stream_has_one_producer_and_many_consumers() -> None:
+def test_stream_has_one_producer_and_many_consumers() -> None:
     table = LeaseTable()
     first = attached(table, 10, 1, Role.PRODUCER)
     refusal = refused(table, 10, 2, Role.PRODUCER)
@@ -59,7 +59,7 @@ def test_lease_lasts_as_long_as_keepalives_arrive() -> None:
     assert table.overdue(5 * S) == [lease]
 
 
-def test_a_keepalive_must_name_the_lease_in_full() -> None:
+def test_keepalive_must_match_the_lease() -> None:
     table = LeaseTable()
     lease = attached(table, 10, 1, Role.CONSUMER)
     assert table.find(lease.lease_id, 10, 1, Role.CONSUMER) is lease
@@ -69,7 +69,7 @@ def test_a_keepalive_must_name_the_lease_in_full() -> None:
     assert table.find(lease.lease_id + 1, 10, 1, Role.CONSUMER) is None
 
 
-def test_a_stream_may_have_a_limit_of_leases() -> None:
+def test_stream_may_have_a_limit_of_leases() -> None:
     table = LeaseTable()
     attached(table, 10, 1, Role.PRODUCER)
     attached(table, 10, 2, Role.CONSUMER)

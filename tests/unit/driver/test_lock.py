@@ -28,13 +28,13 @@ def test_second_driver_is_refused_with_the_holder(tmp_path: Path) -> None:
         assert "media driver /dev/shm/aeron-x" in message
         assert "attach to that driver, stop it, or choose another namespace" in message
         assert (caught.value.pid, caught.value.embedded) == (pid, False)
-        found = read_holder(tmp_path, "default")
-        assert found is not None
-        assert found == Holder.parse(caught.value.holder)
-        assert (found.pid, found.control_stream_id, found.embedded) == (pid, 1000, False)
-        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", found.started)
+        holder_read = read_holder(tmp_path, "default")
+        assert holder_read is not None
+        assert holder_read == Holder.parse(caught.value.holder)
+        assert (holder_read.pid, holder_read.control_stream_id, holder_read.embedded) == (pid, 1000, False)
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", holder_read.started)
         # Reading the holder does not take the lock.
-        assert first.call("read", base=str(tmp_path)) == str(found)
+        assert first.call("read", base=str(tmp_path)) == str(holder_read)
     assert read_holder(tmp_path, "default") is None
 
 
@@ -55,9 +55,9 @@ def test_lock_ends_with_its_process(tmp_path: Path) -> None:
         assert (driver_state(tmp_path, "default") / "lock").exists()
         assert read_holder(tmp_path, "default") is None
         lock = DriverLock(tmp_path, "default", holder())
-    found = read_holder(tmp_path, "default")
-    assert found is not None
-    assert found.pid == os.getpid()
+    holder_read = read_holder(tmp_path, "default")
+    assert holder_read is not None
+    assert holder_read.pid == os.getpid()
     lock.release()
 
 
@@ -104,9 +104,9 @@ def test_holder_without_text_is_another_process(tmp_path: Path, text: str) -> No
     assert Holder.parse(text) is None
     lock = DriverLock(tmp_path, "default", holder())
     (driver_state(tmp_path, "default") / "lock").write_text(text)
-    found = read_holder(tmp_path, "default")
-    assert found == Holder()
-    assert str(found) == "another process"
+    holder_read = read_holder(tmp_path, "default")
+    assert holder_read == Holder()
+    assert str(holder_read) == "another process"
     lock.release()
 
 

@@ -59,7 +59,7 @@ def test_read_only_group_cannot_write_or_rename(
     assert (member["write"], member["rename"], member["create"]) == (DENIED, DENIED, DENIED)
 
 
-def test_an_owner_may_map_and_not_change_the_directory(tries: Callable[..., dict[str, str]]) -> None:
+def test_owner_may_map_and_not_change_the_directory(tries: Callable[..., dict[str, str]]) -> None:
     access = Access(owner=str(ALICE))
     alice = tries(access)
     assert (alice["read"], alice["write"]) == ("ok", "ok")
@@ -116,7 +116,7 @@ def test_files_have_mode_and_group_under_any_umask(storage_harness: StorageHarne
         assert stat.S_IMODE(directory.stat().st_mode) == 0o711
 
 
-def test_an_unknown_user_or_group_is_named(storage_harness: StorageHarness, plan: StreamPlan) -> None:
+def test_unknown_user_or_group_is_named(storage_harness: StorageHarness, plan: StreamPlan) -> None:
     with pytest.raises(ConfigError, match="group 'no-such-group' does not exist"):
         group_id(Access(group="no-such-group"))
     with pytest.raises(ConfigError, match="owner 'no-such-user' does not exist"):

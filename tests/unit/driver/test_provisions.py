@@ -49,7 +49,7 @@ def test_repeated_provision_changes_nothing() -> None:
 
 
 @pytest.mark.requirement("driver-6-1")
-def test_changed_layout_is_a_new_epoch_unless_a_producer_is_attached() -> None:
+def test_changed_layout_needs_a_stream_without_producer() -> None:
     harness = StateHarness()
     consumer = harness.attach(20_000, 1)
     granted = harness.producer(20_000, 5)
@@ -126,7 +126,7 @@ def test_invalid_layout_is_refused_with_the_reason(changes: dict, part: str) -> 
     assert harness.state.plan.get(20_000) is None
 
 
-def test_a_stream_outside_the_range_cannot_be_provisioned() -> None:
+def test_stream_outside_the_range_cannot_be_provisioned() -> None:
     refused = provision(StateHarness(), 19_999)
     assert isinstance(refused, Refusal)
     assert "from 20000 to 29999 only" in refused.reason
@@ -240,7 +240,7 @@ def test_idle_dynamic_stream_loses_its_files_and_stays_provisioned() -> None:
     assert harness.attach(20_000, 2, mode=None).epoch == 2
 
 
-def test_a_static_stream_keeps_its_files() -> None:
+def test_static_stream_keeps_its_files() -> None:
     harness = StateHarness(streams=(StreamSettings(stream_id=10_000),))
     harness.detach(harness.attach(10_000, 1), 1, Role.CONSUMER)
     harness.tick(1000)
@@ -285,7 +285,7 @@ def test_invalid_saved_provisions_are_skipped_and_named() -> None:
         "an entry has no stream_id",
         "an entry has no stream_id",
     ]
-    assert [one.stream_id for one in plan] == [10_000, 20_000]
+    assert [stream.stream_id for stream in plan] == [10_000, 20_000]
     assert plan[10_000].layout.nslots == 16
 
 
@@ -300,7 +300,7 @@ def test_loaded_provisions_are_limited_to_max_streams() -> None:
     entries = [{"stream_id": 20_000 + n} for n in range(5)]
     plan = Plan(DriverSettings(max_streams=2))
     assert plan.load({"version": 1, "streams": entries}) == []
-    assert [one.stream_id for one in plan] == [20_003, 20_004]
+    assert [stream.stream_id for stream in plan] == [20_003, 20_004]
     none = Plan(DriverSettings(max_streams=0))
     assert none.load({"version": 1, "streams": entries}) == []
     assert len(none) == 0

@@ -75,12 +75,12 @@ def test_failure_response_is_null_except_three_fields() -> None:
 
 
 @pytest.mark.requirement("driver-4.2-5", "driver-4.2-6")
-def test_a_failure_response_of_the_later_revision_is_null_too() -> None:
-    made = attach_refused(-9, REFUSED, 2).encode()
-    assert made[:8] == struct.pack("<HHHH", 54, 2, 901, 1)
-    assert made[8:20] == struct.pack("<qi", -9, 3)
-    assert made[20:62] == b"\xff" * (8 + 8 + 4 + 8 + 4 + 4 + 2 + 4)
-    assert made.endswith(struct.pack("<II", 0, 2) + b"no")
+def test_failure_response_of_the_later_revision_is_null_too() -> None:
+    encoded = attach_refused(-9, REFUSED, 2).encode()
+    assert encoded[:8] == struct.pack("<HHHH", 54, 2, 901, 1)
+    assert encoded[8:20] == struct.pack("<qi", -9, 3)
+    assert encoded[20:62] == b"\xff" * (8 + 8 + 4 + 8 + 4 + 4 + 2 + 4)
+    assert encoded.endswith(struct.pack("<II", 0, 2) + b"no")
 
 
 @pytest.mark.requirement("driver-4.2-6")
@@ -103,18 +103,18 @@ def test_absent_enum_is_255_and_has_the_safe_default(harness: StateHarness) -> N
     assert "not provisioned" in harness.refusal(1)[1]
 
 
-def test_a_detach_response_is_short() -> None:
-    made = detach_response(7, None).encode()
-    assert made == struct.pack("<HHHHqiI", 12, 4, 901, 1, 7, 0, 0)
+def test_detach_response_is_short() -> None:
+    encoded = detach_response(7, None).encode()
+    assert encoded == struct.pack("<HHHHqiI", 12, 4, 901, 1, 7, 0, 0)
 
 
 # --- invalid requests
 
 
 def counted(harness: StateHarness) -> dict[str, int]:
-    found = harness.state.counters.snapshot()["unusable"]
-    assert isinstance(found, dict)
-    return {reason: int(count) for reason, count in found.items() if count}
+    counts = harness.state.counters.snapshot()["unusable"]
+    assert isinstance(counts, dict)
+    return {reason: int(count) for reason, count in counts.items() if count}
 
 
 @pytest.mark.requirement("driver-4.6-1")
@@ -183,14 +183,14 @@ def test_truncated_request_gets_a_response_by_its_correlation_id(harness: StateH
     assert len(harness.state.leases) == 0
 
 
-def test_a_block_that_is_too_short_is_malformed(harness: StateHarness) -> None:
+def test_block_that_is_too_short_is_malformed(harness: StateHarness) -> None:
     harness.send(with_header(ATTACH, block_length=20))
     code, reason = harness.refusal(11)
     assert code is ResponseCode.INVALID_PARAMS
     assert "shorter" in reason
 
 
-def test_a_longer_block_of_a_later_revision_is_read(harness: StateHarness) -> None:
+def test_longer_block_of_a_later_revision_is_read(harness: StateHarness) -> None:
     harness.send(with_header(ATTACH[:32], block_length=40) + b"\0" * 16)
     harness.work()
     assert harness.response(11).code is ResponseCode.OK
@@ -209,7 +209,7 @@ def test_unknown_template_is_counted(harness: StateHarness) -> None:
     assert harness.sent == []
 
 
-def test_a_malformed_keepalive_is_counted_and_unanswered(harness: StateHarness) -> None:
+def test_malformed_keepalive_is_counted_without_a_response(harness: StateHarness) -> None:
     harness.send(KEEPALIVE[:20])
     harness.send(with_header(KEEPALIVE, version=3))
     assert counted(harness) == {"malformed": 1, "version": 1}
@@ -266,7 +266,7 @@ def test_request_repeated_while_pending_gets_one_response(harness: StateHarness)
     assert harness.response(11).code is ResponseCode.OK
 
 
-def test_the_same_correlation_id_of_another_client_is_another_request(harness: StateHarness) -> None:
+def test_same_correlation_id_of_another_client_is_another_request(harness: StateHarness) -> None:
     harness.send(ATTACH)
     other = ShmAttachRequest(correlation_id=11, stream_id=10_000, client_id=9, role=Role.CONSUMER)
     harness.send(other)
@@ -276,20 +276,20 @@ def test_the_same_correlation_id_of_another_client_is_another_request(harness: S
 
 def test_response_cache_is_bounded() -> None:
     actions: list = []
-    answers = ResponseCache(actions, DriverCounters(), capacity=3)
+    responses = ResponseCache(actions, DriverCounters(), capacity=3)
     for n in range(5):
-        answers.respond(ShmDetachResponse(correlation_id=n, code=ResponseCode.OK), (int, 1, n))
-    assert len(answers) == 3
-    assert not answers.is_repeat((int, 1, 1))
-    assert answers.is_repeat((int, 1, 2))
-    assert [one.is_repeat for one in actions] == [False] * 5 + [True]
+        responses.respond(ShmDetachResponse(correlation_id=n, code=ResponseCode.OK), (int, 1, n))
+    assert len(responses) == 3
+    assert not responses.is_repeat((int, 1, 1))
+    assert responses.is_repeat((int, 1, 2))
+    assert [action.is_repeat for action in actions] == [False] * 5 + [True]
 
 
 # --- shutdown by message
 
 
 @pytest.mark.requirement("driver-4.12-1")
-def test_the_right_token_stops_the_driver(harness: StateHarness) -> None:
+def test_right_token_stops_the_driver(harness: StateHarness) -> None:
     harness.send(SHUTDOWN)
     assert harness.response(14).code is ResponseCode.OK
     assert harness.stops == [Stop(ShutdownReason.ADMIN, "")]
@@ -299,7 +299,7 @@ def test_the_right_token_stops_the_driver(harness: StateHarness) -> None:
 
 @pytest.mark.requirement("driver-4.12-1")
 @pytest.mark.parametrize("token", ["", "open", "open sesame!", "OPEN SESAME"])
-def test_a_wrong_token_stops_nothing(harness: StateHarness, token: str) -> None:
+def test_wrong_token_stops_nothing(harness: StateHarness, token: str) -> None:
     request = ShmDriverShutdownRequest(correlation_id=1, reason=ShutdownReason.NORMAL, token=token)
     harness.send(request)
     answer = harness.response(1)

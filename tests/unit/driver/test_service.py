@@ -24,7 +24,7 @@ from tests.unit.driver.agent_harness import IDS, PERIOD_NS, STREAM, RawClient, a
 
 
 @pytest.mark.requirement("driver-4.11-1", "driver-14-3")
-def test_an_embedded_driver_is_the_same_driver(
+def test_embedded_driver_grants_leases(
     embed: Callable[..., EmbeddedDriver], raw_client: Callable[..., RawClient], shm_base: Path
 ) -> None:
     with embed(any_stream=True) as driver:

@@ -42,7 +42,7 @@ def load(path: Path, text: str) -> DriverSettings:
     return Config.load(DriverSettings, file=path, environ={})[DriverSettings]
 
 
-def test_every_key_is_read(tmp_path: Path) -> None:
+def test_all_driver_settings_are_read(tmp_path: Path) -> None:
     settings = load(tmp_path, TEXT)
     assert settings.lease_ns == 2_000_000_000
     assert settings.quota_bytes == 2 << 30

@@ -131,7 +131,7 @@ class AnySequence(RuleBasedStateMachine):
         for lease in leases:
             assert lease.state.is_live
             assert (lease.lease_id in self.granted) is not lease.is_reserved
-        assert {one for one in self.granted if not self.ended[one]} == {
+        assert {lease_id for lease_id in self.granted if not self.ended[lease_id]} == {
             lease.lease_id for lease in leases if not lease.is_reserved
         }
         for record in harness.state.records:
@@ -183,7 +183,7 @@ class AnySequence(RuleBasedStateMachine):
         for stream_id in {stream for stream, _, _ in harness.history}:
             # Every attach, end, change of layout and creation of files causes one announce.
             epochs = [epoch for stream, epoch, _ in harness.history if stream == stream_id]
-            assert all(one < other for one, other in pairwise(epochs)), "the epoch grows at each event"
+            assert all(first < second for first, second in pairwise(epochs)), "the epoch grows at each event"
 
     def teardown(self) -> None:
         harness = self.harness
@@ -194,8 +194,8 @@ class AnySequence(RuleBasedStateMachine):
             harness.work()
         self.promises_hold()
         assert len(harness.state.leases) == 0
-        assert all(len(found) <= 1 for found in harness.directories.values())
-        assert not any(found for stream, found in harness.directories.items() if stream != 10_000)
+        assert all(len(paths) <= 1 for paths in harness.directories.values())
+        assert not any(paths for stream, paths in harness.directories.items() if stream != 10_000)
         for lease_id in self.granted:
             assert self.ended[lease_id] == 1
 

@@ -66,7 +66,7 @@ def test_regions_have_the_specified_paths_and_bytes(
 
 
 @pytest.mark.requirement("driver-14-2")
-def test_an_instance_id_is_part_of_the_path(
+def test_instance_id_is_part_of_the_path(
     make_storage_harness: Callable[..., StorageHarness], plan: StreamPlan
 ) -> None:
     first = make_storage_harness(namespace="default.a").make(plan)
@@ -79,11 +79,11 @@ def test_an_instance_id_is_part_of_the_path(
 def test_assigned_files_get_a_new_epoch_and_keep_their_inodes(
     storage_harness: StorageHarness, plan: StreamPlan
 ) -> None:
-    made = storage_harness.make(plan)
-    inodes = {path.name: path.stat().st_ino for path in made.directory.iterdir()}
-    assigned = storage_harness.assign(plan, made)
-    assert assigned.epoch > made.epoch
-    assert not made.directory.exists()
+    files = storage_harness.make(plan)
+    inodes = {path.name: path.stat().st_ino for path in files.directory.iterdir()}
+    assigned = storage_harness.assign(plan, files)
+    assert assigned.epoch > files.epoch
+    assert not files.directory.exists()
     assert {path.name: path.stat().st_ino for path in assigned.directory.iterdir()} == inodes
     assert open_regions(assigned, plan, storage_harness.base)["epoch"] == assigned.epoch
 
@@ -167,10 +167,10 @@ def test_foreign_file_keeps_only_its_directory(storage_harness: StorageHarness, 
 
 
 def test_files_with_a_locked_ring_are_not_assigned(storage_harness: StorageHarness, plan: StreamPlan) -> None:
-    made = storage_harness.make(plan)
-    with (made.directory / "header.ring").open("r+b") as file:
+    files = storage_harness.make(plan)
+    with (files.directory / "header.ring").open("r+b") as file:
         take_region_lock(file.fileno())
-        result = storage_harness.perform(AssignFiles(plan, made))
+        result = storage_harness.perform(AssignFiles(plan, files))
     assert isinstance(result, FilesFailed)
     assert result.refusal.code is ResponseCode.REJECTED
     assert storage_harness.files() == []
@@ -201,9 +201,9 @@ def test_jobs_run_in_parallel_and_in_order_per_stream(
     wait_until: Callable[..., Any],
 ) -> None:
     plans = [replace(plan, stream_id=free_stream_ids(), layout=layout(1, 64)) for _ in range(20)]
-    for one in plans:
+    for stream_plan in plans:
         for _ in range(3):
-            storage_harness.storage.submit(MakeFiles(one))
+            storage_harness.storage.submit(MakeFiles(stream_plan))
     results: list = []
 
     def all_done() -> bool:
@@ -211,8 +211,8 @@ def test_jobs_run_in_parallel_and_in_order_per_stream(
         return len(results) == 60
 
     wait_until(all_done)
-    for one in plans:
-        epochs = [result.files.epoch for result in results if result.stream_id == one.stream_id]
+    for stream_plan in plans:
+        epochs = [result.files.epoch for result in results if result.stream_id == stream_plan.stream_id]
         assert len(epochs) == 3
         assert epochs == sorted(epochs)
 
@@ -268,7 +268,7 @@ def test_read_only_base_is_an_error(
     storage_harness.storage.close()
 
 
-def test_a_base_that_is_missing_is_an_error(
+def test_missing_base_is_an_error(
     make_storage_harness: Callable[..., StorageHarness], tmp_path: Path, plan: StreamPlan
 ) -> None:
     base = tmp_path / "gone"

@@ -109,7 +109,7 @@ def test_only_the_canonical_layout_is_swept(
         os.utime(directory, (0, 0))
     storage_harness.storage.sweep(at_once=True)
     storage_harness.idle()
-    assert all(one.exists() for one in others)
+    assert all(directory.exists() for directory in others)
 
 
 def test_stream_with_another_owner_is_not_swept(

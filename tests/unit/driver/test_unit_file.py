@@ -12,19 +12,19 @@ UNIT = Path(__file__).parents[3] / "deploy" / "tensorpool-driver.service"
 
 
 def sections() -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = {}
+    sections: dict[str, dict[str, str]] = {}
     current: dict[str, str] = {}
     for line in UNIT.read_text().splitlines():
         if not line.strip() or line.startswith("#"):
             continue
         if line.startswith("["):
-            current = found.setdefault(line.strip("[]"), {})
+            current = sections.setdefault(line.strip("[]"), {})
             continue
         key, equals, value = line.partition("=")
         assert equals, line
         assert key not in current, f"{key} is there twice"
         current[key] = value
-    return found
+    return sections
 
 
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def test_manual_clock_steps_back_only_the_wall_clock():
         clock.advance(-1)
 
 
-def test_the_system_clock_is_the_clock_of_the_wire():
+def test_system_clock_is_the_clock_of_the_wire():
     before = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
     now = SYSTEM_CLOCK.monotonic_ns()
     assert before <= now <= time.clock_gettime_ns(time.CLOCK_MONOTONIC)
@@ -60,7 +60,7 @@ def test_work_makes_backoff_start_over():
     assert clock.sleeps[-1] == pytest.approx(50e-6)
 
 
-def test_the_period_bounds_every_wait():
+def test_idle_period_bounds_every_wait():
     clock = ManualClock()
     idle = idle_strategy("backoff", clock=clock, period_ns=20_000)
     for _ in range(25):

@@ -145,7 +145,7 @@ def test_tables_may_be_passed_already_parsed():
     assert config[SampleSettings].limits.leases == 9
 
 
-def test_a_secret_is_never_shown(load, problems):
+def test_secret_is_never_shown(load, problems):
     config = load('[sample]\ntoken = "hush"\n')
     assert "hush" not in f"{config[SampleSettings]!r}{config[SampleSettings]}{config.to_toml()}"
     assert config[SampleSettings].token.matches("hush")

@@ -39,7 +39,7 @@ def run(monkeypatch):
     return run
 
 
-def test_the_command_gets_the_configuration_and_its_own_options(run):
+def test_command_gets_the_configuration_and_its_own_options(run):
     assert run("--own", "x") == "x default True  info\n"
 
 

@@ -44,7 +44,7 @@ level = "chatty"
     ]
 
 
-def test_the_error_lists_its_problems():
+def test_error_lists_its_problems():
     first, second = ConfigProblem("bad", key="a.b", value="1", source="f", line=3), ConfigProblem("worse")
     assert str(InvalidConfig([first])) == "f:3: a.b = 1: bad"
     assert (

@@ -69,7 +69,7 @@ def test_value_removed_from_the_file_returns_to_its_default(path, config):
 
 
 @pytest.mark.parametrize("text", ["[sample]\nratio = 9\nperiod = '5s'\n", "[sample\n", None])
-def test_a_bad_file_changes_nothing(path, config, text):
+def test_reload_of_an_invalid_file_changes_nothing(path, config, text):
     before = config.to_toml()
     if text is None:
         path.unlink()

@@ -82,17 +82,17 @@ def test_configuration_printed_twice_is_unchanged(sample):
 
 
 @given(ids=ranges())
-def test_a_range_reads_back(ids):
+def test_id_range_reads_back(ids):
     assert IdRange.parse(str(ids)) == ids
 
 
 @given(ns=st.integers(0, 2**63 - 1))
-def test_a_duration_reads_back(ns):
+def test_duration_reads_back(ns):
     assert parse_duration(duration_literal(ns)) == ns
 
 
 @given(size=st.integers(0, 2**62))
-def test_a_size_reads_back(size):
+def test_size_reads_back(size):
     assert parse_size(size_literal(size)) == size
 
 
@@ -186,7 +186,7 @@ repeats = 20  # default
     )
 
 
-def test_a_file_name_cannot_break_out_of_its_comment(tmp_path):
+def test_file_name_cannot_break_out_of_its_comment(tmp_path):
     path = tmp_path / "x\nnamespace = 'forged'\n#.toml"
     path.write_text("[sample]\nratio = 0.25\n")
     printed = Config.load(SampleSettings, file=path, environ={}).to_toml()
@@ -253,7 +253,7 @@ def every_path(value: object, path: tuple[str | int, ...] = ()) -> Iterator[tupl
         yield from every_path(entry, (*path, key))
 
 
-def test_every_key_of_the_awkward_document_has_a_line():
+def test_every_key_of_a_complex_document_has_a_line():
     assert set(every_path(tomllib.loads(AWKWARD))) == set(line_numbers(AWKWARD))
 
 

@@ -30,7 +30,7 @@ def test_each_instance_counts_for_itself():
     assert (first.value_of("dropped"), first.dropped.total) == (3, 3)
 
 
-def test_an_exporter_gets_kind_unit_doc_and_labels():
+def test_counter_values_have_kind_unit_doc_and_labels():
     counters = RecorderCounters()
     counters.dropped["no_room"].add(2)
     assert list(counters) == [
@@ -74,14 +74,14 @@ def test_counter_value_may_be_bound_to_a_function():
     assert counters.snapshot()["frames"] == 42
 
 
-def test_a_gauge_can_keep_the_highest():
+def test_gauge_can_keep_the_highest():
     counters = RecorderCounters()
     for value in (3, 9, 4):
         counters.backlog.raise_to(value)
     assert counters.backlog.value == 9
 
 
-def test_a_set_may_be_extended():
+def test_counter_set_may_be_extended():
     class More(RecorderCounters, name="more"):
         segments = counter("Segments sealed.", unit="segments")
 
@@ -95,6 +95,6 @@ def test_more_than_six_aeron_counters_are_refused():
         type("TooMany", (CounterSet,), declared)
 
 
-def test_the_label_names_role_instance_counter_and_unit():
+def test_label_names_role_instance_counter_and_unit():
     assert label_of(RecorderCounters(instance="lab"), "frames") == "tensorpool: recorder/lab frames (frames)"
     assert label_of(RecorderCounters(), "frames") == "tensorpool: recorder frames (frames)"

@@ -133,7 +133,7 @@ def test_repeats_without_a_limit_are_all_logged():
     assert len(lines_of(log_lines, repeats=0)) == 100
 
 
-def test_the_limiter_gives_a_burst_in_each_window():
+def test_limiter_gives_a_burst_in_each_window():
     clock = ManualClock()
     limiter = RateLimiter(burst=2, window_ns=1000, clock=clock)
     assert [limiter.admit("a") for _ in range(4)] == [0, 0, None, None]

@@ -23,7 +23,7 @@ def test_run_starts_works_and_closes_in_this_order():
     assert runner.counters.snapshot() == {"duty_cycles": 3, "work": 5, "errors": 0, "longest_cycle": 0}
 
 
-def test_error_in_a_duty_cycle_is_counted_and_the_runner_continues(caplog):
+def test_error_in_a_duty_cycle_is_counted_and_survived(caplog):
     agent = ScriptedAgent(1, OSError("disk"), 4)
     runner = runner_of(agent)
     with caplog.at_level(logging.ERROR):
@@ -91,7 +91,7 @@ def test_failed_start_closes_the_agent_and_is_raised():
     assert agent.log == ["scripted closed"]
 
 
-def test_a_runner_runs_once():
+def test_runner_runs_once():
     runner = runner_of(ScriptedAgent())
     runner.run()
     with pytest.raises(RuntimeError, match="has run already"):

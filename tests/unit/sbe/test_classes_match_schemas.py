@@ -103,7 +103,7 @@ def test_message_class_matches_its_schema(kind):
 
 
 @every_class
-def test_a_class_is_named_as_its_message(kind):
+def test_class_is_named_as_its_message(kind):
     message = kind.layout()
     revised = message.schema.endswith("-r2") and message.name in layout.schema(message.schema[:-3]).messages
     assert kind.__name__ == message.name + ("R2" if revised else "")
@@ -120,7 +120,7 @@ def test_every_message_of_every_schema_has_a_class():
         assert dataclasses.replace(message, schema=first.schema) == first
 
 
-def test_every_enum_of_every_schema_is_a_class_or_a_bool():
+def test_every_schema_enum_is_a_class_or_bool():
     for schema in layout.schemas():
         for enum in schema.enums.values():
             if enum.name != "Bool":
@@ -128,7 +128,7 @@ def test_every_enum_of_every_schema_is_a_class_or_a_bool():
                 assert {member.name: member.value for member in members} == dict(enum.members)
 
 
-def test_the_public_names_are_those_listed():
+def test_public_names_are_those_listed():
     public = {
         name
         for name, value in vars(sbe).items()

@@ -53,7 +53,7 @@ def test_hexadecimal_text_may_have_spaces_and_lines():
     assert run("decode", "--hex", "-", given=text[:5] + b"zz").exit_code == 1
 
 
-def test_a_file_is_read_and_compact_json_is_one_line(tmp_path):
+def test_file_is_read_and_compact_json_is_one_line(tmp_path):
     path = tmp_path / "message.bin"
     path.write_bytes(REQUEST.encode())
     done = run("decode", "--compact", str(path))
@@ -74,7 +74,7 @@ def test_decode_accepts_only_the_given_schema(schema):
 
 
 @pytest.mark.parametrize("schema", ["900", "driver-901-r2"])
-def test_a_message_of_another_schema_fails(schema):
+def test_message_of_another_schema_fails(schema):
     done = run("decode", "--schema", schema, "-", given=REQUEST.encode())
     assert (done.exit_code, done.stdout) == (1, "")
     assert schema in done.stderr
@@ -130,7 +130,7 @@ def test_help_has_examples(command):
     assert f"tensorpool sbe {command}" in done.stdout
 
 
-def test_a_pipeline_of_real_processes_gives_the_same_bytes():
+def test_pipeline_of_real_processes_gives_the_same_bytes():
     code = "from tensorpool.cli.sbe import sbe; sbe(prog_name='sbe')"
     command = [sys.executable, "-c", code]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}

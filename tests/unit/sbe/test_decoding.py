@@ -72,12 +72,12 @@ def test_longer_block_is_the_specified_revision_with_a_tail(longer):
 
 
 @pytest.mark.parametrize("shorter", [0, 8, 23])
-def test_a_shorter_block_is_malformed(shorter):
+def test_shorter_block_is_malformed(shorter):
     error = refused(patched(REQUEST.encode(), 0, "H", shorter))
     assert (error.message_name, error.field, error.offset) == ("ShmAttachRequest", "block_length", 0)
 
 
-def test_the_tails_of_longer_group_entries_are_skipped():
+def test_tails_of_longer_group_entries_are_skipped():
     encoded = bytearray(ANNOUNCE.encode())
     group = 8 + 35
     struct.pack_into("<H", encoded, group, 13)
@@ -128,7 +128,7 @@ def test_tag_group_block_may_include_the_length_prefix():
         (2, 50, "template_id", "no message with template id 50"),
     ],
 )
-def test_a_foreign_schema_or_template_is_refused(offset, value, field, expected_text):
+def test_foreign_schema_or_template_is_refused(offset, value, field, expected_text):
     encoded = patched(ANNOUNCE.encode(), offset, "H", value)
     error = refused(encoded)
     assert (error.message_name, error.field, error.offset) == ("MessageHeader", field, offset)
@@ -233,7 +233,7 @@ def test_correlation_id_is_read_from_undecodable_messages():
     assert sbe.read_correlation_id(b"") is None
 
 
-def test_an_error_reads_as_a_sentence():
+def test_codec_error_text_is_a_sentence():
     error = refused(ANNOUNCE.encode()[:70])
     assert str(error).startswith("ShmPoolAnnounce.payload_pools")
     assert " at byte " in str(error)

@@ -41,7 +41,7 @@ def refused(message: sbe.Message) -> CodecError:
 
 
 @pytest.mark.requirement("driver-4.2-5", "driver-4.2-7")
-def test_an_attach_request_is_the_known_bytes():
+def test_attach_request_is_the_known_bytes():
     expected = (
         "1800 0100 8503 0100"  # block 24, template 1, schema 901, version 1
         "feffffffffffffff 10270000 07000000 01 00000000 00 ff ff"
@@ -71,7 +71,7 @@ def test_value_equal_to_the_null_is_refused():
     assert "None" in error.reason
 
 
-def test_a_trace_id_of_zero_means_none():
+def test_trace_id_of_zero_means_none():
     traced = sbe.FrameDescriptor(stream_id=1, epoch=2, seq=3, trace_id=0)
     assert sbe.FrameDescriptor.decode(traced.encode()).trace_id is None
 

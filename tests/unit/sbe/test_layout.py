@@ -70,7 +70,7 @@ def test_template_ids_and_block_lengths():
 
 
 @pytest.mark.requirement("wire-8.2-2")
-def test_the_slot_header_is_packed():
+def test_slot_header_is_packed():
     assert offsets(sbe.SlotHeader) == {
         "seqCommit": 0,
         "valuesLenBytes": 8,
@@ -84,7 +84,7 @@ def test_the_slot_header_is_packed():
 
 
 @pytest.mark.requirement("wire-8.2-1")
-def test_the_tensor_header_is_packed_and_max_dims_takes_no_bytes():
+def test_tensor_header_is_packed_without_max_dims():
     assert offsets(sbe.TensorHeader) == {
         "dtype": 0,
         "majorOrder": 2,
@@ -100,7 +100,7 @@ def test_the_tensor_header_is_packed_and_max_dims_takes_no_bytes():
     assert sbe.TensorHeader.layout().field("maxDims").size == 0
 
 
-def test_the_event_message_is_packed():
+def test_event_message_is_packed():
     assert offsets(sbe.EventMessage) == {
         "timestampNs": 0,
         "correlationId": 8,
@@ -124,7 +124,7 @@ def test_later_revisions_have_the_offsets_of_deployed_peers():
 
 
 @pytest.mark.requirement("wire-15.8-2")
-def test_the_registered_enum_values_stay():
+def test_registered_enum_values_stay():
     assert {member.name: member.value for member in sbe.Dtype} == {
         "UNKNOWN": 0,
         "UINT8": 1,
@@ -146,13 +146,13 @@ def test_the_registered_enum_values_stay():
 
 @pytest.mark.requirement("wire-10.1-1", "driver-4.2-5", "driver-4.2-7", "discovery-5.0-1")
 def test_nulls_are_the_explicit_sentinels():
-    found: dict[tuple[str, bool], set[int | None]] = {}
+    nulls: dict[tuple[str, bool], set[int | None]] = {}
     for message in layout.messages():
         for block in (message, *message.groups):
             for field in block.fields:
                 if field.optional:
-                    found.setdefault((field.primitive, field.name == "traceId"), set()).add(field.null)
-    assert found == {
+                    nulls.setdefault((field.primitive, field.name == "traceId"), set()).add(field.null)
+    assert nulls == {
         ("uint8", False): {0xFF},
         ("uint16", False): {0xFFFF},
         ("uint32", False): {0xFFFFFFFF},

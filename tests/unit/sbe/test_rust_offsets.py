@@ -61,7 +61,9 @@ def add_block(names: dict[str, tuple[int, str | None]], prefix: str, block: Bloc
 def disagreements(source: str) -> tuple[list[str], int]:
     """What is wrong, and how many constants were compared."""
     known = expected()
-    covered = tuple(f"{screaming(name)}_" for one in layout.schemas() for name in (*one.messages, *one.enums))
+    covered = tuple(
+        f"{screaming(name)}_" for schema in layout.schemas() for name in (*schema.messages, *schema.enums)
+    )
     wrong, compared = [], 0
     for name, rust, text in CONSTANT.findall(source):
         if name in known:
@@ -74,13 +76,13 @@ def disagreements(source: str) -> tuple[list[str], int]:
     return wrong, compared
 
 
-def test_the_rust_constants_agree_with_the_schemas():
+def test_rust_constants_agree_with_the_schemas():
     wrong, compared = disagreements(SOURCE.read_text())
     assert not wrong, "\n".join(wrong)
     assert compared >= FEWEST
 
 
-def test_a_wrong_offset_value_type_or_name_is_found():
+def test_wrong_rust_offset_type_or_name_is_detected():
     source = """
     pub const FRAME_DESCRIPTOR_SEQ: usize = 13;
     pub const DTYPE_UINT8: u8 = 1;

@@ -25,7 +25,7 @@ WHOLE = """
 """
 
 
-def test_a_whole_schema_is_read():
+def test_whole_schema_is_read():
     message = parse_schema("s", WHOLE).messages["M"]
     assert (message.block_length, message.template_id, message.field("b").null) == (8, 2, 7)
     assert message.groups[0].block_length == 1
@@ -50,7 +50,7 @@ def test_unsupported_schema_is_refused(old, new, expected_text):
         parse_schema("s", WHOLE.replace(old, new))
 
 
-def test_a_message_defined_twice_is_refused():
+def test_message_defined_twice_is_refused():
     start, end = WHOLE.index("<sbe:message name"), WHOLE.index("</sbe:messageSchema>")
     with pytest.raises(SchemaError, match="defined twice"):
         parse_schema("s", WHOLE[:end] + WHOLE[start:end] + WHOLE[end:])

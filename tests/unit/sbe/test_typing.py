@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 
-# Each line with a comment is to be found fault with, for that reason; the others are to pass.
+# Each line with a comment is to be errors fault with, for that reason; the others are to pass.
 CODE = """\
 from tensorpool import sbe
 
@@ -43,7 +43,7 @@ def test_mypy_sees_the_fields(tmp_path):
     done = subprocess.run(
         [*command, *cache], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    found = {
+    errors = {
         (int(line), code)
         for name, line, code in re.findall(
             r"^(.+?):(\d+): error: .*\[([a-z-]+)\]$", done.stdout, re.MULTILINE
@@ -55,5 +55,5 @@ def test_mypy_sees_the_fields(tmp_path):
         for number, line in enumerate(CODE.splitlines(), 1)
         if "  # " in line
     }
-    assert {line for line, _ in found} == {line for line, _ in expected}, done.stdout + done.stderr
-    assert expected - {(13, "misc")} <= found
+    assert {line for line, _ in errors} == {line for line, _ in expected}, done.stdout + done.stderr
+    assert expected - {(13, "misc")} <= errors

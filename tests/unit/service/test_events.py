@@ -67,7 +67,7 @@ def test_numpy_scalars_and_arrays_keep_their_type(form: Format, code: str) -> No
     assert round_trip(np.array([], code)).size == 0
 
 
-def test_the_byte_order_of_an_array_does_not_matter() -> None:
+def test_byte_order_of_an_array_does_not_matter() -> None:
     assert round_trip(np.array([1, 2], ">i4")).tolist() == [1, 2]
 
 

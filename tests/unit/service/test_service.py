@@ -90,7 +90,7 @@ def test_rejection_has_its_own_key_and_no_echo(heater: Heater, key: str, value: 
 
 
 @pytest.mark.requirement("service-6-1")
-def test_a_command_is_echoed_before_its_result(heater: Heater) -> None:
+def test_command_is_echoed_before_its_result(heater: Heater) -> None:
     replies = ask(heater, "run()", '{"minutes": 5, "fan": true}')
     assert replies == [
         ("run()", '{"minutes": 5, "fan": true}'),

@@ -154,7 +154,7 @@ def test_missing_region_file_is_refused(refused, epoch) -> None:
 
 
 @pytest.mark.requirement("wire-15.21a.5-2")
-def test_a_directory_is_refused(refused, epoch) -> None:
+def test_directory_is_refused(refused, epoch) -> None:
     error = refused(uri_of(epoch.directory))
     assert (error.reason, "it is a directory" in str(error)) == ("not_regular", True)
 
@@ -167,7 +167,7 @@ def test_fifo_is_refused_without_blocking(refused, shm_base) -> None:
 
 
 @pytest.mark.requirement("wire-15.21a.5-2")
-def test_a_socket_is_refused(refused, shm_base) -> None:
+def test_socket_is_refused(refused, shm_base) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(shm_base / "socket"))
         error = refused(uri_of(shm_base / "socket"))
@@ -175,13 +175,13 @@ def test_a_socket_is_refused(refused, shm_base) -> None:
 
 
 @pytest.mark.requirement("wire-15.21a.5-2")
-def test_a_character_device_is_refused(refused) -> None:
+def test_character_device_is_refused(refused) -> None:
     error = refused(uri_of("/dev/null"), base_dirs=["/dev"])
     assert (error.reason, "character device" in str(error)) == ("not_regular", True)
 
 
 @pytest.mark.requirement("wire-15.21a.5-2")
-def test_a_block_device_is_refused(refused, shm_base) -> None:
+def test_block_device_is_refused(refused, shm_base) -> None:
     try:
         os.mknod(shm_base / "block", 0o600 | 0o060000, os.makedev(7, 0))
     except PermissionError:
@@ -268,13 +268,13 @@ def test_stride_must_be_a_power_of_two_from_64(refused, epoch, stride) -> None:
 
 @pytest.mark.requirement("wire-15.22-4", "wire-15.22-6")
 @pytest.mark.parametrize("uri", ["", "shm:mem?path=/a", "file:///a", "bridge://a", "SHM:file?path=/a"])
-def test_an_unknown_scheme_is_refused(refused, uri) -> None:
+def test_unknown_scheme_is_refused(refused, uri) -> None:
     assert refused(uri).reason == "scheme"
 
 
 @pytest.mark.requirement("wire-15.22-5", "wire-15.22-11", "wire-15.22-12")
 @pytest.mark.parametrize("tail", ["|mode=rw", "|", "&require_hugepages=true|x", "|require_hugepages=yes"])
-def test_an_unknown_parameter_is_refused(refused, epoch, tail) -> None:
+def test_unknown_parameter_is_refused(refused, epoch, tail) -> None:
     assert refused(epoch.header_uri + tail).reason == "uri"
 
 

@@ -1,4 +1,4 @@
-"""Orders: said until they are heeded, said anew in a new epoch, and never on a stream that somebody has."""
+"""Orders: repeated until they are in force and in each new epoch, on descriptor streams that are free."""
 
 from __future__ import annotations
 
@@ -18,75 +18,78 @@ def limit(by: str = "rule") -> Decision:
     return Decision("limit", by, 5, 7, "why", max_rate_hz=4)
 
 
-def test_a_limit_is_said_until_the_consumer_reports_it_and_again_in_a_new_epoch() -> None:
+def test_limit_is_repeated_until_reported_and_in_each_new_epoch() -> None:
     orders = Orders("aeron:ipc", IDS)
     free = system(consumer(0))
-    assert orders.take(limit(), free) == []
-    [said] = orders.due(free, 0)
-    assert isinstance(said, ConsumerConfigR2)
-    assert (said.mode, said.max_rate_hz, said.use_shm) == (Mode.RATE_LIMITED, 4, True)
-    assert IDS[0] <= said.descriptor_stream_id <= IDS[1]
+    assert orders.apply(limit(), free) == []
+    [config] = orders.due(free, 0)
+    assert isinstance(config, ConsumerConfigR2)
+    assert (config.mode, config.max_rate_hz, config.use_shm) == (Mode.RATE_LIMITED, 4, True)
+    assert IDS[0] <= config.descriptor_stream_id <= IDS[1]
     assert list(orders.due(free, S)) == []
     assert len(list(orders.due(free, 3 * S))) == 1
-    heeded = consumer(0, mode="rate_limited", own_stream_id=said.descriptor_stream_id)
-    assert list(orders.due(system(heeded), 60 * S)) == []
-    [again] = orders.due(system(replace(heeded, epoch=2)), 61 * S)
-    assert isinstance(again, ConsumerConfigR2)
+    limited = consumer(0, mode="rate_limited", per_consumer_stream_id=config.descriptor_stream_id)
+    assert list(orders.due(system(limited), 60 * S)) == []
+    [repeated] = orders.due(system(replace(limited, epoch=2)), 61 * S)
+    assert isinstance(repeated, ConsumerConfigR2)
 
 
-def test_a_release_keeps_the_stream_and_gives_back_the_wish() -> None:
+def test_release_keeps_the_stream_and_restores_the_request() -> None:
     orders = Orders("aeron:ipc", IDS)
-    limited = consumer(0, mode="rate_limited", own_stream_id=31_002)
-    orders.take(limit(), system(limited))
-    [said] = orders.take(Decision("release", "rule", 5, 7, "over"), system(limited))
-    assert isinstance(said, ConsumerConfig)
-    assert (said.mode, said.descriptor_stream_id, said.use_shm) == (Mode.STREAM, 31_002, True)
+    limited = consumer(0, mode="rate_limited", per_consumer_stream_id=31_002)
+    orders.apply(limit(), system(limited))
+    [config] = orders.apply(Decision("release", "rule", 5, 7, "low"), system(limited))
+    assert isinstance(config, ConsumerConfig)
+    assert (config.mode, config.descriptor_stream_id, config.use_shm) == (Mode.STREAM, 31_002, True)
     assert list(orders.due(system(limited), S)) == []
-    [said] = orders.take(
-        Decision("release", "rule", 5, 7, "over"), system(replace(limited, wants_limit=True))
+    [config] = orders.apply(
+        Decision("release", "rule", 5, 7, "low"), system(replace(limited, requested_limit=True))
     )
-    assert said.mode is Mode.RATE_LIMITED
+    assert config.mode is Mode.RATE_LIMITED
 
 
-def test_a_redirect_names_the_way_and_manual_ones_are_known() -> None:
+def test_redirect_sends_the_uri_and_ends_with_the_consumer() -> None:
     orders = Orders("aeron:ipc", IDS)
-    orders.take(Decision("redirect", MANUAL, 5, 7, "why", fallback_uri=URI), system(consumer(0)))
+    orders.apply(Decision("redirect", MANUAL, 5, 7, "why", fallback_uri=URI), system(consumer(0)))
     assert orders.manual == {(5, 7)}
-    [said] = orders.due(system(consumer(0)), 0)
-    assert (said.use_shm, said.payload_fallback_uri) == (False, URI)
-    # Who has left takes its orders along.
+    [config] = orders.due(system(consumer(0)), 0)
+    assert (config.use_shm, config.payload_fallback_uri) == (False, URI)
+    # The order ends when its consumer leaves.
     assert list(orders.due(Snapshot(0), S)) == []
     assert orders.manual == frozenset()
 
 
-def test_streams_that_somebody_has_are_not_named() -> None:
+def test_limit_does_not_use_descriptor_streams_of_others() -> None:
     orders = Orders("aeron:ipc", IDS)
-    others = [consumer(0, consumer_id=n, own_stream_id=31_000 + n) for n in (0, 1, 3)]
+    others = [consumer(0, consumer_id=n, per_consumer_stream_id=31_000 + n) for n in (0, 1, 3)]
     snapshot = system(consumer(0), *others)
-    orders.take(limit(), snapshot)
-    [said] = orders.due(snapshot, 0)
-    assert said.descriptor_stream_id == 31_002
+    orders.apply(limit(), snapshot)
+    [config] = orders.due(snapshot, 0)
+    assert config.descriptor_stream_id == 31_002
 
 
-def test_what_concerns_a_stream_is_no_order() -> None:
+def test_decisions_about_streams_and_services_are_no_orders() -> None:
     orders = Orders("aeron:ipc", IDS)
-    for action, whom in (("flag", None), ("flag", 7), ("unflag", 7), ("reconfigure", 7)):
-        assert orders.take(Decision(action, "rule", 5, whom, "why"), system(consumer(0))) == []  # type: ignore[arg-type]
+    for action, consumer_id in (("flag", None), ("flag", 7), ("unflag", 7), ("reconfigure", 7)):
+        decision = Decision(action, "rule", 5, consumer_id, "why")  # type: ignore[arg-type]
+        assert orders.apply(decision, system(consumer(0))) == []
     assert list(orders.due(system(consumer(0)), 0)) == []
 
 
-def test_who_has_a_stream_already_keeps_it_and_who_was_declined_is_named_another() -> None:
+def test_limit_keeps_a_granted_stream_and_replaces_a_declined_one() -> None:
     orders = Orders("aeron:ipc", IDS)
-    has_one = system(consumer(0, own_stream_id=31_001))
-    orders.take(limit(), has_one)
-    [said] = orders.due(has_one, 0)
-    assert said.descriptor_stream_id == 31_001
-    # It was said, and nothing came of it: somebody else has that stream, whom nobody knows here.
+    granted = system(consumer(0, per_consumer_stream_id=31_001))
+    orders.apply(limit(), granted)
+    [config] = orders.due(granted, 0)
+    assert config.descriptor_stream_id == 31_001
+    # The producer declined: a consumer that the supervisor does not know uses the stream.
     free = system(consumer(0))
     declined = Orders("aeron:ipc", IDS)
-    declined.take(limit(), free)
-    named = {
-        said.descriptor_stream_id for second in range(0, 120, 3) for said in declined.due(free, second * S)
+    declined.apply(limit(), free)
+    proposed = {
+        config.descriptor_stream_id
+        for second in range(0, 120, 3)
+        for config in declined.due(free, second * S)
     }
-    assert len(named) > 1
-    assert named <= set(range(IDS[0], IDS[1] + 1))
+    assert len(proposed) > 1
+    assert proposed <= set(range(IDS[0], IDS[1] + 1))

@@ -1,4 +1,4 @@
-"""Policy: sustained, with hysteresis and a rest, whatever the figures do."""
+"""Policy: rules act on lasting values only, with hysteresis and a rest, whatever the values are."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from tensorpool.monitor.model import Condition
 from tensorpool.monitor.snapshot import ConsumerView, Snapshot, StreamState, StreamView
 from tensorpool.supervisor.config import Rule
-from tensorpool.supervisor.policy import Decision, Policy, Who
+from tensorpool.supervisor.policy import Decision, Policy, Target
 
 S = 1_000_000_000
-NOBODY: frozenset[tuple[int, int]] = frozenset()
+NO_MANUAL: frozenset[tuple[int, int]] = frozenset()
 
 
 def rule(**fields: Any) -> Rule:
-    plain = {
+    defaults = {
         "name": "slow",
         "when": "drops",
         "above": 10.0,
@@ -30,11 +30,11 @@ def rule(**fields: Any) -> Rule:
         "then": "limit",
         "max_rate_hz": 5,
     }
-    return Rule(**{**plain, **fields})
+    return Rule(**{**defaults, **fields})
 
 
 def consumer(drops: float | None, **more: Any) -> ConsumerView:
-    plain: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "stream_id": 5,
         "consumer_id": 7,
         "epoch": 1,
@@ -48,18 +48,20 @@ def consumer(drops: float | None, **more: Any) -> ConsumerView:
         "dropped_per_s": drops,
         "backlog": 0,
     }
-    return ConsumerView(**{**plain, **more})
+    return ConsumerView(**{**defaults, **more})
 
 
-class Scene(Snapshot):
-    """A snapshot, looked at by rules of consumers."""
+class SnapshotView(Snapshot):
+    """A snapshot with the values of its consumers."""
 
-    def figures(self, when: Condition) -> Iterator[tuple[Who, float | None]]:
-        for one in (one for stream in self.streams for one in stream.consumers):
-            yield (one.stream_id, one.consumer_id), one.dropped_per_s if when == "drops" else one.backlog
+    def values(self, condition: Condition) -> Iterator[tuple[Target, float | None]]:
+        for stream in self.streams:
+            for one in stream.consumers:
+                value = one.dropped_per_s if condition == "drops" else one.backlog
+                yield (one.stream_id, one.consumer_id), value
 
 
-def system(*consumers: ConsumerView, stream_id: int = 5) -> Scene:
+def system(*consumers: ConsumerView, stream_id: int = 5) -> SnapshotView:
     stream = StreamView(
         stream_id=stream_id,
         name="",
@@ -80,118 +82,119 @@ def system(*consumers: ConsumerView, stream_id: int = 5) -> Scene:
         dropped={},
         latency=None,
         sources=(),
-        feeds=(),
+        derived=(),
     )
-    return Scene(0, streams=(stream,))
+    return SnapshotView(0, streams=(stream,))
 
 
-def play(policy: Policy, figures: list[float | None], start: int = 0) -> list[tuple[int, Decision]]:
-    """One figure a second; what was decided when."""
-    made = []
-    for second, figure in enumerate(figures, start):
-        made += [(second, one) for one in policy.judge(system(consumer(figure)), second * S, NOBODY)]
-    return made
+def run_policy(policy: Policy, values: list[float | None], start: int = 0) -> list[tuple[int, Decision]]:
+    """The decisions for one value a second, with their times."""
+    decisions = []
+    for second, value in enumerate(values, start):
+        view = system(consumer(value))
+        decisions += [(second, decision) for decision in policy.evaluate(view, second * S, NO_MANUAL)]
+    return decisions
 
 
-def test_only_what_lasts_leads_to_something_and_it_says_why() -> None:
+def test_rule_acts_on_lasting_values_only_and_gives_its_reason() -> None:
     policy = Policy((rule(),))
-    assert play(policy, [50, 50, 50, 1, 50, 50, 50]) == []
-    [(second, decision)] = play(policy, [50], start=7)
+    assert run_policy(policy, [50, 50, 50, 1, 50, 50, 50]) == []
+    [(second, decision)] = run_policy(policy, [50], start=7)
     assert (second, decision.action, decision.stream_id, decision.consumer_id) == (7, "limit", 5, 7)
     assert decision.max_rate_hz == 5
     assert decision.reason == "drops 50 frames a second, above 10 for 3 s"
 
 
-def test_between_good_and_bad_nothing_changes() -> None:
+def test_rule_keeps_its_state_between_the_two_thresholds() -> None:
     policy = Policy((rule(),))
-    assert [d.action for _, d in play(policy, [50] * 4)] == ["limit"]
-    assert play(policy, [5] * 60, start=4) == []
-    assert [(s, d.action) for s, d in play(policy, [2] * 10, start=64)] == [(69, "release")]
-    # It rests, and begins anew only after that.
-    assert [(s, d.action) for s, d in play(policy, [50] * 30, start=74)] == [(89, "limit")]
+    assert [d.action for _, d in run_policy(policy, [50] * 4)] == ["limit"]
+    assert run_policy(policy, [5] * 60, start=4) == []
+    assert [(s, d.action) for s, d in run_policy(policy, [2] * 10, start=64)] == [(69, "release")]
+    # The rule rests before it acts again.
+    assert [(s, d.action) for s, d in run_policy(policy, [50] * 30, start=74)] == [(89, "limit")]
 
 
-def test_good_times_with_a_break_do_not_add_up() -> None:
+def test_rule_does_not_add_up_interrupted_low_times() -> None:
     policy = Policy((rule(),))
-    assert [d.action for _, d in play(policy, [50] * 4)] == ["limit"]
-    assert play(policy, [1, 1, 1, 1, 5] * 6, start=4) == []
-    assert [(s, d.action) for s, d in play(policy, [1] * 6, start=34)] == [(39, "release")]
+    assert [d.action for _, d in run_policy(policy, [50] * 4)] == ["limit"]
+    assert run_policy(policy, [1, 1, 1, 1, 5] * 6, start=4) == []
+    assert [(s, d.action) for s, d in run_policy(policy, [1] * 6, start=34)] == [(39, "release")]
 
 
-def test_of_who_has_left_nothing_is_remembered() -> None:
+def test_rule_forgets_consumers_that_left() -> None:
     policy = Policy((rule(),))
-    assert [d.action for _, d in play(policy, [50] * 4)] == ["limit"]
-    assert policy.judge(Scene(0), 4 * S, NOBODY) == []
+    assert [d.action for _, d in run_policy(policy, [50] * 4)] == ["limit"]
+    assert policy.evaluate(SnapshotView(0), 4 * S, NO_MANUAL) == []
     assert policy.active == []
-    # Under the same id it is somebody new: it gets the whole time, and no rest stands against it.
-    assert [(s, d.action) for s, d in play(policy, [50] * 4, start=5)] == [(8, "limit")]
+    # A consumer with the same id is a new one: no rest applies to it.
+    assert [(s, d.action) for s, d in run_policy(policy, [50] * 4, start=5)] == [(8, "limit")]
 
 
-def test_silence_is_neither_good_nor_bad() -> None:
+def test_missing_values_are_neither_high_nor_low() -> None:
     policy = Policy((rule(),))
-    assert play(policy, [50, 50, 50, None, 50, 50]) == []
-    assert [d.action for _, d in play(policy, [50] * 2, start=6)] == ["limit"]
-    assert play(policy, [1, 1, 1, 1, None, 1, 1, 1, 1, 1], start=8) == []
+    assert run_policy(policy, [50, 50, 50, None, 50, 50]) == []
+    assert [d.action for _, d in run_policy(policy, [50] * 2, start=6)] == ["limit"]
+    assert run_policy(policy, [1, 1, 1, 1, None, 1, 1, 1, 1, 1], start=8) == []
 
 
-def test_who_is_steered_by_hand_is_left_alone() -> None:
+def test_rules_do_not_apply_to_consumers_with_manual_orders() -> None:
     policy = Policy((rule(),))
-    by_hand = frozenset({(5, 7)})
+    manual = frozenset({(5, 7)})
     for second in range(30):
-        assert policy.judge(system(consumer(50)), second * S, by_hand) == []
+        assert policy.evaluate(system(consumer(50)), second * S, manual) == []
 
 
-def test_a_supervisor_that_was_started_anew_undoes_what_an_earlier_one_did() -> None:
+def test_restarted_supervisor_undoes_actions_of_its_predecessor() -> None:
     policy = Policy((rule(),))
-    forced = system(consumer(0, mode="rate_limited", wants_limit=False))
-    made = [one for second in range(7) for one in policy.judge(forced, second * S, NOBODY)]
-    assert [one.action for one in made] == ["release"]
-    # One that wants to be slow is nobody's order.
+    forced = system(consumer(0, mode="rate_limited", requested_limit=False))
+    decisions = [one for second in range(7) for one in policy.evaluate(forced, second * S, NO_MANUAL)]
+    assert [decision.action for decision in decisions] == ["release"]
+    # A consumer that requested the limit itself is not under an order.
     policy = Policy((rule(),))
-    wants = system(consumer(0, mode="rate_limited", wants_limit=True))
-    assert [one for second in range(7) for one in policy.judge(wants, second * S, NOBODY)] == []
+    requested = system(consumer(0, mode="rate_limited", requested_limit=True))
+    assert [one for second in range(7) for one in policy.evaluate(requested, second * S, NO_MANUAL)] == []
 
 
-def test_other_rules_undo_what_the_old_ones_did_and_keep_what_is_the_same() -> None:
+def test_set_rules_undoes_removed_rules_and_keeps_equal_ones() -> None:
     kept, gone = rule(name="kept"), rule(name="gone", then="flag")
     policy = Policy((kept, gone))
-    assert {d.by for _, d in play(policy, [50] * 4)} == {"kept", "gone"}
+    assert {d.by for _, d in run_policy(policy, [50] * 4)} == {"kept", "gone"}
     assert [(d.action, d.by) for d in policy.set_rules((kept,))] == [("unflag", "gone")]
     assert policy.active == [("kept", 5, 7)]
     assert [(d.action, d.by) for d in policy.set_rules(())] == [("release", "kept")]
 
 
-def test_rules_know_whom_they_are_for() -> None:
+def test_rules_apply_to_their_consumers_only() -> None:
     policy = Policy((rule(consumers=(8,)), rule(name="b", when="backlog", then="flag")))
     for second in range(10):
-        decisions = policy.judge(system(consumer(50, backlog=90)), second * S, NOBODY)
+        decisions = policy.evaluate(system(consumer(50, backlog=90)), second * S, NO_MANUAL)
         assert {d.by for d in decisions} <= {"b"}
     assert policy.active == [("b", 5, 7)]
 
 
-def test_rules_that_cannot_work_are_refused() -> None:
-    wrong = [
+def test_invalid_rules_have_faults() -> None:
+    invalid = [
         rule(max_rate_hz=0),
         rule(then="redirect"),
         rule(then="reconfigure"),
         rule(when="staleness"),
         rule(below=20.0),
     ]
-    for one in wrong:
-        assert list(one.faults()), one
+    for invalid_rule in invalid:
+        assert list(invalid_rule.faults()), invalid_rule
     assert not list(rule().faults())
 
 
 @given(st.lists(st.one_of(st.none(), st.floats(0, 100)), max_size=200))
-def test_it_never_flickers(figures: list[float | None]) -> None:
-    """Between an act and its undoing, and before the next act, at least the times of the rule pass."""
-    policy, one = Policy((rule(),)), rule()
-    made = play(policy, figures)
-    assert [d.action for _, d in made] == (["limit", "release"] * 200)[: len(made)]
-    for (before, first), (after, _) in pairwise(made):
-        least_ns = one.clear_for_ns if first.action == "limit" else one.cool_down_ns
-        assert (after - before) * S >= least_ns
-    for second, decision in made:
+def test_rule_never_alternates_faster_than_its_times(values: list[float | None]) -> None:
+    """At least the rule's times pass between an action and its undoing, and before the next action."""
+    policy, limit = Policy((rule(),)), rule()
+    decisions = run_policy(policy, values)
+    assert [d.action for _, d in decisions] == (["limit", "release"] * 200)[: len(decisions)]
+    for (before, first), (after, _) in pairwise(decisions):
+        minimum_ns = limit.clear_for_ns if first.action == "limit" else limit.cool_down_ns
+        assert (after - before) * S >= minimum_ns
+    for second, decision in decisions:
         if decision.action == "limit":
-            lasted = figures[second - 3 : second + 1]
-            assert all(figure is not None and figure > one.above for figure in lasted)
+            lasting = values[second - 3 : second + 1]
+            assert all(value is not None and value > limit.above for value in lasting)

@@ -1,4 +1,4 @@
-"""The systemd unit in `deploy/`: well-formed, and its hardening leaves the supervisor what it needs."""
+"""The systemd unit in `deploy/`: it is well-formed, and its hardening allows what the supervisor needs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.systemd_units import DEPLOY, settings, systemd_warnings
 UNIT = DEPLOY / "tensorpool-supervisor.service"
 
 
-def test_systemd_takes_it(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     assert systemd_warnings(UNIT, tmp_path) == []
 
 
-def test_its_command_is_one_that_there_is(tmp_path: Path) -> None:
+def test_unit_command_exists_and_accepts_its_configuration(tmp_path: Path) -> None:
     config = tmp_path / "supervisor.toml"
     config.write_text('[[supervisor.rules]]\nname = "a"\nwhen = "drops"\nabove = 1\nthen = "flag"\n')
     command = shlex.split(settings(UNIT)["ExecStart"])
@@ -27,10 +27,10 @@ def test_its_command_is_one_that_there_is(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
 
 
-def test_it_is_ready_when_it_listens_and_may_read_shared_memory() -> None:
-    found = settings(UNIT)
-    assert found["Type"] == "notify"
-    assert found["RemoveIPC"] == "no"
-    assert "PrivateIPC" not in found
-    assert found["User"] != "root"
-    assert "StateDirectory" not in found, "it stores nothing"
+def test_unit_notifies_when_ready_and_may_read_shared_memory() -> None:
+    unit = settings(UNIT)
+    assert unit["Type"] == "notify"
+    assert unit["RemoveIPC"] == "no"
+    assert "PrivateIPC" not in unit
+    assert unit["User"] != "root"
+    assert "StateDirectory" not in unit, "the supervisor stores nothing"

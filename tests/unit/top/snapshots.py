@@ -96,7 +96,7 @@ def stream(stream_id: int, name: str = "", **more: Any) -> StreamView:
         "dropped": dropped,
         "latency": max(latencies, key=lambda latency: latency.p99_ns, default=None),
         "sources": (),
-        "feeds": (),
+        "derived": (),
     }
     return StreamView(stream_id=stream_id, name=name, consumers=consumers, **(values | more))
 
@@ -109,7 +109,7 @@ def system() -> Snapshot:
             "camera-left",
             summary="the left eye",
             tags=("camera", "lab"),
-            feeds=(10010,),
+            derived=(10010,),
             consumers=(
                 consumer(10000, 501),
                 consumer(10000, 502, {"late": 120, "gap": 4}, latency=latency(48.0), backlog=7),
@@ -118,7 +118,7 @@ def system() -> Snapshot:
         stream(
             10001,
             "camera-right",
-            feeds=(10010,),
+            derived=(10010,),
             consumers=(
                 consumer(
                     10001,
@@ -183,7 +183,7 @@ def system() -> Snapshot:
             NoticeView(5_000_000_000, "epoch", 10000, "epoch 7"),
             NoticeView(1_000_000_000, "consumer", 10000, "consumer 502 started"),
         ),
-        unheard={"malformed": 3},
+        rejected={"malformed": 3},
         ledger=LedgerView(
             {"exact": 6, "waiting": 1, "settling": 0, "mismatch": 1, "gone": 0},
             (MismatchView(10000, "consumer", "502", "3 frames unaccounted for"),),
