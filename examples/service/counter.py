@@ -4,13 +4,13 @@ import tensorpool as tp
 
 
 class Counter(tp.Service, name="counter"):
-    step = tp.Property(1, minimum=1, maximum=100, doc="How far one call counts.")
-    label = tp.Property("frames", doc="What is counted.")
-    total = tp.Property(0, writable=False, doc="Where it stands.")
+    step = tp.Property(1, minimum=1, maximum=100, doc="Added to the total by each count.")
+    label = tp.Property("frames", doc="Name of the counted items.")
+    total = tp.Property(0, writable=False, doc="The count so far.")
 
     @tp.command
     def count(self, times: int = 1) -> int:
-        """Counts on and gives the total."""
+        """Adds to the total and returns it."""
         self.total += self.step * times
         return self.total
 
