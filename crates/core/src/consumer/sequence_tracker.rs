@@ -57,6 +57,12 @@ impl SequenceTracker {
         self.last
     }
 
+    /// How many sequences would be missing before `seq`.
+    #[inline]
+    pub fn missing_before(&self, seq: u64) -> u64 {
+        self.last.map_or(0, |last| seq.saturating_sub(last).saturating_sub(1))
+    }
+
     /// Counts the sequence of a descriptor. `rested`: the media driver rested the subscription since the last
     /// one.
     #[inline]
@@ -88,7 +94,8 @@ impl SequenceTracker {
 
     /// The slot of `seq` already holds `newest`: the writer lapped the reader. The slots right after `seq`
     /// are overwritten next, so a reader that continued with the next frame would lose nearly all. It resumes
-    /// in the middle of the ring instead, or, too far behind, at the newest frame.
+    /// in the middle of the ring instead, or, too far behind, at the newest frame. The caller vouches for
+    /// `newest` ([`MappedEpoch::overwritten_by`](crate::shm::epoch::MappedEpoch::overwritten_by)).
     #[inline]
     pub fn on_overwritten(&mut self, seq: u64, newest: u64, nslots: u64) {
         let resume_at = if newest.saturating_sub(seq) > self.max_gap {

@@ -157,6 +157,26 @@ impl MappedEpoch {
         self.commit_word(seq).load(Ordering::Acquire) >> 1
     }
 
+    /// The later sequence that overwrote `seq`, as its slot says. `None` if the slot holds no such sequence.
+    ///
+    /// Any process may have written the word, so a word alone moves a reader by no more than one ring. Further
+    /// than that is believed only if the slot before it agrees: its writer fills slots in order.
+    pub fn overwritten_by(&self, seq: u64) -> Option<u64> {
+        let (newest, nslots) = (self.seq_in_slot_of(seq), u64::from(self.nslots));
+        if newest <= seq || self.index(newest) != self.index(seq) {
+            return None;
+        }
+        let is_alone = newest - seq > nslots && !self.has_reached(newest - 1);
+        Some(if is_alone { seq + nslots } else { newest })
+    }
+
+    /// Whether the slot of `seq` was opened for `seq` or for a later sequence of this slot. A descriptor is
+    /// published after that, so one that fails this was not published by the owner of the regions.
+    pub fn has_reached(&self, seq: u64) -> bool {
+        let held = self.seq_in_slot_of(seq);
+        held >= seq && self.index(held) == self.index(seq)
+    }
+
     /// The smallest pool whose stride holds `len` bytes (wire §9).
     #[inline]
     pub fn smallest_pool(&self, len: u64) -> Option<u16> {

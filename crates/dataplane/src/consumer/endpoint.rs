@@ -41,7 +41,7 @@ impl Consumer {
         if let Some(fresh) = &mapping {
             // While a fallback is in use, its epoch is the one that is counted.
             if state.fallback.is_none() {
-                state.follow_epoch(fresh.epoch);
+                state.follow_epoch(fresh.epoch, u64::from(fresh.nslots));
             }
             state.refused = None;
             state.reported_refusal = None;
