@@ -131,6 +131,11 @@ impl MappedEpoch {
         self.pid() != self.owner_pid
     }
 
+    /// Whether the regions were given to another epoch since they were mapped.
+    pub fn is_reassigned(&self) -> bool {
+        self.header.superblock().epoch != self.epoch
+    }
+
     /// Refreshes the activity timestamp in every superblock.
     pub fn refresh_activity(&self, now_ns: u64) {
         self.header.set_activity_ns(now_ns);

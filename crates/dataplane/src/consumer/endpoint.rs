@@ -8,6 +8,7 @@ use tensorpool_core::consumer::hello_state;
 use tensorpool_core::drop_reason::DropReason;
 use tensorpool_core::os::time::monotonic_ns;
 use tensorpool_core::shm::epoch::MappedEpoch;
+use tensorpool_core::shm::region::one_line;
 use tensorpool_core::wire::announce::PoolAnnounce;
 use tensorpool_core::wire::control::{ControlMessage, QosConsumer};
 use tensorpool_core::wire::driver::DriverMessage;
@@ -119,6 +120,10 @@ impl Consumer {
         // An owner that has just left is no fault, nor is a driver that has assigned the regions to a
         // producer under a later epoch. An owner that keeps announcing missing regions is a fault.
         let may_be_gone = refused.reason == "missing" || (refused.reason == "epoch" && self.lease.is_some());
+        // Whoever announced this, the mapped regions stay in use.
+        let is_mapped = state.mapping.is_some();
+        // With a lease, the driver says which epoch there is. Any other announce may be a stranger's.
+        let is_required = self.lease.is_none() || state.granted_epoch == Some(refused.epoch);
         let is_gone = may_be_gone
             && match state.missing {
                 Some((epoch, since_ns)) if epoch == refused.epoch => announced_ns <= since_ns,
@@ -133,7 +138,7 @@ impl Consumer {
             return;
         }
         let key = Some((refused.epoch, refused.reason));
-        let has_fallback = {
+        let has_fallback = !is_mapped && {
             let mut control = self.control();
             control.on_refused();
             control.fallback_uri().is_some()
@@ -141,8 +146,8 @@ impl Consumer {
         if state.reported_refusal != key {
             state.reported_refusal = key;
             self.event(tick.events, tick.now.monotonic_ns, "refused", refused.epoch, refused.message.clone());
-            // A consumer with a fallback gets the event only, and uses the fallback.
-            if !has_fallback {
+            // A consumer with regions or a fallback gets the event only, and goes on.
+            if !is_mapped && is_required && !has_fallback {
                 state.refused = Some(refused);
                 self.has_refused.store(true, Ordering::Relaxed);
             }
@@ -260,8 +265,8 @@ impl Endpoint for Consumer {
                 hello_state::ConfigChange::Declined => {
                     ("declined", "the producer grants no stream of its own".to_owned())
                 }
-                hello_state::ConfigChange::Fallback(uri) => ("fallback", uri.clone()),
-                hello_state::ConfigChange::UnknownFallback(uri) => ("fallback_refused", uri.clone()),
+                hello_state::ConfigChange::Fallback(uri) => ("fallback", one_line(uri)),
+                hello_state::ConfigChange::UnknownFallback(uri) => ("fallback_refused", one_line(uri)),
                 hello_state::ConfigChange::Shm => ("fallback_over", String::new()),
                 _ => continue,
             };
@@ -304,6 +309,7 @@ impl Endpoint for Consumer {
             LeaseEvent::Nothing => {}
             LeaseEvent::Granted(response) => {
                 lease.on_mapped(tick, response.epoch);
+                self.state.lock_priority().granted_epoch = Some(response.epoch);
                 self.map(&response.regions(tick.now.monotonic_ns), None, tick);
             }
             LeaseEvent::Ended => self.unmap(tick, "the lease has ended"),

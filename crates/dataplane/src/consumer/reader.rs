@@ -121,6 +121,8 @@ pub(crate) struct Reader {
     pub(crate) reported_refusal: Option<(u64, &'static str)>,
     /// The epoch whose regions were missing, and when that was first seen.
     pub(crate) missing: Option<(u64, u64)>,
+    /// The epoch that the driver granted with the lease.
+    pub(crate) granted_epoch: Option<u64>,
     /// Announces of lower epochs are ignored: their producer is gone.
     pub(crate) lowest_epoch: u64,
     /// The producer of the mapped epoch, once an announce has named it.
@@ -154,6 +156,7 @@ impl Reader {
             refused: None,
             reported_refusal: None,
             missing: None,
+            granted_epoch: None,
             lowest_epoch: 0,
             producer_id: None,
         }
