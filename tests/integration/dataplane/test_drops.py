@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import tensorpool as tp
-from tensorpool import _native
+from tensorpool import _native, recording
+from tests import leaks
 from tests.integration.dataplane.hostile import HostileProducer
 
 DEADLINE_S = 60.0
@@ -159,6 +160,8 @@ TESTED_ELSEWHERE = {
     "rate_limited": "tests/integration/hello",
     "unmapped": "below",
     "regressed": "below",
+    "joining": "test_joining.py",
+    "before_joining": "test_joining.py",
 }
 
 
@@ -343,3 +346,96 @@ def test_descriptor_of_a_later_revision_is_read(mapped) -> None:
     hostile.send_descriptor(struct.pack("<HHHH", 45, 4, 900, 2) + block)
     frame = consumer.receive(DEADLINE_S)
     assert (frame.seq, frame.publish_timestamp_ns, frame.trace_id) == (0, 11, 13)
+
+
+# --- stray writes and forged messages
+
+
+def test_stray_write_to_a_commit_word_costs_at_most_a_ring(mapped) -> None:
+    hostile, consumer = mapped
+    hostile.publish(0)
+    assert consumer.receive(DEADLINE_S).seq == 0
+    hostile.write(1)
+    # A huge sequence that fits the slot's index: 2^60 + 1 is congruent to 1.
+    hostile.write_word(1, ((1 << 60) + 1) << 1 | 1)
+    hostile.describe(1)
+    received = 0
+    for seq in range(2, 2_002):
+        hostile.publish(seq)
+        hostile.refresh_activity()
+        received += len(consumer.poll())
+    assert _poll_until(consumer, 2_002, received) >= 2_000 - hostile.nslots
+    ledger = consumer.ledger()
+    assert (ledger.span, ledger.balanced, ledger.dropped["late"]) == (2_002, True, 1)
+    assert ledger.dropped["resync"] < hostile.nslots
+
+
+def test_commit_word_of_another_slot_moves_nothing(mapped) -> None:
+    hostile, consumer = mapped
+    hostile.publish(0)
+    assert consumer.receive(DEADLINE_S).seq == 0
+    hostile.write(1)
+    hostile.write_word(1, ((1 << 60) + 2) << 1 | 1)
+    hostile.describe(1)
+    hostile.publish(2)
+    assert consumer.receive(DEADLINE_S).seq == 2
+    assert _drops_of(consumer) == {"late": 1}
+
+
+@pytest.mark.parametrize("seq", [9 * 10**18, 1 << 40, 10])
+def test_forged_descriptor_beyond_the_ring_is_counted_only(mapped, seq) -> None:
+    hostile, consumer = mapped
+    hostile.publish(0)
+    assert consumer.receive(DEADLINE_S).seq == 0
+    hostile.describe(seq)
+    hostile.publish(1)
+    assert consumer.receive(DEADLINE_S).seq == 1
+    assert _drops_of(consumer) == {"malformed": 1}
+    assert (consumer.ledger().span, consumer.ledger().balanced) == (2, True)
+
+
+def test_recorder_survives_stray_writes_and_forged_descriptors(
+    hostile, context, free_stream_id, tmp_path, wait_until
+) -> None:
+    root = tmp_path / "recording"
+    with context.record(root, streams=[free_stream_id], buffer="8MiB", keep_free=0) as recorder:
+        producer = hostile()
+
+        def is_mapped() -> bool:
+            producer.announce()
+            return any(event.kind == "mapped" for event in context.events(0.0))
+
+        wait_until(is_mapped)
+        producer.publish(0)
+        wait_until(lambda: recorder.stats().rows == 1)
+        producer.write(1)
+        producer.write_word(1, ((1 << 60) + 1) << 1 | 1)
+        producer.describe(1)
+        for forged in (9 * 10**18, 1 << 40):
+            producer.describe(forged)
+        for seq in range(2, 202):
+            producer.publish(seq)
+            producer.refresh_activity()
+            wait_until(lambda seq=seq: recorder.ledger()[0].last_seq >= seq)
+    with recording.open(root) as opened:
+        (ledger,) = opened.ledger(free_stream_id)
+    assert (ledger.first_seq, ledger.last_seq, ledger.span) == (0, 201, 202)
+    assert ledger.gaps.keys() <= {"late", "resync"}
+    assert sum(ledger.gaps.values()) <= producer.nslots
+    assert ledger.balanced
+
+
+def _poll_until(consumer, span: int, received: int) -> int:
+    """Polls until the ledger has that span; returns how many frames were received in all."""
+
+    def has_reached() -> bool:
+        nonlocal received
+        received += len(consumer.poll())
+        return bool(consumer.ledger().span >= span)
+
+    assert leaks.wait_for(has_reached, timeout=DEADLINE_S)
+    return received
+
+
+def _drops_of(consumer) -> dict[str, int]:
+    return {reason: count for reason, count in consumer.counters()["drops"].items() if count}

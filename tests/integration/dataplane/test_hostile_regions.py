@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tensorpool as tp
 from tensorpool.errors import ReceiveTimeout, RegionRejected
 from tests.integration.dataplane.hostile import HostileProducer
 
@@ -282,18 +283,73 @@ def test_rejection_is_an_event_of_the_context(hostile, context, free_stream_id) 
     assert "no such file" in event.detail
 
 
-@pytest.mark.requirement("wire-15.21-7", "wire-15.22-14")
-def test_rejected_new_epoch_ends_the_old_one(mapped, hostile) -> None:
+def other_stream(hostile: HostileProducer) -> Changes:
+    """A valid ring of the later epoch, and another stream's."""
+    changes = poked("stream_id", 1)(hostile)
+    hostile.poke_superblock(hostile.directory / "copy", "epoch", hostile.epoch + 1)
+    return changes
+
+
+def unreadable(hostile: HostileProducer) -> Changes:
+    """A valid region that only another user may read."""
+    copy = hostile.directory / "unreadable"
+    shutil.copyfile(hostile.header, copy)
+    copy.chmod(0)
+    return header_at(hostile, copy)
+
+
+STRANGERS = [missing, outside, directory, other_stream, unreadable, truncated_ring]
+
+
+@pytest.mark.requirement("wire-15.22-14")
+@pytest.mark.parametrize("change", STRANGERS)
+def test_rejected_announce_of_a_later_epoch_ends_nothing(
+    mapped, hostile, context, free_stream_id, change
+) -> None:
+    """Anybody may announce anything: regions that cannot be used do not end those that are."""
     producer, consumer = mapped
     producer.publish(0)
     assert consumer.receive(DEADLINE_S).seq == 0
-    producer.announce_until(lambda: is_rejected(consumer), epoch=producer.epoch + 1, **missing(producer))
-    assert consumer.epoch is None
-    assert str(producer.directory) not in Path("/proc/self/maps").read_text()
+    changes = change(producer)
+    producer.announce_until(lambda: is_rejected(consumer), **{"epoch": producer.epoch + 1} | changes)
+    for seq in range(1, 20):
+        producer.publish(seq)
+        assert consumer.receive(DEADLINE_S).seq == seq
+    assert (consumer.epoch, consumer.phase) == (producer.epoch, tp.Phase.MAPPED)
+    assert consumer.ledger().balanced
+    assert not any(consumer.counters()["drops"].values())
+    assert consumer.counters()["mapped"] == 1
+    event = next(event for event in context.events(DEADLINE_S) if event.kind == "refused")
+    assert (event.stream_id, event.epoch) == (free_stream_id, producer.epoch + 1)
+    # The good epoch's announces still count, and a later epoch that can be opened ends it.
+    producer.announce()
     successor = hostile(epoch=producer.epoch + 2)
     successor.announce_until(lambda: consumer.epoch == successor.epoch)
     successor.publish(0)
     assert consumer.receive(DEADLINE_S).epoch == successor.epoch
+
+
+def test_announce_of_a_stale_later_epoch_ends_nothing(mapped, hostile) -> None:
+    producer, consumer = mapped
+    dead = hostile(epoch=producer.epoch + 1)
+    dead.refresh_activity(1)
+    dead.announce_until(lambda: consumer.counters()["announces_ignored"]["stale"])
+    producer.publish(0)
+    assert consumer.receive(DEADLINE_S).seq == 0
+    assert consumer.counters()["mapped"] == 1
+
+
+def test_rejection_quotes_one_short_line(hostile, context, free_stream_id) -> None:
+    consumer = context.consumer(free_stream_id)
+    producer = hostile()
+    uri = "shm:file?path=/" + "\n\x1b[2J" * 400
+    producer.announce_until(lambda: is_rejected(consumer), header_region_uri=uri)
+    with pytest.raises(RegionRejected) as refused:
+        consumer.receive(DEADLINE_S)
+    for text in (str(refused.value), refused.value.uri):
+        assert text.isprintable()
+    assert len(refused.value.uri) <= 200
+    assert len(str(refused.value)) <= 450
 
 
 def test_one_invalid_pool_rejects_the_whole_epoch(hostile, context, free_stream_id) -> None:

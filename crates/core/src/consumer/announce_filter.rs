@@ -28,7 +28,7 @@ pub enum CurrentMapping {
 pub enum AnnounceAction {
     /// Nothing changes.
     Keep,
-    /// Drop frames in flight, unmap, and map the announced regions.
+    /// Map the announced regions in place of the current ones, whose frames in flight are dropped.
     Map,
     Ignore(IgnoreReason),
 }
@@ -114,6 +114,12 @@ impl AnnounceFilter {
             CurrentMapping::Mapped { epoch, .. } if epoch == announce.epoch => AnnounceAction::Keep,
             _ => AnnounceAction::Map,
         }
+    }
+
+    /// The announced regions could not be used, and `mapped` is still in use: the refused epoch, which anybody
+    /// may have announced, does not rule out announces of lower ones.
+    pub fn on_refused(&mut self, mapped: Option<u64>) {
+        self.highest_epoch = mapped.unwrap_or(0);
     }
 }
 
@@ -215,6 +221,19 @@ mod tests {
             AnnounceAction::Ignore(IgnoreReason::OlderEpoch)
         );
         assert_eq!(j.on_announce(&a, 0, mapped(false), later), AnnounceAction::Map);
+    }
+
+    #[test]
+    fn refused_epoch_does_not_rule_out_the_mapped_one() {
+        let mut j = filter();
+        j.on_announce(&fresh(7), 0, CurrentMapping::Unmapped, NOW);
+        assert_eq!(j.on_announce(&fresh(9), 0, ACTIVE, NOW), AnnounceAction::Map);
+        j.on_refused(Some(7));
+        assert_eq!(j.on_announce(&fresh(7), 0, ACTIVE, NOW), AnnounceAction::Keep);
+        assert_eq!(
+            j.on_announce(&fresh(6), 0, ACTIVE, NOW),
+            AnnounceAction::Ignore(IgnoreReason::OlderEpoch)
+        );
     }
 
     /// requirement: wire-15.1-1

@@ -58,7 +58,7 @@ pub struct StreamBuffer {
     position: Option<Position>,
     /// The previous epoch: its further frames are lost, and still counted.
     previous: Option<Position>,
-    /// An epoch that is not mapped yet: its first known sequence, and the next one.
+    /// An epoch that is not mapped, or not again: its first known sequence, and the next one.
     ahead: Option<(Position, u64)>,
     /// Sequences missing before the first row of the resumed epoch passed while nothing was recorded.
     is_resuming: bool,
@@ -138,10 +138,8 @@ impl StreamBuffer {
         if self.position.is_some_and(|at| epoch < at.epoch) {
             return self.lost_before(epoch, seq, 1);
         }
-        if self.position.is_some_and(|at| epoch == at.epoch) {
-            return self.lost(epoch, seq, 1, UNMAPPED);
-        }
-        // Any process may write any number: it counts only once that epoch is mapped.
+        // Any process may write any number: it counts only once that epoch is mapped, and up to its first
+        // frame.
         match &mut self.ahead {
             Some((first, next)) if first.epoch == epoch => *next = seq.saturating_add(1).max(*next),
             ahead => *ahead = Some((Position { epoch, next: seq }, seq.saturating_add(1))),
@@ -249,6 +247,13 @@ impl StreamBuffer {
             Some(at) if at.epoch == epoch => {
                 let reason = if self.is_resuming { NOT_RECORDING } else { GAP };
                 if seq > at.next {
+                    if let Some((first, next)) = self.ahead.take_if(|(first, _)| first.epoch == epoch) {
+                        let (first, end) = (first.next.clamp(at.next, seq), next.clamp(at.next, seq));
+                        let unmapped = if self.is_resuming { NOT_RECORDING } else { UNMAPPED };
+                        self.note(epoch, at.next, first - at.next, reason);
+                        self.note(epoch, first, end.saturating_sub(first), unmapped);
+                    }
+                    // What is noted already is left out.
                     self.note(epoch, at.next, seq - at.next, reason);
                 }
             }

@@ -131,6 +131,11 @@ impl MappedEpoch {
         self.pid() != self.owner_pid
     }
 
+    /// Whether the regions were given to another epoch since they were mapped.
+    pub fn is_reassigned(&self) -> bool {
+        self.header.superblock().epoch != self.epoch
+    }
+
     /// Refreshes the activity timestamp in every superblock.
     pub fn refresh_activity(&self, now_ns: u64) {
         self.header.set_activity_ns(now_ns);
@@ -155,6 +160,47 @@ impl MappedEpoch {
     /// The sequence that the slot of `seq` belongs to now.
     pub fn seq_in_slot_of(&self, seq: u64) -> u64 {
         self.commit_word(seq).load(Ordering::Acquire) >> 1
+    }
+
+    /// The later sequence that overwrote `seq`, as its slot says. `None` if the slot holds no such sequence.
+    ///
+    /// Any process may have written the word, so a word alone moves a reader by no more than one ring. Further
+    /// than that is believed only if the slot before it agrees: its writer fills slots in order.
+    pub fn overwritten_by(&self, seq: u64) -> Option<u64> {
+        let (newest, nslots) = (self.seq_in_slot_of(seq), u64::from(self.nslots));
+        if newest <= seq || self.index(newest) != self.index(seq) {
+            return None;
+        }
+        let is_alone = newest - seq > nslots && !self.has_reached(newest - 1);
+        Some(if is_alone { seq + nslots } else { newest })
+    }
+
+    /// The newest committed sequence in the ring. Words that do not fit their slot are left out.
+    pub fn newest_committed(&self) -> Option<u64> {
+        let committed = |index: u32| {
+            let word = self.header.word(self.slot_at(index)).load(Ordering::Acquire);
+            let seq = word >> 1;
+            (word == seqlock::committed(seq) && self.index(seq) == index).then_some(seq)
+        };
+        (0..self.nslots).filter_map(committed).max()
+    }
+
+    /// The first sequence from `from` on that was written without a hole up to `seq`, as far as the ring shows.
+    /// A ring that mirrors another host's begins anywhere: sequences that it never held were not published
+    /// here.
+    pub fn first_written(&self, from: u64, seq: u64) -> u64 {
+        let oldest = from.max(seq.saturating_sub(u64::from(self.nslots) - 1));
+        match (oldest..seq).rev().find(|s| !self.has_reached(*s)) {
+            Some(hole) => hole + 1,
+            None => from,
+        }
+    }
+
+    /// Whether the slot of `seq` was opened for `seq` or for a later sequence of this slot. A descriptor is
+    /// published after that, so one that fails this was not published by the owner of the regions.
+    pub fn has_reached(&self, seq: u64) -> bool {
+        let held = self.seq_in_slot_of(seq);
+        held >= seq && self.index(held) == self.index(seq)
     }
 
     /// The smallest pool whose stride holds `len` bytes (wire §9).

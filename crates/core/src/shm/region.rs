@@ -66,12 +66,26 @@ impl RegionError {
     }
 }
 
+/// Characters of a text from outside that an error or event quotes.
+const MAX_QUOTED: usize = 200;
+
+/// A text from outside as one line of bounded length, for errors and events.
+pub fn one_line(text: &str) -> String {
+    let printable = |c: char| if c.is_control() { ' ' } else { c };
+    let mut line: String = text.chars().take(MAX_QUOTED).map(printable).collect();
+    if text.chars().nth(MAX_QUOTED).is_some() {
+        line.pop();
+        line.push('…');
+    }
+    line
+}
+
 impl fmt::Display for RegionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "region {} refused: ", self.uri)?;
+        write!(f, "region {} refused: ", one_line(&self.uri))?;
         match &self.fault {
-            Fault::Uri(e) => write!(f, "{e}"),
-            Fault::Path(e) => write!(f, "{e}"),
+            Fault::Uri(e) => write!(f, "{}", one_line(&e.to_string())),
+            Fault::Path(e) => write!(f, "{}", one_line(&e.to_string())),
             Fault::TooShort { found, needed } => {
                 write!(f, "the file has {found} bytes, its superblock needs {needed}")
             }

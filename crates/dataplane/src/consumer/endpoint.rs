@@ -8,6 +8,7 @@ use tensorpool_core::consumer::hello_state;
 use tensorpool_core::drop_reason::DropReason;
 use tensorpool_core::os::time::monotonic_ns;
 use tensorpool_core::shm::epoch::MappedEpoch;
+use tensorpool_core::shm::region::one_line;
 use tensorpool_core::wire::announce::PoolAnnounce;
 use tensorpool_core::wire::control::{ControlMessage, QosConsumer};
 use tensorpool_core::wire::driver::DriverMessage;
@@ -37,11 +38,14 @@ impl Consumer {
 
     /// Replaces the mapping. Frames in flight of the old one are dropped by their epoch.
     pub(super) fn remap(&self, mapping: Option<Arc<MappedEpoch>>) -> Option<Arc<MappedEpoch>> {
+        // What is published from here on is this consumer's. Read before the lock is taken: a large ring takes
+        // a while.
+        let entitled = mapping.as_ref().map(|m| m.newest_committed().map_or(0, |newest| newest + 1));
         let mut state = self.state.lock_priority();
         if let Some(fresh) = &mapping {
             // While a fallback is in use, its epoch is the one that is counted.
             if state.fallback.is_none() {
-                state.follow_epoch(fresh.epoch);
+                state.follow_epoch(fresh.epoch, u64::from(fresh.nslots), entitled);
             }
             state.refused = None;
             state.reported_refusal = None;
@@ -119,6 +123,10 @@ impl Consumer {
         // An owner that has just left is no fault, nor is a driver that has assigned the regions to a
         // producer under a later epoch. An owner that keeps announcing missing regions is a fault.
         let may_be_gone = refused.reason == "missing" || (refused.reason == "epoch" && self.lease.is_some());
+        // Whoever announced this, the mapped regions stay in use.
+        let is_mapped = state.mapping.is_some();
+        // With a lease, the driver says which epoch there is. Any other announce may be a stranger's.
+        let is_required = self.lease.is_none() || state.granted_epoch == Some(refused.epoch);
         let is_gone = may_be_gone
             && match state.missing {
                 Some((epoch, since_ns)) if epoch == refused.epoch => announced_ns <= since_ns,
@@ -133,7 +141,7 @@ impl Consumer {
             return;
         }
         let key = Some((refused.epoch, refused.reason));
-        let has_fallback = {
+        let has_fallback = !is_mapped && {
             let mut control = self.control();
             control.on_refused();
             control.fallback_uri().is_some()
@@ -141,8 +149,8 @@ impl Consumer {
         if state.reported_refusal != key {
             state.reported_refusal = key;
             self.event(tick.events, tick.now.monotonic_ns, "refused", refused.epoch, refused.message.clone());
-            // A consumer with a fallback gets the event only, and uses the fallback.
-            if !has_fallback {
+            // A consumer with regions or a fallback gets the event only, and goes on.
+            if !is_mapped && is_required && !has_fallback {
                 state.refused = Some(refused);
                 self.has_refused.store(true, Ordering::Relaxed);
             }
@@ -260,8 +268,8 @@ impl Endpoint for Consumer {
                 hello_state::ConfigChange::Declined => {
                     ("declined", "the producer grants no stream of its own".to_owned())
                 }
-                hello_state::ConfigChange::Fallback(uri) => ("fallback", uri.clone()),
-                hello_state::ConfigChange::UnknownFallback(uri) => ("fallback_unsupported", uri.clone()),
+                hello_state::ConfigChange::Fallback(uri) => ("fallback", one_line(uri)),
+                hello_state::ConfigChange::UnknownFallback(uri) => ("fallback_unsupported", one_line(uri)),
                 hello_state::ConfigChange::Shm => ("fallback_ended", String::new()),
                 _ => continue,
             };
@@ -291,7 +299,13 @@ impl Endpoint for Consumer {
             consumer_id: consumer_state.consumer_id.unwrap_or(0),
             epoch,
             last_seq_seen: last_seq.unwrap_or(NULL_U64),
-            drops_gap: drops(&[DropReason::Gap, DropReason::Resync, DropReason::Rested, DropReason::Paused]),
+            drops_gap: drops(&[
+                DropReason::Gap,
+                DropReason::Resync,
+                DropReason::Rested,
+                DropReason::Paused,
+                DropReason::Joining,
+            ]),
             drops_late: drops(&[DropReason::Late, DropReason::NotCommitted, DropReason::Stale]),
             mode: consumer_state.mode,
         };
@@ -304,6 +318,7 @@ impl Endpoint for Consumer {
             LeaseEvent::Nothing => {}
             LeaseEvent::Granted(response) => {
                 lease.on_mapped(tick, response.epoch);
+                self.state.lock_priority().granted_epoch = Some(response.epoch);
                 self.map(&response.regions(tick.now.monotonic_ns), None, tick);
             }
             LeaseEvent::Ended => self.unmap(tick, "the lease has ended"),

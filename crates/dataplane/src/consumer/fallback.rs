@@ -11,7 +11,7 @@ use tensorpool_core::wire::descriptor::FrameDescriptor;
 use tensorpool_core::wire::fallback_uri::FallbackUri;
 use tensorpool_core::wire::layout::CLOCK_DOMAIN_MONOTONIC;
 
-use super::reader::{DropObserver, Reader};
+use super::reader::{DropObserver, PreviousEpoch, Reader};
 use super::{Consumer, Counters};
 use crate::aeron::Client;
 use crate::bridge::receiver::Config as ReceiverConfig;
@@ -44,12 +44,20 @@ pub(super) struct FallbackReader {
 }
 
 impl Reader {
-    /// Sequences of another epoch start from the beginning.
-    pub(crate) fn follow_epoch(&mut self, epoch: u64) {
-        if self.tracked.replace(epoch) != Some(epoch) {
+    /// Sequences of another epoch start from the beginning: at `entitled`, or at the first received.
+    pub(crate) fn follow_epoch(&mut self, epoch: u64, nslots: u64, entitled: Option<u64>) {
+        let before = self.tracked.replace(epoch);
+        if before != Some(epoch) {
+            self.previous = before.zip(self.tracker.last_seq()).map(|(epoch, last)| PreviousEpoch {
+                epoch,
+                next_seq: last + 1,
+                nslots: self.nslots,
+            });
             self.tracker.reset();
+            self.entitled = entitled;
             self.progress.iter_mut().for_each(|f| f.reset());
         }
+        self.nslots = nslots;
     }
 
     /// Calls `f` with the fallback's mapping in place of the shared one.
@@ -91,7 +99,7 @@ impl Consumer {
         while taken < limit && goes_on {
             let Some((mapping, descriptor)) = ring.next() else { break };
             taken += 1;
-            state.follow_epoch(mapping.epoch);
+            state.follow_epoch(mapping.epoch, u64::from(mapping.nslots), None);
             let shm_mapping = state.mapping.replace(mapping);
             goes_on = !state.is_next(counters, &descriptor, observer)
                 || each(state, counters, descriptor, observer);
@@ -168,8 +176,9 @@ impl Consumer {
             return;
         }
         state.overlaps = true;
-        if let Some(epoch) = state.mapping.as_ref().map(|m| m.epoch) {
-            state.follow_epoch(epoch);
+        if let Some(mapping) = state.mapping.clone() {
+            let entitled = mapping.newest_committed().map_or(0, |newest| newest + 1);
+            state.follow_epoch(mapping.epoch, u64::from(mapping.nslots), Some(entitled));
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use tensorpool_core::consumer::announce_filter::IgnoreReason;
 use tensorpool_core::shm::epoch::MappedEpoch;
-use tensorpool_core::shm::region::Access;
+use tensorpool_core::shm::region::{Access, one_line};
 use tensorpool_core::wire::announce::PoolAnnounce;
 
 use super::{Consumer, RegionRefusal};
@@ -26,27 +26,50 @@ impl Consumer {
         self.unmap(tick, "the producer's lease has ended");
     }
 
+    /// Maps announced or granted regions in place of those that are mapped. Anybody may announce anything, so
+    /// the regions are opened and checked first: what is mapped stays in use if they are refused or stale.
     pub(super) fn map(&self, announce: &PoolAnnounce, producer_id: Option<u32>, tick: &Tick<'_>) {
-        // Unmap first: no frame of the old epoch is accepted while the new one is opened.
-        self.unmap(tick, "a new epoch was announced");
         let epoch = announce.epoch;
         let mapping = match MappedEpoch::open(announce, tick.bases, Access::Read) {
             Ok(mapping) => mapping,
             Err(e) => {
-                let refused =
-                    RegionRefusal { epoch, reason: e.reason(), uri: e.uri.clone(), message: e.to_string() };
+                self.keep_mapped(tick);
+                let (reason, message) = (e.reason(), e.to_string());
+                let refused = RegionRefusal { epoch, reason, uri: one_line(&e.uri), message };
                 return self.refuse(refused, announce.timestamp_ns, tick);
             }
         };
-        if !self.state.lock_priority().announce_filter.is_fresh(mapping.activity_ns(), tick.now.monotonic_ns)
-        {
+        let is_fresh = {
+            let filter = &self.state.lock_priority().announce_filter;
+            filter.is_fresh(mapping.activity_ns(), tick.now.monotonic_ns)
+        };
+        if !is_fresh {
+            self.keep_mapped(tick);
             self.counters.ignored(IgnoreReason::Stale).fetch_add(1, Ordering::Relaxed);
             return;
         }
         self.counters.latency.follow_clock(announce.clock_domain);
-        self.remap(Some(Arc::new(mapping)));
+        // One step: frames of the old epoch are dropped by their epoch from here on.
+        let old = self.remap(Some(Arc::new(mapping)));
         self.state.lock_priority().producer_id = producer_id;
         self.control().report_soon();
-        self.event(tick.events, tick.now.monotonic_ns, "mapped", epoch, String::new());
+        let now_ns = tick.now.monotonic_ns;
+        if let Some(old) = old {
+            self.event(tick.events, now_ns, "unmapped", old.epoch, "a new epoch was announced".to_owned());
+        }
+        self.event(tick.events, now_ns, "mapped", epoch, String::new());
+    }
+
+    /// The announced regions are not used: the mapped ones stay, unless they were given another epoch.
+    fn keep_mapped(&self, tick: &Tick<'_>) {
+        let is_reassigned = {
+            let mut state = self.state.lock_priority();
+            let mapped = state.mapping.as_ref().map(|m| (m.epoch, m.is_reassigned()));
+            state.announce_filter.on_refused(mapped.map(|(epoch, _)| epoch));
+            mapped.is_some_and(|(_, is_reassigned)| is_reassigned)
+        };
+        if is_reassigned {
+            self.unmap(tick, "the regions were given another epoch");
+        }
     }
 }

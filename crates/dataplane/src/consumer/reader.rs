@@ -71,6 +71,14 @@ pub(crate) struct Draining {
     pub(crate) until: Instant,
 }
 
+/// An epoch that is over: how far its account went.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PreviousEpoch {
+    pub(crate) epoch: u64,
+    pub(crate) next_seq: u64,
+    pub(crate) nslots: u64,
+}
+
 /// The state of the reading side, under one lock.
 pub(crate) struct Reader {
     pub(crate) subscription: Handle<Subscription>,
@@ -99,6 +107,13 @@ pub(crate) struct Reader {
     pub(crate) tracker: SequenceTracker,
     /// The epoch that the tracker counts. Mapped again, it continues.
     pub(crate) tracked: Option<u64>,
+    /// The first sequence of that epoch that was published after it was mapped. `None` for a fallback, whose
+    /// ring is filled by its reader.
+    pub(crate) entitled: Option<u64>,
+    /// The size of that epoch's ring.
+    pub(crate) nslots: u64,
+    /// The epoch that was counted before.
+    pub(crate) previous: Option<PreviousEpoch>,
     pub(crate) departures: u64,
     /// The session of this stream's descriptors, and when its image joined.
     pub(crate) image: Option<(i32, Option<u64>)>,
@@ -109,6 +124,8 @@ pub(crate) struct Reader {
     pub(crate) reported_refusal: Option<(u64, &'static str)>,
     /// The epoch whose regions were missing, and when that was first seen.
     pub(crate) missing: Option<(u64, u64)>,
+    /// The epoch that the driver granted with the lease.
+    pub(crate) granted_epoch: Option<u64>,
     /// Announces of lower epochs are ignored: their producer is gone.
     pub(crate) lowest_epoch: u64,
     /// The producer of the mapped epoch, once an announce has named it.
@@ -134,12 +151,16 @@ impl Reader {
             announce_filter: AnnounceFilter::new(freshness_ns),
             tracker: SequenceTracker::new(max_outstanding_seq_gap),
             tracked: None,
+            entitled: None,
+            nslots: 0,
+            previous: None,
             departures: 0,
             image: None,
             rested: false,
             refused: None,
             reported_refusal: None,
             missing: None,
+            granted_epoch: None,
             lowest_epoch: 0,
             producer_id: None,
         }
@@ -203,14 +224,12 @@ impl Reader {
         // Unmapped within an epoch, its frames are still part of that epoch's span.
         let paused = match &self.mapping {
             None if self.tracked != Some(d.epoch) => {
-                counters.drops.add(DropReason::Unmapped, 1);
-                observer.on_other_epoch(d.epoch, d.seq);
+                self.on_other_epoch(counters, d, DropReason::Unmapped, observer);
                 return false;
             }
             None => true,
             Some(mapping) if d.epoch != mapping.epoch => {
-                counters.drops.add(DropReason::Epoch, 1);
-                observer.on_other_epoch(d.epoch, d.seq);
+                self.on_other_epoch(counters, d, DropReason::Epoch, observer);
                 return false;
             }
             Some(_) => false,
@@ -220,6 +239,12 @@ impl Reader {
                 return false;
             }
             self.overlaps = false;
+        }
+        if self.tracker.last_seq().is_none() && !self.joins_with(counters, d.seq) {
+            return false;
+        }
+        if self.tracker.missing_before(d.seq) > self.nslots && !self.is_believable(counters, d.seq) {
+            return false;
         }
         let rested = std::mem::take(&mut self.rested);
         let (missed, reason, behind) = match self.tracker.on_seq(d.seq, rested) {
@@ -238,7 +263,9 @@ impl Reader {
             }
         };
         let reason = match reason {
-            DropReason::Gap | DropReason::Resync if self.limited || self.was_limited => {
+            DropReason::Gap | DropReason::Resync | DropReason::Joining
+                if self.limited || self.was_limited =>
+            {
                 DropReason::RateLimited
             }
             other => other,
@@ -257,6 +284,63 @@ impl Reader {
             observer.on_drop(d.epoch, d.seq, 1, DropReason::Resync);
         }
         !behind && !paused
+    }
+
+    /// Whether the account of the epoch begins with this descriptor: at the sequence from which this consumer
+    /// was entitled to frames, or at an earlier frame that it can still read.
+    #[cold]
+    fn joins_with(&mut self, counters: &Counters, seq: u64) -> bool {
+        let Some(entitled) = self.entitled else { return true };
+        let mapping = self.mapping.as_ref();
+        if seq < entitled {
+            let is_there = mapping.is_some_and(|m| m.is_unchanged(seq));
+            if !is_there {
+                counters.drops.add(DropReason::BeforeJoining, 1);
+            }
+            return is_there;
+        }
+        if seq - entitled > self.nslots && !self.is_believable(counters, seq) {
+            return false;
+        }
+        let first = mapping.map_or(entitled, |m| m.first_written(entitled, seq));
+        self.tracker.expect(first);
+        true
+    }
+
+    /// Whether a jump beyond the ring may move the account. Any process may publish any number, and the slot of
+    /// a published frame has reached its sequence.
+    #[cold]
+    fn is_believable(&self, counters: &Counters, seq: u64) -> bool {
+        // Unmapped, the slot cannot be checked: the jump counts with the next frame after the regions are
+        // mapped again.
+        let (believable, reason) = match &self.mapping {
+            Some(mapping) => (mapping.has_reached(seq), DropReason::Malformed),
+            None => (false, DropReason::Unmapped),
+        };
+        if !believable {
+            counters.drops.add(reason, 1);
+        }
+        believable
+    }
+
+    /// A descriptor of an epoch that is not mapped. Of the epoch before, the account moves by no more than its
+    /// ring: its regions may be gone, so that nothing else bounds a forged number.
+    #[cold]
+    fn on_other_epoch(
+        &mut self,
+        counters: &Counters,
+        d: &FrameDescriptor,
+        reason: DropReason,
+        observer: &mut impl DropObserver,
+    ) {
+        if let Some(previous) = self.previous.as_mut().filter(|p| p.epoch == d.epoch) {
+            if d.seq > previous.next_seq.saturating_add(previous.nslots) {
+                return counters.drops.add(DropReason::Malformed, 1);
+            }
+            previous.next_seq = previous.next_seq.max(d.seq + 1);
+        }
+        counters.drops.add(reason, 1);
+        observer.on_other_epoch(d.epoch, d.seq);
     }
 
     /// Checks the rules of the slot. The frame counts as received from here on.
@@ -302,8 +386,10 @@ impl Reader {
 
     /// The slot of `seq` holds a later frame: skips ahead to slots that are not about to be overwritten.
     pub(crate) fn on_overwritten(&mut self, seq: u64) {
-        if let Some(mapping) = &self.mapping {
-            self.tracker.on_overwritten(seq, mapping.seq_in_slot_of(seq), u64::from(mapping.nslots));
+        if let Some(mapping) = &self.mapping
+            && let Some(newest) = mapping.overwritten_by(seq)
+        {
+            self.tracker.on_overwritten(seq, newest, u64::from(mapping.nslots));
         }
     }
 }

@@ -127,6 +127,17 @@ fn unmapped_frames_begin_the_epoch() {
 }
 
 #[test]
+fn forged_sequence_counts_up_to_the_next_frame() {
+    let mut t = track(4, 100);
+    frame(&mut t, 1, 5, 10);
+    t.unmapped(1, 7);
+    t.unmapped(1, 9_000_000_000_000_000_000);
+    frame(&mut t, 1, 9, 10);
+    assert_eq!(gaps_in(&all(&mut t)), [(1, 6, 1, GAP), (1, 7, 2, UNMAPPED)]);
+    assert_eq!(t.counts, Counts { rows: 2, bytes: 20, lost: 3, strays: 0 });
+}
+
+#[test]
 fn resumed_recording_records_the_missed_gap() {
     let memory = ArenaPool::new(BlockPool::new(BLOCK, BLOCK).unwrap());
     let mut t = StreamBuffer::new(7, memory, Limits { rows: 100, age_ns: 0 }, Some((1, 9)));
