@@ -52,6 +52,8 @@ impl Producer {
                     prefault(mapping.clone());
                 }
                 self.state.lock_priority().map(mapping, Some(lock));
+                // At once: they may have been made long before this lease.
+                self.next_activity_ns.store(0, Ordering::Relaxed);
                 lease.on_mapped(tick, response.epoch);
             }
             Err(why) => lease.release(tick, why),
@@ -230,13 +232,15 @@ impl Endpoint for Producer {
         self.lease.as_ref()?.detach_request()
     }
 
-    /// Without a driver the producer refreshes the activity timestamps of its regions itself.
+    /// The producer refreshes the activity timestamps of its regions, with a lease too: a driver may delegate
+    /// that to it (driver §3), and no message says whether it does. A driver that refreshes them as well
+    /// writes the same clock.
     fn do_work(&self, tick: &Tick<'_>) {
         let now_ns = tick.now.monotonic_ns;
         let changes = self.grants().on_tick(now_ns);
         self.apply(changes);
         self.update_progress_pace(now_ns);
-        if self.config.announce.is_none() || now_ns < self.next_activity_ns.load(Ordering::Relaxed) {
+        if now_ns < self.next_activity_ns.load(Ordering::Relaxed) {
             return;
         }
         let mapping = self.state.lock_priority().mapping.clone();
