@@ -65,6 +65,11 @@ impl ConsumerGrants {
         self.consumers.is_empty()
     }
 
+    /// Whether a hello of this consumer was received, and it is not stale since.
+    pub fn contains(&self, consumer_id: u32) -> bool {
+        self.consumers.contains_key(&consumer_id)
+    }
+
     /// The config that answers a hello, and the changes. `None`: for another stream.
     pub fn on_hello(
         &mut self,
