@@ -35,7 +35,7 @@ _UPDATE_S: Final = 0.2
 _MIN_WINDOW_S: Final = 2.0
 _DRIVER_TIMEOUT_S: Final = 1.0
 """A driver that is slow to answer must not delay the reports."""
-_OWN_DROPS: Final = frozenset({"skipped", "late", "resync", "rested", "stale", "not_committed"})
+_OWN_DROPS: Final = frozenset({"skipped", "late", "resync", "rested", "joining", "stale", "not_committed"})
 """Drops of a consumer that polls rarely: they say nothing about the stream."""
 
 

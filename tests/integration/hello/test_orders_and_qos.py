@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tensorpool.sbe import ConsumerConfig, Mode, QosConsumer, QosProducer
+from tensorpool.sbe import ConsumerConfig, ConsumerConfigR2, Mode, QosConsumer, QosProducer
 
+from .conftest import RawMessages
 from .test_per_consumer_streams import hello
 
 DEADLINE_S = 60.0
@@ -33,6 +34,53 @@ def test_producer_keeps_an_order_after_a_later_hello(
     control.publish(order(free_stream_id, 21, mode=Mode.RATE_LIMITED))
     control.publish(request)
     control.find(ConsumerConfig, consumer_id=21, mode=Mode.RATE_LIMITED, descriptor_stream_id=31_234)
+
+
+@pytest.mark.requirement("wire-5-4")
+def test_declined_order_is_reported_as_not_in_force_and_the_next_one_is_obeyed(
+    context, raw_messages, free_stream_id, wait_until
+) -> None:
+    """A supervisor repeats an order on another stream for as long as the consumer reports mode STREAM."""
+    producer = context.producer(free_stream_id)
+    consumer = context.consumer(free_stream_id)
+    wait_until(lambda: consumer.epoch is not None)
+    control, qos = raw_messages(), raw_messages(context.stream_ids.qos)
+    consumer_id = consumer.standing()["consumer_id"]
+
+    def limit_at(stream_id: int) -> None:
+        control.publish(
+            ConsumerConfigR2(
+                stream_id=free_stream_id,
+                consumer_id=consumer_id,
+                use_shm=True,
+                mode=Mode.RATE_LIMITED,
+                descriptor_channel="aeron:ipc",
+                descriptor_stream_id=stream_id,
+                max_rate_hz=5,
+            )
+        )
+
+    def modes(messages: RawMessages, kind: type[ConsumerConfig] | type[QosConsumer]) -> list[Mode]:
+        """The modes that the producer answered, or that the consumer reported, since the last order."""
+        return [m.mode for m in messages.receive() if isinstance(m, kind) and m.consumer_id == consumer_id]
+
+    def limit_and_wait(stream_id: int) -> None:
+        limit_at(stream_id)
+        control.find(ConsumerConfigR2, descriptor_stream_id=stream_id)
+        control.received.clear()
+        qos.received.clear()
+        # The first ones may have been sent before the order was received.
+        wait_until(lambda: len(modes(control, ConsumerConfig)) >= 4 and len(modes(qos, QosConsumer)) >= 4)
+
+    # Outside the producer's range.
+    limit_and_wait(1_100)
+    assert modes(control, ConsumerConfig)[-1] is Mode.STREAM
+    assert modes(qos, QosConsumer)[-1] is Mode.STREAM
+    assert consumer.standing()["mode"] == "stream"
+    limit_and_wait(31_301)
+    assert modes(control, ConsumerConfig)[-1] is Mode.RATE_LIMITED
+    assert modes(qos, QosConsumer)[-1] is Mode.RATE_LIMITED
+    wait_until(lambda: consumer.standing()["on_own"] and producer.consumers() == (1, 1))
 
 
 @pytest.mark.requirement("wire-10.1.3-1")

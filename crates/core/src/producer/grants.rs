@@ -65,6 +65,11 @@ impl ConsumerGrants {
         self.consumers.is_empty()
     }
 
+    /// Whether a hello of this consumer was received, and it is not stale since.
+    pub fn contains(&self, consumer_id: u32) -> bool {
+        self.consumers.contains_key(&consumer_id)
+    }
+
     /// The config that answers a hello, and the changes. `None`: for another stream.
     pub fn on_hello(
         &mut self,
@@ -210,16 +215,11 @@ impl ConsumerGrants {
             address.map_or(StreamRequest::None, |l| StreamRequest::At(l.clone()))
         };
         let descriptor = consumer.and_then(|w| w.descriptor.as_ref());
-        // Without a per-consumer stream nothing limits the rate.
-        let mode = match consumer {
-            Some(w) if descriptor.is_some() || ordered.is_some() => w.mode,
-            _ => Mode::Stream,
-        };
         ConsumerConfig {
             stream_id: self.stream_id,
             consumer_id,
             use_shm: ordered.map_or(consumer.is_none_or(|w| w.reads_shm), |o| o.use_shm),
-            mode,
+            mode: consumer.map_or(Mode::Stream, mode_in_force),
             max_rate_hz: None,
             fallback_uri: ordered.map(|o| o.fallback_uri.clone()).unwrap_or_default(),
             descriptor: requested(descriptor),
@@ -242,6 +242,12 @@ fn rate_of(consumer: &Grant) -> u32 {
         }
         Mode::Stream => 0,
     }
+}
+
+/// Whether the producer limits the consumer, whatever it or a supervisor asked for: a supervisor that reads of
+/// a limit that is not there would not try another stream. Only a per-consumer stream with a rate limits.
+fn mode_in_force(consumer: &Grant) -> Mode {
+    if consumer.descriptor.is_some() && rate_of(consumer) > 0 { Mode::RateLimited } else { Mode::Stream }
 }
 
 fn changes(

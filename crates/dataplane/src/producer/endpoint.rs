@@ -22,6 +22,12 @@ use crate::conductor::handle::Handle;
 use crate::conductor::{Endpoint, Tick};
 use crate::lease::{Lease, LeaseEvent};
 
+/// The least time between two announces for new consumers, so at most ten a second. Some consumers remap and
+/// send a hello at every announce, and hellos with ever new ids cost their sender nothing: an announce for each
+/// of them would feed itself. One announce serves all consumers that came since the last one, and a tenth of a
+/// second is little to wait for the first frame.
+const MIN_ANNOUNCE_GAP_NS: u64 = 100_000_000;
+
 impl State {
     /// Maps a new epoch. Its sequences start from the beginning.
     pub(super) fn map(&mut self, mapping: Arc<MappedEpoch>, lock: Option<RegionLock>) {
@@ -52,6 +58,8 @@ impl Producer {
                     prefault(mapping.clone());
                 }
                 self.state.lock_priority().map(mapping, Some(lock));
+                // At once: they may have been made long before this lease.
+                self.next_activity_ns.store(0, Ordering::Relaxed);
                 lease.on_mapped(tick, response.epoch);
             }
             Err(why) => lease.release(tick, why),
@@ -81,6 +89,12 @@ impl Producer {
     pub fn identity(&self) -> Option<ProducerIdentity> {
         let epoch = self.state.lock_priority().mapping.as_ref()?.epoch;
         Some(ProducerIdentity { producer_id: self.producer_id(), epoch })
+    }
+
+    /// The consumer may wait for an announce to map. A known one does not: it gets the periodic ones.
+    fn announce_for_new_consumer(&self) {
+        let earliest_ns = self.announced_ns.load(Ordering::Relaxed) + MIN_ANNOUNCE_GAP_NS;
+        self.next_announce_ns.fetch_min(earliest_ns, Ordering::Relaxed);
     }
 
     /// Unmaps the regions. Deferred frames are no longer published.
@@ -184,10 +198,15 @@ impl Endpoint for Producer {
     }
 
     fn on_control_message(&self, message: &ControlMessage, tick: &Tick<'_>) {
-        let changes = self.grants().on_control_message(message, tick.now.monotonic_ns);
+        let (is_first_hello, changes) = {
+            let mut grants = self.grants();
+            let is_first_hello = grants.is_first_hello(message);
+            (is_first_hello, grants.on_control_message(message, tick.now.monotonic_ns))
+        };
+        if is_first_hello {
+            self.announce_for_new_consumer();
+        }
         if matches!(message, ControlMessage::Hello(hello) if hello.stream_id == self.config.stream_id) {
-            // The consumer may wait for an announce to map.
-            self.announce_now();
             self.next_progress_count_ns.store(0, Ordering::Relaxed);
         }
         self.apply(changes);
@@ -230,13 +249,15 @@ impl Endpoint for Producer {
         self.lease.as_ref()?.detach_request()
     }
 
-    /// Without a driver the producer refreshes the activity timestamps of its regions itself.
+    /// The producer refreshes the activity timestamps of its regions, with a lease too: a driver may delegate
+    /// that to it (driver §3), and no message says whether it does. A driver that refreshes them as well
+    /// writes the same clock.
     fn do_work(&self, tick: &Tick<'_>) {
         let now_ns = tick.now.monotonic_ns;
         let changes = self.grants().on_tick(now_ns);
         self.apply(changes);
         self.update_progress_pace(now_ns);
-        if self.config.announce.is_none() || now_ns < self.next_activity_ns.load(Ordering::Relaxed) {
+        if now_ns < self.next_activity_ns.load(Ordering::Relaxed) {
             return;
         }
         let mapping = self.state.lock_priority().mapping.clone();
@@ -260,6 +281,7 @@ impl Endpoint for Producer {
             return;
         }
         if send(&PoolAnnounce { timestamp_ns: now.monotonic_ns, ..announce.clone() }.encode()) {
+            self.announced_ns.store(now.monotonic_ns, Ordering::Relaxed);
             self.next_announce_ns.store(now.monotonic_ns + self.config.announce_period_ns, Ordering::Relaxed);
         }
     }

@@ -36,6 +36,12 @@ impl GrantSender {
         }
     }
 
+    /// Whether this is a hello of a consumer of our stream that is not known yet.
+    pub fn is_first_hello(&self, message: &ControlMessage) -> bool {
+        matches!(message, ControlMessage::Hello(hello)
+            if hello.stream_id == self.stream_id && !self.grants.contains(hello.consumer_id))
+    }
+
     pub fn on_control_message(&mut self, message: &ControlMessage, now_ns: u64) -> Vec<StreamChange> {
         match message {
             ControlMessage::Hello(hello) => {

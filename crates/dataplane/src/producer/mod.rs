@@ -100,6 +100,8 @@ pub struct Producer {
     counters: Counters,
     closed: AtomicBool,
     next_announce_ns: AtomicU64,
+    /// When the last announce was sent.
+    announced_ns: AtomicU64,
     next_activity_ns: AtomicU64,
 }
 
@@ -168,6 +170,7 @@ impl Producer {
             counters: Counters::default(),
             closed: AtomicBool::new(false),
             next_announce_ns: AtomicU64::new(0),
+            announced_ns: AtomicU64::new(0),
             next_activity_ns: AtomicU64::new(0),
         }
     }

@@ -175,6 +175,37 @@ fn order_sets_the_rate_while_it_is_in_force() {
     assert_eq!(w.on_order(&free, S), [StreamChange::SetRate { consumer_id: 1, max_rate_hz: 0 }]);
 }
 
+/// requirement: wire-5-4
+#[test]
+fn mode_of_a_config_is_the_mode_in_force() {
+    let mut w = grants();
+    send_hello(&mut w, &ConsumerHello { descriptor: address(31_000), ..hello(1) });
+    send_hello(&mut w, &hello(2));
+    let order = |stream_id| ConsumerConfig {
+        stream_id: STREAM,
+        consumer_id: 2,
+        use_shm: true,
+        mode: Mode::RateLimited,
+        max_rate_hz: Some(3),
+        fallback_uri: String::new(),
+        descriptor: address(stream_id),
+        control: StreamRequest::None,
+    };
+    // The stream is in use, or not allowed: the order limits nothing, and the config says so.
+    for declined in [31_000, 31_010] {
+        assert_eq!(w.on_order(&order(declined), S), []);
+        let (config, _) = send_hello(&mut w, &hello(2));
+        assert_eq!((config.mode, config.descriptor), (Mode::Stream, StreamRequest::None), "{declined}");
+    }
+    // The supervisor's next attempt is granted.
+    assert_eq!(w.on_order(&order(31_001), S).len(), 1);
+    let (config, _) = send_hello(&mut w, &hello(2));
+    assert_eq!((config.mode, config.descriptor), (Mode::RateLimited, address(31_001)));
+    // A limit without a rate is none.
+    let unlimited = ConsumerHello { descriptor: address(31_002), mode: Mode::RateLimited, ..hello(3) };
+    assert_eq!(send_hello(&mut w, &unlimited).0.mode, Mode::Stream);
+}
+
 #[test]
 fn smallest_progress_hints_win() {
     let mut w = grants();
