@@ -18,6 +18,12 @@ function(tensorpool_patch_aeron)
     tensorpool_replace_source("${directory}" aeron_network_publication.c
         "if (bottom_resend_window <= resend_position && resend_position < sender_position)"
         "if (0 <= resend_position && bottom_resend_window <= resend_position && resend_position < sender_position)")
+
+    # The directory is made for everybody, and its mode can be set only afterwards. Another user who opens
+    # its subdirectories in between goes on reading all messages.
+    tensorpool_replace_source("${directory}" aeron_driver.c
+        "if (aeron_mkdir_recursive(dirname, S_IRWXU | S_IRWXG | S_IRWXO) != 0)"
+        "if (aeron_mkdir_recursive(dirname, S_IRWXU) != 0)")
 endfunction()
 
 function(tensorpool_replace_source directory name old new)

@@ -199,6 +199,10 @@ impl MediaDriver {
             std::fs::create_dir_all(parent).map_err(LaunchError::Io)?;
         }
         check_is_ours(Path::new(&settings.dir))?;
+        // Aeron would make missing parents as private as the directory itself.
+        if let Some(parent) = Path::new(&settings.dir).parent() {
+            std::fs::create_dir_all(parent).map_err(LaunchError::Io)?;
+        }
         let before = std::fs::read_to_string(&settings.lock_path).unwrap_or_default();
         let lock = FileLock::acquire(&settings.lock_path, &holder(std::process::id()))?;
         // Its lock is free, so the process that embedded the driver found here is dead: do not wait for the
@@ -211,8 +215,8 @@ impl MediaDriver {
             checked(c::aeron_driver_context_init(&raw mut context))?;
             let made = configure(context, settings, is_left_over).and_then(|()| {
                 checked(c::aeron_driver_init(&raw mut driver, context))?;
-                // Before any client can have mapped anything: Aeron itself makes the directory
-                // world-readable.
+                // Aeron makes the directory for this user alone (cmake/aeron-patches.cmake). Only a wider mode
+                // is set afterwards: whoever enters while the mode is too wide continues to read.
                 let mode = std::fs::Permissions::from_mode(settings.dir_mode);
                 std::fs::set_permissions(Path::new(&settings.dir), mode).map_err(LaunchError::Io)?;
                 checked(c::aeron_driver_start(driver, false))
