@@ -189,7 +189,7 @@ def _measure_streams(plan: PerConsumerPlan) -> Run:
         for count in plan.counts:
             readers.request_status()
             status = producer.request_status()
-            if status["lane_lost"] or status["lane_published"] != count * status["published"]:
+            if status["per_consumer_lost"] or status["per_consumer_published"] != count * status["published"]:
                 raise MeasurementFailed(
                     f"{count} per-consumer streams, but not every one had every frame: {status}"
                 )

@@ -80,7 +80,8 @@ def produce(plan: PerConsumerPlan) -> None:
             offers_ns = [_burst(producer, array) for _ in range(plan.rounds)]
             after = producer.counters()
             counts = {
-                name: after[name] - before[name] for name in ("published", "lane_published", "lane_lost")
+                name: after[name] - before[name]
+                for name in ("published", "per_consumer_published", "per_consumer_lost")
             }
             write_line(json.dumps({"offer_ns": statistics.median(offers_ns), **counts}))
 
@@ -102,9 +103,9 @@ def _burst(producer: tp.Producer, array: Any) -> float:
 
 
 def _burst_arrives(producer: tp.Producer, array: Any) -> bool:
-    lost = producer.counters()["lane_lost"]
+    lost = producer.counters()["per_consumer_lost"]
     _burst(producer, array)
-    return producer.counters()["lane_lost"] == lost
+    return producer.counters()["per_consumer_lost"] == lost
 
 
 def read(plan: PerConsumerPlan) -> None:
@@ -127,7 +128,7 @@ def read(plan: PerConsumerPlan) -> None:
                 while len(consumers) < count + 1:
                     consumers.append(context.consumer(STREAM_ID, per_consumer_stream=True))
                 _wait_for(
-                    lambda: all(consumer.standing()["on_own"] for consumer in consumers[1:]),
+                    lambda: all(consumer.state()["on_per_consumer"] for consumer in consumers[1:]),
                     f"{count} granted streams",
                 )
                 write_line(json.dumps({"consumers": len(consumers)}))
@@ -174,7 +175,7 @@ def _stream(
     ):
         _wait_for(lambda: consumer.epoch is not None and producer.is_connected, "a mapped stream")
         if requests:
-            _wait_for(lambda: producer.has_listeners, "a listener")
+            _wait_for(lambda: producer.has_progress_consumers, "a listener")
         _wait_for(lambda: bool(producer.offer(np.zeros(8)) and consumer.receive_or_none(0.1)), "a frame")
         while consumer.receive_or_none(0.0) is not None:
             pass

@@ -39,7 +39,7 @@ from .errors import (
 
 if _TYPE_CHECKING:
     from . import service
-    from ._native import Frame, Offered, Progress, Slot
+    from ._native import Frame, OfferResult, Progress, Slot
     from .client import Consumer, ConsumerLedger, Latency, Metadata, Outcome, Phase, Producer, ProducerLedger
     from .context import Context, Event, discover, discover_async, open
     from .discovery import DiscoveredStream
@@ -55,7 +55,7 @@ __version__ = "0.1.0"
 _LAZY_MODULES = {
     name: module
     for module, names in {
-        "_native": "Frame Offered Progress Slot",
+        "_native": "Frame OfferResult Progress Slot",
         "client": "Consumer ConsumerLedger Latency Metadata Outcome Phase Producer ProducerLedger",
         "context": "Context Event discover discover_async open",
         "discovery": "DiscoveredStream",
@@ -106,7 +106,7 @@ __all__ = [
     "Metadata",
     "NoProvider",
     "NoSuchService",
-    "Offered",
+    "OfferResult",
     "Outcome",
     "Phase",
     "Producer",

@@ -31,12 +31,12 @@ def snake(name: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
-def test_page_lists_every_key_of_standing(aeron_dir: Path, shm_base: Path) -> None:
+def test_page_lists_every_key_of_state(aeron_dir: Path, shm_base: Path) -> None:
     with (
         tp.open("standalone", aeron_dir=aeron_dir, shm_base_dir=shm_base) as ctx,
         ctx.consumer(1) as consumer,
     ):
-        assert first_column("Present state") == consumer.standing().keys()
+        assert first_column("Present state") == consumer.state().keys()
 
 
 def test_page_lists_every_phase() -> None:
@@ -67,7 +67,13 @@ def test_every_request_is_an_argument() -> None:
 def test_events_are_also_on_the_connections_page() -> None:
     connections_page = (ROOT / "docs" / "reference" / "connections.md").read_text("utf-8")
     documented = first_column("Events")
-    fallback_events = {"fallback", "fallback_mapped", "fallback_failed", "fallback_over", "fallback_refused"}
+    fallback_events = {
+        "fallback",
+        "fallback_mapped",
+        "fallback_failed",
+        "fallback_ended",
+        "fallback_unsupported",
+    }
     assert documented == {"declined", "id_collision"} | fallback_events
     assert all(f"| `{kind}` |" in connections_page for kind in documented)
     assert all(kind in (Event.__doc__ or "") for kind in documented)

@@ -162,14 +162,14 @@ fn files_in(dir: &str) -> Option<(u64, u64)> {
 
 /// Watches a media driver in another process by its files, and by the lock that is released when it dies. Its
 /// heartbeat would take seconds to age.
-pub struct DeathWatch {
+pub struct MediaDriverWatch {
     dir: String,
     files: Option<(u64, u64)>,
     /// The lock and its text. `None` where the driver holds no known lock.
     lock: Option<(PathBuf, String)>,
 }
 
-impl DeathWatch {
+impl MediaDriverWatch {
     /// Created before a client connects, so that a driver that starts in between is recognised as another
     /// one.
     pub fn of(dir: &str, lock_path: &Path) -> Self {

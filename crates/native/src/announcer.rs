@@ -1,4 +1,4 @@
-//! `StreamAnnouncer` (Python: `Beacons`): announces, activity timestamps and lock watches of a driver's
+//! `StreamAnnouncer`: announces, activity timestamps and lock watches of a driver's
 //! streams, on the conductor's thread.
 
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::errors;
 ///
 /// The conductor's thread does this, so that a busy interpreter delays no announce. Any thread may call the
 /// methods. All of them raise `ForkedError` in a forked child.
-#[pyclass(name = "Beacons", frozen, module = "tensorpool._native")]
+#[pyclass(frozen, module = "tensorpool._native")]
 pub struct StreamAnnouncer {
     announcer: Arc<plane::StreamAnnouncer>,
     conductor: Py<Conductor>,
@@ -53,7 +53,7 @@ impl StreamAnnouncer {
     ///
     /// Raises `RegionRejected` if a region is invalid, `OSError` if its lock cannot be watched or its
     /// memory not be locked, `ClosedError` after `close`.
-    #[pyo3(name = "put", signature = (*, stream_id, epoch, producer_id, nslots, header_uri, pools, base_dirs, lock_memory = false))]
+    #[pyo3(signature = (*, stream_id, epoch, producer_id, nslots, header_uri, pools, base_dirs, lock_memory = false))]
     fn announce(
         &self,
         py: Python<'_>,
@@ -100,14 +100,12 @@ impl StreamAnnouncer {
     }
 
     /// Stops announcing a stream. Returns False if it was not announced.
-    #[pyo3(name = "remove")]
     fn withdraw(&self, py: Python<'_>, stream_id: u32) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.announcer.withdraw(stream_id)))
     }
 
     /// Reports that the driver's duty cycle is running. Without it announces stop after `stall_ns`.
-    #[pyo3(name = "beat")]
     fn heartbeat(&self, py: Python<'_>) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
         self.announcer.heartbeat();
@@ -115,7 +113,6 @@ impl StreamAnnouncer {
     }
 
     /// Returns (stream id, epoch) of each producer whose lock was released since the last call.
-    #[pyo3(name = "deaths")]
     fn dead_producers(&self, py: Python<'_>) -> PyResult<Vec<(u32, u64)>> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.announcer.dead_producers()))

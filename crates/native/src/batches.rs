@@ -16,7 +16,7 @@ type BatchTuple = (usize, usize, usize, usize, u64, u64, usize, usize, usize);
 /// and last sequence, the offsets of the tables of columns and of buffers, and the first batch that
 /// describes its tensors identically.
 #[pyfunction]
-#[pyo3(name = "batches_like", signature = (data, model, *, body_bytes_at, rows_at, nodes, buffers, check_at, seq, sources))]
+#[pyo3(signature = (data, model, *, body_bytes_at, rows_at, nodes, buffers, check_at, seq, sources))]
 pub fn scan_batches(
     py: Python<'_>,
     data: &Bound<'_, PyAny>,

@@ -111,7 +111,6 @@ impl BridgeSender {
     }
 
     /// Allows the frames of an epoch to be sent: its announce was forwarded.
-    #[pyo3(name = "announced")]
     fn on_announce(&self, py: Python<'_>, stream_id: u32, epoch: u64) -> PyResult<()> {
         self.source(py, stream_id)?.on_announce(epoch);
         Ok(())
@@ -140,14 +139,12 @@ impl BridgeSender {
 
     /// Returns the sessions of this run, the position in the last of them, and the frames of the stream
     /// sent up to there. None while there is no publication.
-    #[pyo3(name = "place")]
     fn position(&self, py: Python<'_>, stream_id: u32) -> PyResult<Option<(Vec<i32>, i64, u64)>> {
         let source = self.source(py, stream_id)?;
         Ok(py.detach(|| self.sender.position_of(&source)).map(|p| (p.sessions, p.position, p.sent)))
     }
 
     /// Returns frames sent, their bytes, and frames not sent; over all streams.
-    #[pyo3(name = "sums")]
     fn totals(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.sender.totals()))
@@ -248,7 +245,6 @@ impl BridgeReceiver {
     }
 
     /// Sets a producer that nothing was written with as the destination.
-    #[pyo3(name = "give")]
     fn set_destination(
         &self,
         py: Python<'_>,
@@ -266,21 +262,18 @@ impl BridgeReceiver {
 
     /// Removes the destination: nothing is written with that producer when this returns. Returns False if
     /// there was none.
-    #[pyo3(name = "take")]
     fn clear_destination(&self, py: Python<'_>, stream_id: u32) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.receiver.clear_destination(stream_id)))
     }
 
     /// Returns the source streams that have no destination at the moment.
-    #[pyo3(name = "wanting")]
     fn without_destination(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.receiver.without_destination()))
     }
 
     /// Returns the state of a mapping: the announced layout of its source, and its counters.
-    #[pyo3(name = "standing")]
     fn state<'py>(&self, py: Python<'py>, stream_id: u32) -> PyResult<Bound<'py, PyDict>> {
         errors::check_fork(py, self.fork_guard)?;
         let state = py.detach(|| self.receiver.state_of(stream_id)).ok_or_else(|| unmapped(stream_id))?;
@@ -302,7 +295,7 @@ impl BridgeReceiver {
             ("turned_away", counters.turned_away),
             ("announces", state.announces),
             ("announces_ignored", state.announces_ignored),
-            ("progress_said", state.progress_sent),
+            ("progress_sent", state.progress_sent),
             ("progress_dropped", state.progress_dropped),
         ] {
             dict.set_item(name, value)?;
@@ -334,7 +327,7 @@ impl BridgeReceiver {
     ///
     /// None: the session has not been read up to there yet, or the position is too old and a later one must
     /// be requested.
-    #[pyo3(name = "cut", signature = (stream_id, session, position = None))]
+    #[pyo3(signature = (stream_id, session, position = None))]
     fn ledger_start<'py>(
         &self,
         py: Python<'py>,
@@ -354,14 +347,12 @@ impl BridgeReceiver {
 
     /// Returns frames delivered, their bytes, and frames that were received in part and not delivered; over
     /// all streams.
-    #[pyo3(name = "sums")]
     fn totals(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.receiver.totals()))
     }
 
     /// Returns the number of rejected messages of the payload stream, by reason.
-    #[pyo3(name = "refused")]
     fn rejected<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         errors::check_fork(py, self.fork_guard)?;
         let (faults, unmapped, fragments, messages) = py.detach(|| self.receiver.rejected());
@@ -371,12 +362,12 @@ impl BridgeReceiver {
         }
         dict.set_item("unmapped", unmapped)?;
         dict.set_item("fragments", fragments)?;
-        dict.set_item("words_overflowed", messages)?;
+        dict.set_item("messages_overflowed", messages)?;
         Ok(dict)
     }
 
     /// Returns up to `limit` messages of the control stream that are neither announces nor progress.
-    #[pyo3(name = "words", signature = (limit = 64))]
+    #[pyo3(signature = (limit = 64))]
     fn poll_messages<'py>(&self, py: Python<'py>, limit: usize) -> PyResult<Bound<'py, PyList>> {
         errors::check_fork(py, self.fork_guard)?;
         let messages = py.detach(|| self.receiver.poll_messages(limit));
@@ -412,7 +403,6 @@ type ChannelStream = (String, i32);
 /// Returns the parts of a `bridge://` URI: its id, channel and stream id of payloads, those of control, and
 /// the source stream id. Raises `ValueError` with the reason if the URI is invalid.
 #[pyfunction]
-#[pyo3(name = "parse_fallback")]
 pub fn parse_fallback_uri(text: &str) -> PyResult<(String, ChannelStream, ChannelStream, u32)> {
     let uri = FallbackUri::parse(text).map_err(PyValueError::new_err)?;
     Ok((uri.instance_id, uri.payload, uri.control, uri.stream_id))

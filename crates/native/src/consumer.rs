@@ -117,7 +117,7 @@ fn recycle(mut frames: Vec<plane::Frame>) {
 impl Consumer {
     /// Adds a consumer to the conductor. Raises `ValueError` for an unknown idle strategy.
     #[new]
-    #[pyo3(signature = (conductor, *, stream_id, descriptor_channel, descriptor_stream_id, max_outstanding_seq_gap, freshness_ns, hello_period_ns, wanted, idle, latest_only, lease = None, metadata = None, fallback_uri = None, fallback_bytes = 1 << 30))]
+    #[pyo3(signature = (conductor, *, stream_id, descriptor_channel, descriptor_stream_id, max_outstanding_seq_gap, freshness_ns, hello_period_ns, request, idle, latest_only, lease = None, metadata = None, fallback_uri = None, fallback_bytes = 1 << 30))]
     fn new(
         conductor: &Bound<'_, Conductor>,
         stream_id: u32,
@@ -126,7 +126,7 @@ impl Consumer {
         max_outstanding_seq_gap: u64,
         freshness_ns: u64,
         hello_period_ns: u64,
-        wanted: ConsumerOptions,
+        request: ConsumerOptions,
         idle: &str,
         latest_only: bool,
         lease: Option<LeaseParameters>,
@@ -151,7 +151,7 @@ impl Consumer {
             },
         };
         let lease_options = lease.map(|l| l.options(stream_id, Role::Consumer)).transpose()?;
-        let consumer = Arc::new(plane::Consumer::new(config, wanted.request(), lease_options));
+        let consumer = Arc::new(plane::Consumer::new(config, request.request(), lease_options));
         let metadata = metadata.map(|listener| SourceMetadata::new(listener, stream_id));
         let origin = Arc::new(Origin { counters: consumer.counters().clone(), metadata });
         let id = conductor.get().add(conductor.py(), consumer.clone())?;
@@ -209,11 +209,10 @@ impl Consumer {
     }
 
     /// Returns its consumer id, mode, streams, phase and fallback URI.
-    #[pyo3(name = "standing")]
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         errors::check_fork(py, self.fork_guard)?;
         let state = options::consumer_state(py, &self.consumer.consumer_state())?;
-        state.set_item("progress_on_own", self.consumer.reads_progress().1)?;
+        state.set_item("progress_on_per_consumer", self.consumer.reads_progress().1)?;
         Ok(state)
     }
 
@@ -372,7 +371,6 @@ impl Consumer {
 
     /// Returns count, p50, p99 and maximum of the latency, since the beginning and over the last interval,
     /// in ns.
-    #[pyo3(name = "latency_figures")]
     fn latency_summary<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         errors::check_fork(py, self.fork_guard)?;
         let report = py.detach(|| self.consumer.counters().latency.report());

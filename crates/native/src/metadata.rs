@@ -1,4 +1,4 @@
-//! Metadata of sources: `MetadataListener` (Python: `MetadataEar`), and the view of it that a consumer's
+//! Metadata of sources: `MetadataListener`, and the view of it that a consumer's
 //! frames use.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +25,7 @@ const FIRST_METADATA_WAIT: Duration = Duration::from_millis(100);
 /// Receives the metadata of the sources whose consumers it is given to, on the conductor's thread.
 ///
 /// Any thread may call the methods. All of them raise `ForkedError` in a forked child.
-#[pyclass(name = "MetadataEar", frozen, module = "tensorpool._native")]
+#[pyclass(frozen, module = "tensorpool._native")]
 pub struct MetadataListener {
     listener: Arc<plane::MetadataListener>,
     describe: Py<PyAny>,
@@ -195,7 +195,7 @@ impl SourceMetadata {
         let (completed, discarded) = self.listener.blob_counts(self.stream_id);
         let of_all = self.listener.counters();
         let dict = PyDict::new(py);
-        dict.set_item("heard", of_all.received.load(Ordering::Relaxed))?;
+        dict.set_item("received", of_all.received.load(Ordering::Relaxed))?;
         dict.set_item("foreign", of_all.foreign.load(Ordering::Relaxed))?;
         dict.set_item("malformed", of_all.malformed.load(Ordering::Relaxed))?;
         dict.set_item("blobs", completed)?;

@@ -1,4 +1,4 @@
-//! `MetadataPublisher` (Python: `Bulletin`): publishes a producer's metadata periodically, on the conductor's
+//! `MetadataPublisher`: publishes a producer's metadata periodically, on the conductor's
 //! thread.
 
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::producer::Producer;
 /// Publishes a producer's metadata periodically, on the conductor's thread.
 ///
 /// Any thread may call the methods. All of them raise `ForkedError` in a forked child.
-#[pyclass(name = "Bulletin", frozen, module = "tensorpool._native")]
+#[pyclass(frozen, module = "tensorpool._native")]
 pub struct MetadataPublisher {
     publisher: Arc<plane::MetadataPublisher>,
     conductor: Py<Conductor>,
@@ -53,7 +53,6 @@ impl MetadataPublisher {
     /// `DataSourceMeta`, at once and from then on in place of earlier ones.
     ///
     /// Raises `ValueError` if the first message is not a `DataSourceAnnounce`.
-    #[pyo3(name = "put")]
     fn publish(&self, py: Python<'_>, announce: Vec<u8>, meta: Vec<u8>) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
         if py.detach(|| self.publisher.put(announce, meta)) {

@@ -1,4 +1,4 @@
-//! `OfferResult` (Python: `Offered`): the outcome of an offered frame.
+//! `OfferResult`: the outcome of an offered frame.
 
 use pyo3::prelude::*;
 use tensorpool_dataplane::producer as plane;
@@ -8,7 +8,7 @@ use tensorpool_dataplane::producer::Outcome;
 ///
 ///     if not producer.offer(image):
 ///         missed += 1
-#[pyclass(name = "Offered", frozen, module = "tensorpool._native")]
+#[pyclass(frozen, module = "tensorpool._native")]
 pub struct OfferResult {
     result: plane::OfferResult,
 }
@@ -40,8 +40,8 @@ impl OfferResult {
 
     fn __repr__(&self) -> String {
         match self.result.seq {
-            Some(seq) => format!("<Offered {} seq={seq}>", self.outcome()),
-            None => format!("<Offered {}>", self.outcome()),
+            Some(seq) => format!("<OfferResult {} seq={seq}>", self.outcome()),
+            None => format!("<OfferResult {}>", self.outcome()),
         }
     }
 }

@@ -85,7 +85,7 @@ pub fn consumer_state<'py>(py: Python<'py>, state: &ConsumerState) -> PyResult<B
     dict.set_item("mode", mode)?;
     let descriptors = state.descriptors.as_ref().map(|l| (l.channel.as_str(), l.stream_id));
     dict.set_item("descriptors", descriptors)?;
-    dict.set_item("on_own", state.on_per_consumer)?;
+    dict.set_item("on_per_consumer", state.on_per_consumer)?;
     let control = state.control.as_ref().map(|l| (l.channel.as_str(), l.stream_id));
     dict.set_item("control", control)?;
     dict.set_item("phase", state.phase.map(Phase::as_str))?;

@@ -127,12 +127,12 @@ impl OwnedRegions {
 
 #[pymethods]
 impl Producer {
-    /// Adds a producer to the conductor. With `own` it maps and announces regions that this process
+    /// Adds a producer to the conductor. With `owned_regions` it maps and announces regions that this process
     /// created. With `lease` it writes into a driver's regions.
     ///
     /// Raises `RegionRejected` if a region is invalid, `ValueError` unless exactly one of the two is given.
     #[new]
-    #[pyo3(signature = (conductor, *, stream_id, descriptor_channel, descriptor_stream_id, publish_timestamps, prefault, announce_period_ns, qos_period_ns, grants, own = None, lease = None))]
+    #[pyo3(signature = (conductor, *, stream_id, descriptor_channel, descriptor_stream_id, publish_timestamps, prefault, announce_period_ns, qos_period_ns, grants, owned_regions = None, lease = None))]
     fn new(
         conductor: &Bound<'_, Conductor>,
         stream_id: u32,
@@ -143,7 +143,7 @@ impl Producer {
         announce_period_ns: u64,
         qos_period_ns: u64,
         grants: GrantOptions,
-        own: Option<OwnedRegions>,
+        owned_regions: Option<OwnedRegions>,
         lease: Option<LeaseParameters>,
     ) -> PyResult<Self> {
         let py = conductor.py();
@@ -162,10 +162,10 @@ impl Producer {
             policy: grants.policy(),
             prefault,
         };
-        let producer = match (own, lease) {
-            (Some(own), None) => {
-                let bases = AllowedBases::new(&own.base_dirs)?;
-                let regions = own.announce(stream_id);
+        let producer = match (owned_regions, lease) {
+            (Some(owned), None) => {
+                let bases = AllowedBases::new(&owned.base_dirs)?;
+                let regions = owned.announce(stream_id);
                 let mapping = py
                     .detach(|| MappedEpoch::open(&regions, &bases, Access::Write))
                     .map_err(|e| errors::region(py, &e))?;
@@ -391,16 +391,16 @@ impl Producer {
             dict.set_item(name, counter.load(Ordering::Relaxed))?;
         }
         let per_consumer = self.producer.per_consumer_counters();
-        dict.set_item("lane_published", per_consumer.published.load(Ordering::Relaxed))?;
-        dict.set_item("lane_limited", per_consumer.limited.load(Ordering::Relaxed))?;
-        dict.set_item("lane_lost", per_consumer.lost.load(Ordering::Relaxed))?;
+        dict.set_item("per_consumer_published", per_consumer.published.load(Ordering::Relaxed))?;
+        dict.set_item("per_consumer_limited", per_consumer.limited.load(Ordering::Relaxed))?;
+        dict.set_item("per_consumer_lost", per_consumer.lost.load(Ordering::Relaxed))?;
         dict.set_item("progress_sent", per_consumer.progress_sent.load(Ordering::Relaxed))?;
         dict.set_item("progress_lost", per_consumer.progress_lost.load(Ordering::Relaxed))?;
         Ok(dict)
     }
 
     /// Whether a consumer asks for progress, and progress can be sent.
-    #[getter(has_listeners)]
+    #[getter]
     fn has_progress_consumers(&self, py: Python<'_>) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(self.producer.has_progress_consumers())

@@ -1,4 +1,4 @@
-//! `ReplayRows` and `replay_rows` (Python: `play_rows`): publication of recorded frames through producers,
+//! `ReplayRows` and `replay_rows`: publication of recorded frames through producers,
 //! without the interpreter.
 
 use numpy::{PyReadonlyArray1, PyReadonlyArray2};
@@ -103,38 +103,38 @@ impl ReplayRows {
 
 /// Publishes a replay window: for each entry a row of a stream, when it is due.
 ///
-/// `lanes` are (producer, rows, time added to timestamps). Returns the first entry that was not published,
+/// `streams` are (producer, rows, time added to timestamps). Returns the first entry that was not published,
 /// the reason, its stream, then bytes, frames that every reader would refuse, late frames, and the largest
 /// delay. Raises `ValueError` for an entry that names no row.
 #[pyfunction]
-#[pyo3(name = "play_rows", signature = (lanes, *, lane, row, due_ns, start, until_ns))]
+#[pyo3(signature = (streams, *, stream, row, due_ns, start, until_ns))]
 pub fn replay_rows<'py>(
     py: Python<'py>,
-    lanes: Vec<(PyRef<'py, Producer>, Py<ReplayRows>, u64)>,
-    lane: PyReadonlyArray1<'py, u16>,
+    streams: Vec<(PyRef<'py, Producer>, Py<ReplayRows>, u64)>,
+    stream: PyReadonlyArray1<'py, u16>,
     row: PyReadonlyArray1<'py, u32>,
     due_ns: Option<PyReadonlyArray1<'py, i64>>,
     start: usize,
     until_ns: u64,
 ) -> PyResult<(usize, &'static str, usize, u64, u64, u64, u64)> {
-    let (lane, row) = (lane.as_slice()?, row.as_slice()?);
+    let (stream, row) = (stream.as_slice()?, row.as_slice()?);
     let due_ns = due_ns.as_ref().map(|due| due.as_slice()).transpose()?;
-    if row.len() != lane.len() || due_ns.is_some_and(|due| due.len() != lane.len()) {
+    if row.len() != stream.len() || due_ns.is_some_and(|due| due.len() != stream.len()) {
         return Err(PyValueError::new_err("columns differ in length"));
     }
-    let mut producers = Vec::with_capacity(lanes.len());
-    for (producer, _, _) in &lanes {
+    let mut producers = Vec::with_capacity(streams.len());
+    for (producer, _, _) in &streams {
         producers.push(producer.plane(py)?);
     }
     let parts: Vec<_> = producers
         .iter()
-        .zip(&lanes)
+        .zip(&streams)
         .map(|(producer, (_, rows, shift_ns))| {
             let rows = rows.get();
             ReplayStream { producer, table: &rows.table, bytes: rows.pinned.bytes(), shift_ns: *shift_ns }
         })
         .collect();
-    let window = ReplayWindow { stream: lane, row, due_ns };
+    let window = ReplayWindow { stream, row, due_ns };
     let result = py.detach(|| replay(&parts, &window, start, until_ns));
     let (stop, at) = match result.stop {
         Stop::Done => ("done", 0),

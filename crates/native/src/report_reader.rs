@@ -1,4 +1,4 @@
-//! `ReportReader` (Python: `Hearing`): decodes the frequent messages of a system in native code, and leaves
+//! `ReportReader`: decodes the frequent messages of a system in native code, and leaves
 //! the others to Python.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ type Event = Option<Py<PyAny>>;
 /// Decodes the frequent messages of a system in native code, and leaves the others to Python.
 ///
 /// Any thread may call the methods.
-#[pyclass(name = "Hearing", frozen, module = "tensorpool._native")]
+#[pyclass(frozen, module = "tensorpool._native")]
 pub struct ReportReader {
     consumer_report: Py<PyType>,
     producer_report: Py<PyType>,
@@ -30,16 +30,16 @@ pub struct ReportReader {
 
 #[pymethods]
 impl ReportReader {
-    /// Takes the named tuples to create, and caches up to `most_bytes` of messages.
+    /// Takes the named tuples to create, and caches up to `max_bytes` of messages.
     #[new]
     fn new(
         py: Python<'_>,
         reports: (Py<PyType>, Py<PyType>),
-        told: (Py<PyType>, Py<PyType>, Py<PyType>),
-        most_bytes: usize,
+        status: (Py<PyType>, Py<PyType>, Py<PyType>),
+        max_bytes: usize,
     ) -> PyResult<Self> {
         let (consumer_report, producer_report) = reports;
-        let (consumer_status, producer_status, latency_status) = told;
+        let (consumer_status, producer_status, latency_status) = status;
         Ok(Self {
             consumer_report,
             producer_report,
@@ -47,12 +47,11 @@ impl ReportReader {
             producer_status,
             latency_status,
             new_tuple: py.get_type::<PyTuple>().getattr("__new__")?.unbind(),
-            cache: Mutex::new(MessageCache::new(most_bytes)),
+            cache: Mutex::new(MessageCache::new(max_bytes)),
         })
     }
 
     /// Returns the events of QoS reports and of cached messages. Any other message is returned unchanged.
-    #[pyo3(name = "heard")]
     fn read_wire<'py>(
         &self,
         py: Python<'py>,
@@ -93,7 +92,6 @@ impl ReportReader {
 
     /// Returns the events of status reports: of a consumer's report its ledger, and its latency if there was
     /// one in the last interval. A malformed report is None. Any other message is returned unchanged.
-    #[pyo3(name = "told")]
     fn read_status<'py>(
         &self,
         py: Python<'py>,
@@ -119,7 +117,7 @@ impl ReportReader {
     }
 
     /// Caches the event of a message, or that it has none.
-    #[pyo3(name = "remember", signature = (message, event))]
+    #[pyo3(signature = (message, event))]
     fn cache(&self, message: &[u8], event: Event) {
         // A dropped object may run code of its own, so not while the lock is held.
         let gone = self.lock().insert(message, event);
@@ -127,14 +125,13 @@ impl ReportReader {
     }
 
     /// Empties the cache.
-    #[pyo3(name = "forget")]
     fn clear(&self) {
         let gone = self.lock().clear();
         drop(gone);
     }
 
     /// Bytes of the cached messages.
-    #[getter(remembered_bytes)]
+    #[getter(cached_bytes)]
     fn cached_bytes(&self) -> usize {
         self.lock().bytes()
     }

@@ -1,4 +1,4 @@
-//! `StatusReporter` (Python: `Reporter`): publishes the status of a producer or consumer, on the conductor's
+//! `StatusReporter`: publishes the status of a producer or consumer, on the conductor's
 //! thread.
 
 use std::sync::Arc;
@@ -24,7 +24,7 @@ enum ReportSubject<'py> {
 /// thread.
 ///
 /// Any thread may call the methods.
-#[pyclass(name = "Reporter", frozen, module = "tensorpool._native")]
+#[pyclass(frozen, module = "tensorpool._native")]
 pub struct StatusReporter {
     reporter: Arc<plane::StatusReporter>,
     conductor: Py<Conductor>,
@@ -36,17 +36,17 @@ pub struct StatusReporter {
 impl StatusReporter {
     /// Reports every `period_ns`; a consumer at the end of each interval of its latency.
     ///
-    /// `status`: channel and stream id of the status stream. `account`: whether the status report is published
+    /// `status`: channel and stream id of the status stream. `ledger`: whether the status report is published
     /// there. `latency`: whether a consumer's report has its latency. `counters`: whether counters are added
     /// to the media driver's.
     #[new]
-    #[pyo3(signature = (of, *, status, latency, account, counters, period_ns))]
+    #[pyo3(signature = (of, *, status, latency, ledger, counters, period_ns))]
     fn new(
         py: Python<'_>,
         of: ReportSubject<'_>,
         status: Option<(String, i32)>,
         latency: bool,
-        account: bool,
+        ledger: bool,
         counters: bool,
         period_ns: u64,
     ) -> PyResult<Self> {
@@ -62,7 +62,7 @@ impl StatusReporter {
         };
         let config = plane::Config {
             status,
-            reports_status: account,
+            reports_status: ledger,
             reports_latency: latency,
             shows_counters: counters,
             period_ns,
@@ -73,7 +73,6 @@ impl StatusReporter {
     }
 
     /// Adds a stream that the producer's frames are made from to its status report.
-    #[pyo3(name = "note_source")]
     fn add_source(&self, stream_id: u32) {
         self.reporter.add_source(stream_id);
     }

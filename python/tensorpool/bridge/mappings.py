@@ -219,7 +219,7 @@ class FallbackUri:
     def parse(cls, text: str) -> FallbackUri:
         """The parts of a URI. Raises ConfigError with what is wrong."""
         try:
-            instance_id, payload, control, stream_id = _native.parse_fallback(text)
+            instance_id, payload, control, stream_id = _native.parse_fallback_uri(text)
         except ValueError as error:
             raise ConfigError(f"fallback {text!r}: {error}") from None
         return cls(instance_id, StreamAddress(*payload), StreamAddress(*control), stream_id)

@@ -87,7 +87,7 @@ class _ReceiverMapping:
 
     def ledger_start(self, session: int, position: int | None) -> ReceiverLedger | None:
         """The counts of a session at a position, or at its beginning; None if unknown or not reached yet."""
-        counts = self.receiver.cut(self.resolved.source_stream_id, session, position)
+        counts = self.receiver.ledger_start(self.resolved.source_stream_id, session, position)
         return None if counts is None else ReceiverLedger(*counts)
 
 
@@ -224,14 +224,14 @@ class ReceiverMappings:
         if now_ns >= self._next_destinations_ns:
             self._next_destinations_ns = now_ns + _DESTINATION_PERIOD_NS
             for receiver in self._receivers.values():
-                for stream_id in receiver.wanting():
+                for stream_id in receiver.without_destination():
                     work += self._advance_destination(self._by_stream[receiver, stream_id])
             if self._without_start:
                 self._without_start = [
                     mapping for mapping in self._without_start if not mapping.ledger.find_start(mapping)
                 ]
         for receiver in self._receivers.values():
-            for message in receiver.words(_MAX_FRAGMENTS):
+            for message in receiver.poll_messages(_MAX_FRAGMENTS):
                 self._on_message(receiver, message)
                 work += 1
         for address, subscription in self._metadata_subscriptions.items():
@@ -244,7 +244,7 @@ class ReceiverMappings:
         """Start the attach that is due, or finish the one that is done."""
         if mapping.attaching is not None:
             return self._finish_attach(mapping) if mapping.attaching.done() else 0
-        state = mapping.receiver.standing(mapping.resolved.source_stream_id)
+        state = mapping.receiver.state(mapping.resolved.source_stream_id)
         source = None
         if state["epoch"] is not None:
             strides = tuple(sorted(stride for _, stride in state["pools"]))
@@ -289,7 +289,7 @@ class ReceiverMappings:
             _LOG.warning("no destination for stream %d yet: %s", resolved.source_stream_id, error)
             return 1
         destination.on_attached()
-        mapping.receiver.give(resolved.source_stream_id, producer)
+        mapping.receiver.set_destination(resolved.source_stream_id, producer)
         self._counters.attaches.add()
         _LOG.info("stream %d is published as %d", resolved.source_stream_id, destination.stream_id)
         self._republish_metadata(mapping)
@@ -383,7 +383,7 @@ class ReceiverMappings:
 
     def totals(self) -> FrameTotals:
         """Frames delivered, their bytes, and frames received incompletely or dropped."""
-        return sum_totals(receiver.sums() for receiver in self._receivers.values())
+        return sum_totals(receiver.totals() for receiver in self._receivers.values())
 
     def rows(self) -> list[dict[str, Any]]:
         """The status of each mapping, with the joined ledger, as JSON."""
@@ -391,7 +391,7 @@ class ReceiverMappings:
 
     def _row(self, mapping: _ReceiverMapping) -> dict[str, Any]:
         resolved, destination = mapping.resolved, mapping.destination
-        state = mapping.receiver.standing(resolved.source_stream_id)
+        state = mapping.receiver.state(resolved.source_stream_id)
         received = ReceiverLedger.from_state(state)
         joined = mapping.ledger.join(mapping)
         epoch = None if mapping.producer is None else mapping.producer.epoch
@@ -412,8 +412,8 @@ class ReceiverMappings:
             "dropped": received.dropped,
             "incomplete": received.incomplete,
             "chunks_ignored": {name: n for name, n in state["chunks_ignored"].items() if n},
-            "refused": {name: n for name, n in mapping.receiver.refused().items() if n},
-            "progress_said": state["progress_said"],
+            "rejected": {name: n for name, n in mapping.receiver.rejected().items() if n},
+            "progress_sent": state["progress_sent"],
             "ledger": None if joined is None else joined.to_json(),
         }
 

@@ -217,7 +217,7 @@ class SenderMappings:
             self._counters.announces.add()
             sent += 1
             for mapping in mappings:
-                self._senders[mapping.payload].announced(stream_id, epoch)
+                self._senders[mapping.payload].on_announce(stream_id, epoch)
         return sent
 
     def _forward_control(self, message: bytes, templates: frozenset[int]) -> int:
@@ -244,7 +244,7 @@ class SenderMappings:
         (self._counters.forwarded if is_sent else self._counters.unforwarded)[kind].add()
 
     def _publish_ledger(self, mapping: ResolvedMapping) -> bool:
-        position = self._senders[mapping.payload].place(mapping.source_stream_id)
+        position = self._senders[mapping.payload].position(mapping.source_stream_id)
         if position is None:
             return False
         sessions, stream_position, sent = position
@@ -267,7 +267,7 @@ class SenderMappings:
 
     def totals(self) -> FrameTotals:
         """Frames sent, their bytes, and frames dropped."""
-        return sum_totals(sender.sums() for sender in self._senders.values())
+        return sum_totals(sender.totals() for sender in self._senders.values())
 
     def rows(self) -> list[dict[str, Any]]:
         """The status of each mapping, as JSON."""

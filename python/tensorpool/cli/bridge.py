@@ -119,7 +119,7 @@ def status(to: ConnectOptions, instance: str | None) -> None:
     receiver.
     """
     reply = _fetch_status(to, instance)
-    if to.as_json:
+    if to.json_output:
         click.echo(json.dumps(reply, indent=2))
         return
     headings = ("stream", "to", "", "published", "delivered", "sender", "network", "receiver", "why")

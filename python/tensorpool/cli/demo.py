@@ -40,9 +40,9 @@ Examples:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Keep the report page of the pipeline in this file.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print only the ledger, as JSON on stdout.")
+@click.option("--json", "json_output", is_flag=True, help="Print only the ledger, as JSON on stdout.")
 def demo(
-    seconds: float, fps: int, kill: bool, hosts: int, spark: bool, report: Path | None, as_json: bool
+    seconds: float, fps: int, kill: bool, hosts: int, spark: bool, report: Path | None, json_output: bool
 ) -> None:
     """Run a synthetic camera, two consumers and a recorder on a driver that owns the memory.
 
@@ -60,9 +60,11 @@ def demo(
     if hosts == 2:
         from ..demo import two_hosts
 
-        is_sound = two_hosts.run(seconds=seconds, fps=fps, as_json=as_json)
+        is_sound = two_hosts.run(seconds=seconds, fps=fps, json_output=json_output)
     else:
         from ..demo import run
 
-        is_sound = run(seconds=seconds, fps=fps, kill=kill, spark=spark, as_json=as_json, report=report)
+        is_sound = run(
+            seconds=seconds, fps=fps, kill=kill, spark=spark, json_output=json_output, report=report
+        )
     sys.exit(0 if is_sound else 1)

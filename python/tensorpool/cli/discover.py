@@ -130,7 +130,7 @@ def discover(to: ConnectOptions, watch: bool, period: float, count: int | None, 
             _watch(ctx, to, period, count, query)
             return
         streams = ctx.discover(timeout=to.timeout, **query)
-    if to.as_json:
+    if to.json_output:
         click.echo(json.dumps([stream.to_json() for stream in streams], indent=2))
     elif streams:
         console().print(_table(streams))
@@ -149,10 +149,10 @@ def _table(streams: list[DiscoveredStream]) -> Table:
 def _watch(ctx: Context, to: ConnectOptions, period: float, count: int | None, query: dict[str, Any]) -> None:
     results = _poll(ctx, to.timeout, period, query)
     try:
-        if sys.stdout.isatty() and not to.as_json and count is None:
+        if sys.stdout.isatty() and not to.json_output and count is None:
             _show_table(results)
         else:
-            _print_changes(results, count, as_json=to.as_json)
+            _print_changes(results, count, json_output=to.json_output)
     except KeyboardInterrupt:
         return
 
@@ -174,7 +174,7 @@ def _show_table(results: Iterator[list[Change] | DiscoveryError]) -> None:
 
 
 def _print_changes(
-    results: Iterator[list[Change] | DiscoveryError], count: int | None, *, as_json: bool
+    results: Iterator[list[Change] | DiscoveryError], count: int | None, *, json_output: bool
 ) -> None:
     """A line for each change, for programs and files."""
     lines, has_failed = 0, False
@@ -186,7 +186,7 @@ def _print_changes(
             continue
         has_failed = False
         for change, stream in result:
-            if as_json:
+            if json_output:
                 row = {"time_ns": str(time.time_ns()), "change": change, **stream.to_json()}
                 click.echo(json.dumps(row))
             else:

@@ -49,9 +49,15 @@ _LABELS = {"own_streams_bytes": "per-consumer"}
     "--shm-base-dir", type=click.Path(file_okay=False), default="/dev/shm", show_default=True,
     envvar="TENSORPOOL_SHM__BASE_DIR", help="Directory of the shared memory.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
+@click.option("--json", "json_output", is_flag=True, help="JSON on stdout.")
 def sizing(
-    rate: float, size: str, latency: float, consumers: int, safety: float, shm_base_dir: str, as_json: bool
+    rate: float,
+    size: str,
+    latency: float,
+    consumers: int,
+    safety: float,
+    shm_base_dir: str,
+    json_output: bool,
 ) -> None:
     """Compute slots, stride and memory of a stream, with the arithmetic.
 
@@ -65,7 +71,7 @@ def sizing(
     needs = Needs(rate, parse_size(size), latency, consumers, safety)
     result = size_stream(needs)
     check = check_fit(result, base, Space.from_path(base), available_memory(read_meminfo()))
-    if as_json:
+    if json_output:
         output = {
             "status": check.status,
             "check": check.to_json(),
@@ -127,9 +133,9 @@ Examples:
 @click.group(cls=CommandGroup, epilog=_EPILOG, invoke_without_command=True)
 @click.option("--config", type=click.Path(dir_okay=False), help="A TOML file. [TENSORPOOL_CONFIG]")
 @click.option("--aeron-dir", help="Directory of the media driver. [AERON_DIR, else Aeron's default]")
-@click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
+@click.option("--json", "json_output", is_flag=True, help="JSON on stdout.")
 @click.pass_context
-def doctor(ctx: click.Context, config: str | None, aeron_dir: str | None, as_json: bool) -> None:
+def doctor(ctx: click.Context, config: str | None, aeron_dir: str | None, json_output: bool) -> None:
     """Check shared memory, limits, permissions, huge pages, drivers, clock and software.
 
     Each check is ok, warn or fail; one that is not ok has its meaning and a remedy. Reads only: starts
@@ -156,7 +162,7 @@ def doctor(ctx: click.Context, config: str | None, aeron_dir: str | None, as_jso
 
     checks = run_checks(__version__, config_file=config, aeron_dir=aeron_dir)
     status = worst(checks)
-    if as_json:
+    if json_output:
         click.echo(json.dumps({"status": status, "checks": [check.to_json() for check in checks]}, indent=2))
         sys.exit(1 if status is Status.FAIL else 0)
     screen = console()

@@ -145,7 +145,7 @@ def status(to: ConnectOptions, instance: str | None) -> None:
     """Print the driver's process, settings, memory and counters."""
     with _client(to, instance) as client:
         state: DriverStatus = client.call("status")
-    if to.as_json:
+    if to.json_output:
         click.echo(json.dumps(state, indent=2))
         return
     screen = console()
@@ -186,7 +186,7 @@ def streams(to: ConnectOptions, instance: str | None) -> None:
     """List all streams of the driver, with and without regions."""
     with _client(to, instance) as client:
         rows = stream_rows(client)
-    if to.as_json:
+    if to.json_output:
         click.echo(json.dumps(rows, indent=2))
     elif not rows:
         click.echo("the driver has no streams; the first producer creates one", err=True)
@@ -216,7 +216,7 @@ def leases(to: ConnectOptions, instance: str | None, stream_id: int | None) -> N
     """List the leases in force."""
     with _client(to, instance) as client:
         rows = lease_rows(client, stream_id)
-    _show_leases(rows, to.as_json, "no client holds a lease")
+    _show_leases(rows, to.json_output, "no client holds a lease")
 
 
 @driver.command(epilog=_REVOKE)
@@ -251,7 +251,7 @@ def revoke(
         raise click.UsageError("name a LEASE, --stream or --client; tensorpool driver leases lists them")
     with _client(to, instance, token) as client:
         rows: list[LeaseRow] = client.call("revoke", {**criteria, "reason": reason})
-    _show_leases(rows, to.as_json, "no lease matches: nothing was revoked", are_over=True)
+    _show_leases(rows, to.json_output, "no lease matches: nothing was revoked", are_over=True)
     if not rows:
         raise SystemExit(1)
 
@@ -283,7 +283,7 @@ def stop(to: ConnectOptions, instance: str | None, token: str | None, reason: st
                     "s; wait longer with --timeout"
                 )
             time.sleep(_POLL_S)
-    if to.as_json:
+    if to.json_output:
         click.echo(json.dumps(stopped))
     else:
         click.echo(f"driver stopped, process {stopped['pid']}; {stopped['leases']} leases ended")
@@ -303,8 +303,8 @@ def _counter_text(value: int | dict[str, int]) -> str:
     return f"{value:,}" if value else ""
 
 
-def _show_leases(rows: list[LeaseRow], as_json: bool, empty: str, *, are_over: bool = False) -> None:
-    if as_json:
+def _show_leases(rows: list[LeaseRow], json_output: bool, empty: str, *, are_over: bool = False) -> None:
+    if json_output:
         click.echo(json.dumps(rows, indent=2))
     elif rows:
         console().print(leases_table(rows, with_stream=True, are_over=are_over))

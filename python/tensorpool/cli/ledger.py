@@ -52,7 +52,11 @@ def ledger(to: ConnectOptions, is_live: bool, stream_ids: tuple[int, ...], settl
     exit status 1.
     """
     with to.context() as ctx:
-        rows = _watch(ctx, stream_ids, to.as_json) if is_live else _once(ctx, stream_ids, settle, to.as_json)
+        rows = (
+            _watch(ctx, stream_ids, to.json_output)
+            if is_live
+            else _once(ctx, stream_ids, settle, to.json_output)
+        )
     mismatches = [row for row in rows if row.verdict is Verdict.MISMATCH]
     for row in mismatches:
         click.echo(f"mismatch: stream {row.stream_id}, {row.path} {row.who}: {row.problem}", err=True)
@@ -66,30 +70,30 @@ def _rows_of(live: SystemMonitor, stream_ids: tuple[int, ...]) -> list[LedgerRow
     return [row for row in live.ledger_rows() if not stream_ids or row.stream_id in stream_ids]
 
 
-def _once(ctx: Context, stream_ids: tuple[int, ...], settle: float, as_json: bool) -> list[LedgerRow]:
+def _once(ctx: Context, stream_ids: tuple[int, ...], settle: float, json_output: bool) -> list[LedgerRow]:
     with SystemMonitor(ctx.connection) as live:
         live.settle(settle)
         rows = _rows_of(live, stream_ids)
-    if as_json:
+    if json_output:
         click.echo(json.dumps([row.to_json() for row in rows], indent=2))
     else:
         console().print(ledger_table(rows))
     return rows
 
 
-def _watch(ctx: Context, stream_ids: tuple[int, ...], as_json: bool) -> list[LedgerRow]:
+def _watch(ctx: Context, stream_ids: tuple[int, ...], json_output: bool) -> list[LedgerRow]:
     screen = console()
     rows: list[LedgerRow] = []
     with SystemMonitor(ctx.connection) as live:
         try:
-            if as_json or not screen.is_terminal:
+            if json_output or not screen.is_terminal:
                 while True:
                     live.watch(1.0)
                     rows = _rows_of(live, stream_ids)
                     time_ns = str(time.time_ns())
                     for row in rows:
                         output = {"time_ns": time_ns, **row.to_json()}
-                        click.echo(json.dumps(output) if as_json else _line(row))
+                        click.echo(json.dumps(output) if json_output else _line(row))
                     sys.stdout.flush()
             with Live(ledger_table([], is_live=True), console=screen, auto_refresh=False) as table:
                 while True:

@@ -84,7 +84,7 @@ def show(to: ConnectOptions) -> None:
         finally:
             source.close()
     collector = MetricsCollector(lambda: snapshot)
-    if not to.as_json:
+    if not to.json_output:
         click.echo(collector.page(), nl=False)
         return
     for family in collector.collect():

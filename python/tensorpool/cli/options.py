@@ -56,7 +56,7 @@ class ConnectOptions:
     config: str | None
     aeron_dir: str | None
     timeout: float
-    as_json: bool
+    json_output: bool
 
     @contextmanager
     def context(self) -> Iterator[context.Context]:
@@ -140,9 +140,9 @@ def connect_options(command: _Command) -> _Command:
 
     @functools.wraps(command)
     def wrapped(
-        config: str | None, aeron_dir: str | None, timeout: float, as_json: bool, **rest: Any
+        config: str | None, aeron_dir: str | None, timeout: float, json_output: bool, **rest: Any
     ) -> None:
-        command(to=ConnectOptions(config, aeron_dir, timeout, as_json), **rest)
+        command(to=ConnectOptions(config, aeron_dir, timeout, json_output), **rest)
 
     decorated: _Command = wrapped
     for option in (
@@ -151,7 +151,7 @@ def connect_options(command: _Command) -> _Command:
         click.option(
             "--timeout", default=5.0, show_default=True, type=_SECONDS, help="Seconds to wait for an answer."
         ),
-        click.option("--json", "as_json", is_flag=True, help="JSON on stdout."),
+        click.option("--json", "json_output", is_flag=True, help="JSON on stdout."),
     ):
         decorated = option(decorated)
     return decorated

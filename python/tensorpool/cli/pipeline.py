@@ -85,7 +85,7 @@ _definition = click.argument(
     "definition", metavar="DEFINITION", type=click.Path(exists=True, dir_okay=False, path_type=Path)
 )
 _location = click.argument("location", metavar="DIR|DEFINITION", type=click.Path(exists=True, path_type=Path))
-_as_json = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
+_json_output = click.option("--json", "json_output", is_flag=True, help="JSON on stdout.")
 
 # --- progress and status
 
@@ -272,8 +272,8 @@ def _write_project(directory: Path, recordings: tuple[Path, ...]) -> None:
 
 @pipeline.command(epilog=_VALIDATE_EPILOG)
 @_definition
-@_as_json
-def validate(definition: Path, as_json: bool) -> None:
+@_json_output
+def validate(definition: Path, json_output: bool) -> None:
     """Check a definition, its recordings and its functions, without Spark.
 
     Exit status 1 with a list of all faults: the key, its line, and allowed values.
@@ -287,7 +287,7 @@ def validate(definition: Path, as_json: bool) -> None:
     for function in settings.functions:
         if function.name not in callables:
             load_function(function.function, str(definition.absolute().parent))
-    if as_json:
+    if json_output:
         from ..pipeline.run import describe
 
         click.echo(json.dumps({"ok": True, "definition": describe(settings)}, indent=2))
@@ -301,9 +301,9 @@ def validate(definition: Path, as_json: bool) -> None:
 @click.option("--master", help="Where Spark runs: local[*] without it, local[4], spark://host:7077.")
 @click.option("--remote", help="A Spark Connect server instead: sc://host:15002.")
 @click.option("--quiet", is_flag=True, help="No progress.")
-@_as_json
+@_json_output
 def run(
-    definition: Path, once: bool, master: str | None, remote: str | None, quiet: bool, as_json: bool
+    definition: Path, once: bool, master: str | None, remote: str | None, quiet: bool, json_output: bool
 ) -> None:
     """Run a definition, in TOML or in Python, until Ctrl-C or SIGTERM.
 
@@ -340,7 +340,7 @@ def run(
             look=progress.show,
             stop=should_stop,
         )
-    if as_json:
+    if json_output:
         click.echo(json.dumps(state.to_json(), indent=2))
     else:
         print_status(console(), state)
@@ -348,13 +348,13 @@ def run(
 
 @pipeline.command(epilog=_STATUS_EPILOG)
 @_location
-@_as_json
-def status(location: Path, as_json: bool) -> None:
+@_json_output
+def status(location: Path, json_output: bool) -> None:
     """Show how far a pipeline is, by its directory of tables or its definition; also while it runs."""
     from ..pipeline import status as read_status
 
     state = read_status(_root(location))
-    if as_json:
+    if json_output:
         click.echo(json.dumps(state.to_json(), indent=2))
         return
     print_status(console(), state)
@@ -362,8 +362,8 @@ def status(location: Path, as_json: bool) -> None:
 
 @pipeline.command(epilog=_COMPACT_EPILOG)
 @_location
-@_as_json
-def compact(location: Path, as_json: bool) -> None:
+@_json_output
+def compact(location: Path, json_output: bool) -> None:
     """Merge small files of all tables, without Spark, while no pipeline runs on them.
 
     A running pipeline does it by itself at the end of a day (compact = "days"). Rows do not change, and a
@@ -373,7 +373,7 @@ def compact(location: Path, as_json: bool) -> None:
     from ..pipeline import compact as merge_files
 
     results = merge_files(_root(location))
-    if as_json:
+    if json_output:
         click.echo(json.dumps({name: result.to_json() for name, result in results.items()}, indent=2))
         return
     table = columns("table", "files", "now", right=("files", "now"))
@@ -396,23 +396,27 @@ def compact(location: Path, as_json: bool) -> None:
     type=click.IntRange(0, 64),
     help="Frames of each stream to show.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The figures as JSON on stdout; no page unless --out.")
-def report(root: Path, out: Path | None, show: bool, samples: int, as_json: bool) -> None:
+@click.option(
+    "--json", "json_output", is_flag=True, help="The figures as JSON on stdout; no page unless --out."
+)
+def report(root: Path, out: Path | None, show: bool, samples: int, json_output: bool) -> None:
     """Write an HTML page on the tables in ROOT: rates, gaps, latency, alignment, frames.
 
     The page needs no network and no other file. Exit status 1 if the tables do not add up.
     """
     from ..pipeline import report as reports
 
-    if as_json and show and out is None:
+    if json_output and show and out is None:
         raise click.UsageError("--open needs a page: name its file with --out")
-    target = out if out is not None or as_json else root.absolute().with_name(f"{root.absolute().name}.html")
+    target = (
+        out if out is not None or json_output else root.absolute().with_name(f"{root.absolute().name}.html")
+    )
     if target is None:
         # Sample frames are for the page only.
         result = reports.collect(root, samples=0)
     else:
         result = reports.write(root, target, samples=samples)
-    if as_json:
+    if json_output:
         click.echo(json.dumps(result.to_json(), indent=2))
     screen = console(err=True)
     for fault in result.faults:

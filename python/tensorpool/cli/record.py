@@ -49,10 +49,10 @@ _LOG_LINE_S: Final = 10.0
 @click.command(epilog=_EPILOG)
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Stop after this time.")
 @click.option("--frames", type=click.IntRange(1), help="Stop after this number of frames, over all streams.")
-@click.option("--json", "as_json", is_flag=True, help="Print the ledger as JSON.")
+@click.option("--json", "json_output", is_flag=True, help="Print the ledger as JSON.")
 @click.option("--quiet", is_flag=True, help="Show no progress line.")
 @role_options(RecorderSettings, ContextSettings, AeronSettings, ShmSettings, ServiceSettings, DriverSettings)
-def record(config: Config, seconds: float | None, frames: int | None, as_json: bool, quiet: bool) -> None:
+def record(config: Config, seconds: float | None, frames: int | None, json_output: bool, quiet: bool) -> None:
     """Record streams into a directory until Ctrl-C, SIGTERM, --seconds or --frames.
 
     An existing recording is continued in new segments; segments that an earlier recorder left open are
@@ -86,7 +86,7 @@ def record(config: Config, seconds: float | None, frames: int | None, as_json: b
     ):
         _wait(recorder, stop, seconds, progress)
     ledgers = recorder.ledger()
-    _print_result(settings.out, recorder.stats(), ledgers, as_json)
+    _print_result(settings.out, recorder.stats(), ledgers, json_output)
     if not all(ledger.balanced for ledger in ledgers):
         raise SystemExit(1)
 
@@ -180,10 +180,12 @@ def _wait(recorder: Recorder, stop: list[bool], seconds: float | None, progress:
     progress.end()
 
 
-def _print_result(root: Path, stats: RecorderStats, ledgers: list[RecordingLedger], as_json: bool) -> None:
+def _print_result(
+    root: Path, stats: RecorderStats, ledgers: list[RecordingLedger], json_output: bool
+) -> None:
     from ..recorder.service import ledger_json
 
-    if as_json:
+    if json_output:
         result: dict[str, Any] = {
             "root": str(root),
             **stats.to_json(),

@@ -70,7 +70,7 @@ Examples:
 
 
 _directory = click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False))
-_as_json = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
+_json_option = click.option("--json", "json_output", is_flag=True, help="JSON on stdout.")
 
 
 def _range_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -93,13 +93,13 @@ def recording() -> None:
 
 @recording.command(epilog=_INFO)
 @_directory
-@_as_json
-def info(directory: str, as_json: bool) -> None:
+@_json_option
+def info(directory: str, json_output: bool) -> None:
     """Print the streams, segments and gaps of the recording DIR, also while it is written."""
     from ..recording import info as read_info
 
     recording_info = read_info(directory)
-    if as_json:
+    if json_output:
         click.echo(json.dumps(_info_json(recording_info), indent=2))
         return
     screen = console()
@@ -137,8 +137,8 @@ def info(directory: str, as_json: bool) -> None:
 
 @recording.command(epilog=_VERIFY)
 @_directory
-@_as_json
-def verify(directory: str, as_json: bool) -> None:
+@_json_option
+def verify(directory: str, json_output: bool) -> None:
     """Read the whole recording DIR and check it against its checksums.
 
     Exit status 1 if there is damage.
@@ -147,7 +147,7 @@ def verify(directory: str, as_json: bool) -> None:
 
     with _progress("verifying") as progress:
         result = verify_recording(directory, progress=progress)
-    if as_json:
+    if json_output:
         report = {
             "ok": result.ok, "rows": result.rows, "segments": result.segments,
             "size_bytes": result.size_bytes,
@@ -175,8 +175,8 @@ def verify(directory: str, as_json: bool) -> None:
 
 @recording.command(epilog=_REPAIR)
 @_directory
-@_as_json
-def repair(directory: str, as_json: bool) -> None:
+@_json_option
+def repair(directory: str, json_output: bool) -> None:
     """Repair the recording DIR: intact frames are kept, damaged ones become gaps.
 
     Damaged files are moved to DIR/_damaged, not deleted. Fails while a writer is running.
@@ -185,7 +185,7 @@ def repair(directory: str, as_json: bool) -> None:
 
     with _progress("repairing") as progress:
         result = repair_recording(directory, progress=progress)
-    if as_json:
+    if json_output:
         report = {
             "recovered": [str(segment) for segment in result.recovered],
             "rewritten": [str(path) for path in result.rewritten],
@@ -220,10 +220,10 @@ def repair(directory: str, as_json: bool) -> None:
 @click.argument("target", metavar="NEW", type=click.Path(file_okay=False))
 @click.option("--stream", "streams", multiple=True, type=int, help="Only this stream; may be repeated.")
 @_range_options
-@_as_json
+@_json_option
 def cut(
     directory: str, target: str, streams: tuple[int, ...], first_seq: int | None, last_seq: int | None,
-    start: int | None, end: int | None, as_json: bool,
+    start: int | None, end: int | None, json_output: bool,
 ) -> None:  # fmt: skip
     """Copy a part of the recording DIR into the new recording NEW."""
     from ..recording import cut as cut_recording
@@ -233,24 +233,24 @@ def cut(
             directory, target, streams=streams or None, seq=(first_seq, last_seq), time=_bounds(start, end),
             progress=progress,
         )  # fmt: skip
-    _print_copy(result, target, as_json)
+    _print_copy(result, target, json_output)
 
 
 @recording.command(epilog=_MERGE)
 @click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=click.Path(exists=True))
 @click.option("--into", "target", required=True, type=click.Path(file_okay=False), help="The new recording.")
-@_as_json
-def merge(directories: tuple[str, ...], target: str, as_json: bool) -> None:
+@_json_option
+def merge(directories: tuple[str, ...], target: str, json_output: bool) -> None:
     """Merge several recordings into one. A frame that several of them have is written once."""
     from ..recording import merge as merge_recordings
 
     with _progress("merging") as progress:
         result = merge_recordings(directories, target, progress=progress)
-    _print_copy(result, target, as_json)
+    _print_copy(result, target, json_output)
 
 
-def _print_copy(result: CopyResult, target: str, as_json: bool) -> None:
-    if as_json:
+def _print_copy(result: CopyResult, target: str, json_output: bool) -> None:
+    if json_output:
         report = {
             "path": target, "rows": result.rows, "payload_bytes": result.payload_bytes,
             "streams": sorted(result.streams),
@@ -267,10 +267,10 @@ def _print_copy(result: CopyResult, target: str, as_json: bool) -> None:
 @click.option("--stream", "stream_id", type=int, help="Required if there are several, except for mcap.")
 @click.option("--epoch", type=click.IntRange(0), help="Only this epoch.")
 @_range_options
-@_as_json
+@_json_option
 def export(
     directory: str, target: str, form: str | None, stream_id: int | None, epoch: int | None,
-    first_seq: int | None, last_seq: int | None, start: int | None, end: int | None, as_json: bool,
+    first_seq: int | None, last_seq: int | None, start: int | None, end: int | None, json_output: bool,
 ) -> None:  # fmt: skip
     """Write frames of the recording DIR to FILE: a numpy array or archive, Zarr, or MCAP."""
     from ..recording import export as export_recording
@@ -285,7 +285,7 @@ def export(
         if type(error) not in (FileExistsError, ValueError):
             raise
         raise click.UsageError(str(error)) from None
-    if as_json:
+    if json_output:
         click.echo(json.dumps({"path": target, "rows": count}))
     else:
         click.echo(f"{count:,} frames in {target}", err=True)

@@ -87,7 +87,7 @@ def status(to: ConnectOptions, instance: str | None) -> None:
         raise NoSuchService(
             "no registry answers on this media driver: start one with tensorpool registry --config FILE"
         ) from None
-    if to.as_json:
+    if to.json_output:
         click.echo(json.dumps(reply, indent=2))
         return
     screen, counters = console(), reply["counters"]

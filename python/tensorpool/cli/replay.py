@@ -162,11 +162,11 @@ _STATS_PERIOD_S: Final = 1.0
 @click.option("--metadata/--no-metadata", default=True, help="Publish the recorded metadata. [yes]")
 @click.option("--config", type=click.Path(dir_okay=False), help="A TOML file. [TENSORPOOL_CONFIG]")
 @click.option("--aeron-dir", help="Directory of the media driver. [AERON_DIR, else Aeron's default]")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON lines on stdout.")
+@click.option("--json", "json_output", is_flag=True, help="Print JSON lines on stdout.")
 def replay(
     directory: str, start: int | None, end: int | None, first_seq: int | None, last_seq: int | None,
     streams: tuple[int, ...], pairs: tuple[tuple[int, int], ...], step: bool, time_base: str,
-    config: str | None, aeron_dir: str | None, as_json: bool, **options: Any,
+    config: str | None, aeron_dir: str | None, json_output: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Publish the recording DIR again, through producers.
 
@@ -189,27 +189,27 @@ def replay(
             time_base=cast("TimeBase", time_base), **options,
         ) as running,
     ):  # fmt: skip
-        _run(running, step, as_json)
+        _run(running, step, json_output)
 
 
-def _run(running: Replay, step: bool, as_json: bool) -> None:
+def _run(running: Replay, step: bool, json_output: bool) -> None:
     """Run to the end, and print the final stats exactly once, whatever ends the replay."""
     is_printed = False
     try:
-        _step(running, as_json) if step else _watch(running, as_json)
+        _step(running, json_output) if step else _watch(running, json_output)
         with _ignore_signals():
-            _print_stats(running, as_json)
+            _print_stats(running, json_output)
             is_printed = True
     except BaseException:
         if not is_printed:
             with _ignore_signals():
-                _print_stats(running, as_json)
+                _print_stats(running, json_output)
         raise
 
 
-def _print_stats(running: Replay, as_json: bool) -> None:
+def _print_stats(running: Replay, json_output: bool) -> None:
     stats = running.stats()
-    if as_json:
+    if json_output:
         click.echo(json.dumps(stats.to_json()))
     else:
         click.echo(format_summary(stats), err=True)
@@ -248,8 +248,8 @@ def _resolve_time(time: int | None, recording: Recording, streams: tuple[int, ..
     return min(firsts, default=0) + time
 
 
-def _watch(running: Replay, as_json: bool) -> None:
-    if as_json:
+def _watch(running: Replay, json_output: bool) -> None:
+    if json_output:
         while not running.wait(_STATS_PERIOD_S):
             click.echo(json.dumps(running.stats().to_json()))
             sys.stdout.flush()
@@ -265,7 +265,7 @@ def _watch(running: Replay, as_json: bool) -> None:
             live.update(format_progress(stats))
 
 
-def _step(running: Replay, as_json: bool) -> None:
+def _step(running: Replay, json_output: bool) -> None:
     """Publish a frame per key or line, until the end of the recording or the input, or the key q."""
     if sys.stdin.isatty():
         click.echo("space or Enter: publish the next frame; q: quit", err=True)
@@ -276,7 +276,7 @@ def _step(running: Replay, as_json: bool) -> None:
                 click.echo("no frame can be published now (no consumer or no driver); try again", err=True)
                 continue
             return
-        click.echo(json.dumps(frame_json(frame)) if as_json else format_frame(frame))
+        click.echo(json.dumps(frame_json(frame)) if json_output else format_frame(frame))
         sys.stdout.flush()
 
 

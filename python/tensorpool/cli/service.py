@@ -51,7 +51,7 @@ def ls(to: ConnectOptions) -> None:
     """List the services that reply."""
     with to.context() as ctx:
         services = ctx.services(min(to.timeout, _PING_S))
-    if to.as_json:
+    if to.json_output:
         click.echo(json.dumps(services, indent=2))
     elif services:
         for entry in services:
@@ -69,7 +69,7 @@ def ping(to: ConnectOptions, target: str) -> None:
     """Check that a service replies: exit status 0 if it does."""
     with to.client(target) as client:
         identity = client.ping()
-    click.echo(json.dumps(identity) if to.as_json else f"{client.tag} is alive, pid {identity['pid']}")
+    click.echo(json.dumps(identity) if to.json_output else f"{client.tag} is alive, pid {identity['pid']}")
 
 
 @service.command(
@@ -83,7 +83,7 @@ def get(to: ConnectOptions, target: str, name: str | None) -> None:
     with to.client(target) as client:
         names = [name] if name else list(client.call("describe")["properties"])
         values = {each: client.get(each) for each in names}
-    if to.as_json:
+    if to.json_output:
         click.echo(json.dumps({each: _plain(value) for each, value in values.items()}))
     elif name:
         click.echo(_text(values[name]))
@@ -106,7 +106,7 @@ def set_(to: ConnectOptions, target: str, name: str, value: str) -> None:
     with to.client(target) as client:
         kind = client.call("describe")["properties"].get(name, {}).get("type", "str")
         accepted = client.set(name, _parse(value, kind))
-    click.echo(json.dumps({name: _plain(accepted)}) if to.as_json else _text(accepted))
+    click.echo(json.dumps({name: _plain(accepted)}) if to.json_output else _text(accepted))
 
 
 @service.command(
@@ -124,7 +124,7 @@ def call(to: ConnectOptions, target: str, name: str, arguments: tuple[str, ...],
     """Call a command and print its result as JSON. A VALUE is JSON, or else text."""
     with to.client(target, token) as client:
         result = client.call(name, dict(_argument(text) for text in arguments))
-    if to.as_json or result is not None:
+    if to.json_output or result is not None:
         click.echo(json.dumps(result))
 
 
@@ -137,7 +137,7 @@ def call(to: ConnectOptions, target: str, name: str, arguments: tuple[str, ...],
 def watch(to: ConnectOptions, target: str, name: str | None) -> None:
     """Print the events of a service from now on, until Ctrl-C."""
     with to.client(target) as client:
-        _print_events(client.watch(name), to.as_json)
+        _print_events(client.watch(name), to.json_output)
 
 
 @service.command(
@@ -148,13 +148,13 @@ def watch(to: ConnectOptions, target: str, name: str | None) -> None:
 def log(to: ConnectOptions, count: int | None) -> None:
     """Print the status stream as JSON lines, until Ctrl-C: the record of accepted commands."""
     with to.context() as ctx:
-        _print_events(ctx.status_events(), as_json=True, count=count)
+        _print_events(ctx.status_events(), json_output=True, count=count)
 
 
-def _print_events(events: Iterator[Event], as_json: bool, count: int | None = None) -> None:
+def _print_events(events: Iterator[Event], json_output: bool, count: int | None = None) -> None:
     try:
         for number, event in enumerate(events, start=1):
-            click.echo(_line(event) if as_json else f"{event.tag} {event.key} = {_event_text(event)}")
+            click.echo(_line(event) if json_output else f"{event.tag} {event.key} = {_event_text(event)}")
             sys.stdout.flush()
             if number == count:
                 return

@@ -47,8 +47,8 @@ def shm() -> None:
     "--slots", default=_DEFAULT_SLOTS, show_default=True, type=click.IntRange(0),
     help="How many slots of a header ring to list, newest first.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
-def inspect_command(target: str, slots: int, as_json: bool) -> None:
+@click.option("--json", "json_output", is_flag=True, help="JSON on stdout.")
+def inspect_command(target: str, slots: int, json_output: bool) -> None:
     """Print and check a region, all regions of an epoch directory, or all epochs of a stream directory.
 
     The command only reads, so it is safe on a live system. The exit status is 1 if a rule is broken. A stale
@@ -56,7 +56,7 @@ def inspect_command(target: str, slots: int, as_json: bool) -> None:
     """
     reports = inspect(target)
     problems = sum(len(report.all_problems()) for report in reports)
-    if as_json:
+    if json_output:
         click.echo(json.dumps([to_json(report) for report in reports], indent=2))
     else:
         screen = console()

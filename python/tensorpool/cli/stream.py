@@ -128,7 +128,7 @@ def ls(to: ConnectOptions) -> None:
         monitor.watch(min(_ANNOUNCE_PERIODS * monitor.limits.announce_period_ns / 1e9, to.timeout))
         planned = driver_streams(ctx, timeout=to.timeout)
         streams = announced_streams(monitor)
-    if to.as_json:
+    if to.json_output:
         click.echo(json.dumps([_stream_json(stream, planned) for stream in streams], indent=2))
         return
     if not streams:
@@ -162,7 +162,7 @@ def info(to: ConnectOptions, stream_id: int) -> None:
         planned = driver_streams(ctx, timeout=to.timeout)
         leases = driver_leases(ctx, stream_id, timeout=to.timeout)
         metadata = receive_attributes(ctx, stream_id, to.timeout)
-    if to.as_json:
+    if to.json_output:
         shown = {**_stream_json(stream, planned), "metadata": _metadata_json(metadata), "leases": leases}
         click.echo(json.dumps(shown, indent=2))
         return
@@ -210,7 +210,7 @@ def watch(to: ConnectOptions, period: float, count: int | None) -> None:
     example). The latency is the highest that a consumer reports.
     """
     with to.context() as ctx:
-        if not watch_streams(ctx, period=period, count=count, timeout=to.timeout, as_json=to.as_json):
+        if not watch_streams(ctx, period=period, count=count, timeout=to.timeout, json_output=to.json_output):
             raise NoSuchStream(f"{NO_STREAM} within {to.timeout:g} s")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections import deque
@@ -19,6 +18,7 @@ from rich.tree import Tree
 from .. import _native
 from ..client import Consumer, Latency, LatencySummary
 from ..context import Context
+from ..durable import replace_file
 from ..errors import FrameOverwritten, ReceiveTimeout, TensorPoolError
 from ..monitor.lineage import Lineage, LineageTracker, TracedFrame
 from ..monitor.rates import FrameIntervals, Rate, SampledRate
@@ -122,13 +122,13 @@ def _run_meter(meter: _FrameMeter, period: float, count: int | None, to: Connect
         elif now >= next_report:
             next_report = max(next_report + period, now)
             printed += 1
-            _print_rate(meter, to.as_json)
+            _print_rate(meter, to.json_output)
 
 
-def _print_rate(meter: _FrameMeter, as_json: bool) -> None:
+def _print_rate(meter: _FrameMeter, json_output: bool) -> None:
     report = meter.report()
     rate, dropped = report.rate, report.dropped
-    if as_json:
+    if json_output:
         line = {
             "stream_id": meter.consumer.stream_id,
             "new": report.new_frames,
@@ -194,14 +194,14 @@ def echo_frames(
                         # A new consumer may get a frame before the metadata that describes its elements.
                         has_waited = True
                         consumer.wait_for_metadata(min(_METADATA_TIMEOUT_S, to.timeout))
-                    printed += _print_frame(frame, image, to.as_json)
+                    printed += _print_frame(frame, image, to.json_output)
                 elif not printed and time.monotonic() > deadline:
                     raise no_frame_error(stream_id, to.timeout)
         except KeyboardInterrupt:
             return
 
 
-def _print_frame(frame: _native.Frame, image: Path | None, as_json: bool) -> bool:
+def _print_frame(frame: _native.Frame, image: Path | None, json_output: bool) -> bool:
     """False for a frame that was overwritten while it was copied."""
     try:
         array = frame.copy()
@@ -209,7 +209,7 @@ def _print_frame(frame: _native.Frame, image: Path | None, as_json: bool) -> boo
         return False
     summary = summarize(array, frame.element_type)
     path = None if image is None else _write_image(image, frame, array)
-    if as_json:
+    if json_output:
         line: dict[str, Any] = {
             "stream_id": frame.stream_id,
             "epoch": str(frame.epoch),
@@ -233,12 +233,9 @@ def _write_image(image: Path, frame: _native.Frame, array: npt.NDArray[Any]) -> 
     """Writes a PNG file. Readers of the file see a whole image, also while it is replaced."""
     path = image.with_name(image.name.replace("{seq}", str(frame.seq)))
     content = encode_png(to_pixels(array))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
+        replace_file(path, content, sync=False, mode=0o666)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise click.FileError(str(path), error.strerror or str(error)) from None
     return path
 
@@ -290,7 +287,7 @@ def _collect_lineage(
             _, frame = waiting.popleft()
             lineage = tracker.lineage(frame.trace_id)
             if is_stream or any(ancestor.trace_id == wanted for ancestor in lineage):
-                _print_tree(frame, lineage, to.as_json)
+                _print_tree(frame, lineage, to.json_output)
                 printed += 1
         if not printed and not (is_stream and waiting) and now > deadline:
             raise _no_lineage_error(tracker, wanted, to.timeout)
@@ -311,8 +308,8 @@ def _connect(tracker: LineageTracker, subscriptions: list[_native.Subscription])
             tracker.on_message(message)
 
 
-def _print_tree(frame: TracedFrame, lineage: Lineage, as_json: bool) -> None:
-    if as_json:
+def _print_tree(frame: TracedFrame, lineage: Lineage, json_output: bool) -> None:
+    if json_output:
         click.echo(json.dumps({"frame": frame.to_json(), **lineage.to_json()}))
     else:
         tree = Tree(_lineage_text(lineage, frame))

@@ -202,7 +202,9 @@ class _Watch:
             watched.consumer.close()
 
 
-def watch_streams(ctx: Context, *, period: float, count: int | None, timeout: float, as_json: bool) -> bool:
+def watch_streams(
+    ctx: Context, *, period: float, count: int | None, timeout: float, json_output: bool
+) -> bool:
     """Prints until Ctrl-C or `count` reports. False if no stream was announced within the timeout."""
     screen = console()
     kinds = (StreamKind.ANNOUNCE, StreamKind.METADATA, StreamKind.QOS, StreamKind.STATUS)
@@ -211,8 +213,8 @@ def watch_streams(ctx: Context, *, period: float, count: int | None, timeout: fl
         try:
             if not monitor.watch(timeout, until=lambda: bool(announced_streams(monitor))):
                 return False
-            if as_json or not screen.is_terminal:
-                _print_lines(watch, period, count, as_json)
+            if json_output or not screen.is_terminal:
+                _print_lines(watch, period, count, json_output)
             else:
                 _print_live(screen, watch, period, count)
         except KeyboardInterrupt:
@@ -222,7 +224,7 @@ def watch_streams(ctx: Context, *, period: float, count: int | None, timeout: fl
     return True
 
 
-def _print_lines(watch: _Watch, period: float, count: int | None, as_json: bool) -> None:
+def _print_lines(watch: _Watch, period: float, count: int | None, json_output: bool) -> None:
     printed = 0
     next_report = time.monotonic()
     while count is None or printed < count:
@@ -230,7 +232,7 @@ def _print_lines(watch: _Watch, period: float, count: int | None, as_json: bool)
         watch.sample(next_report)
         time_ns = str(time.time_ns())
         for report in watch.reports():
-            click.echo(json.dumps({"time_ns": time_ns, **report}) if as_json else _line(report))
+            click.echo(json.dumps({"time_ns": time_ns, **report}) if json_output else _line(report))
         sys.stdout.flush()
         printed += 1
 

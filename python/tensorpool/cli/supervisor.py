@@ -115,7 +115,7 @@ def status(to: ConnectOptions, instance: str | None) -> None:
         reply: dict[str, Any] = client.call("status")
         reply["decisions"] = client.call("decisions")
         reply["system"] = _all_streams(client)
-    if to.as_json:
+    if to.json_output:
         click.echo(json.dumps(reply, indent=2))
         return
     screen = console()
@@ -229,7 +229,7 @@ def _send_order(
 ) -> None:
     with _client(to, instance) as client:
         reply = client.call(action, stream_id=stream_id, consumer_id=consumer_id, reason=reason, **more)
-    if to.as_json:
+    if to.json_output:
         click.echo(json.dumps(reply, indent=2))
     else:
         console(err=True).print(f"{action}: stream {stream_id}, consumer {consumer_id}")

@@ -87,7 +87,7 @@ def top(
         try:
             if svg_path is not None:
                 _write_svg(svg_path, ctx, source, page, to)
-            elif once or to.as_json or not _is_interactive(screen):
+            elif once or to.json_output or not _is_interactive(screen):
                 _print(source, page, screen, to, period=period, once=once)
             else:
                 _run_live(ctx, source, page, screen, period)
@@ -149,7 +149,7 @@ def _print(
 
     page.show(settle(source, to.timeout))
     while True:
-        if to.as_json:
+        if to.json_output:
             click.echo(json.dumps(_to_json(page)))
         elif lines := _lines(page, screen.width):
             screen.print(*lines, sep="\n")

@@ -46,7 +46,7 @@ class Consumer(_native.Consumer):
     # Defaults of the class: `close` may run on a consumer whose construction was interrupted.
     timeout: float | None = None
     """Longest wait for a frame in an iteration, in seconds; None: no limit."""
-    reporter: _native.Reporter | None = None
+    reporter: _native.StatusReporter | None = None
     """Publishes status reports until the consumer is closed; None if it publishes none."""
     owner: object = None
     """The context of this consumer: who keeps only the consumer keeps the context open too."""
@@ -61,7 +61,7 @@ class Consumer(_native.Consumer):
         *,
         streams: PerConsumerStreams,
         lease: LeaseOptions | None = None,
-        metadata: _native.MetadataEar | None = None,
+        metadata: _native.MetadataListener | None = None,
         fallback_uri: str | None = None,
     ) -> Self:
         """A consumer of `stream_id`; without `lease` it maps the regions of standalone producers."""
@@ -75,7 +75,7 @@ class Consumer(_native.Consumer):
             max_outstanding_seq_gap=options.max_outstanding_seq_gap,
             freshness_ns=FRESH_PERIODS * period_ns,
             hello_period_ns=connection.report_period_ns,
-            wanted=streams.request(options),
+            request=streams.request(options),
             idle=options.idle,
             latest_only=options.policy == "latest",
             lease=None if lease is None else lease.native(period_ns, may_create=False),
@@ -235,17 +235,17 @@ class Consumer(_native.Consumer):
 
     def latency(self) -> Latency:
         """Time from publication to receipt of frames: of the last whole interval, and in total."""
-        return Latency.from_figures(self.latency_figures())
+        return Latency.from_figures(self.latency_summary())
 
     @property
     def phase(self) -> Phase:
         """The source of frames at the moment: none yet, shared memory, or the bridge of `fallback_uri`."""
-        return Phase(self.standing()["phase"])
+        return Phase(self.state()["phase"])
 
     @property
     def fallback_uri(self) -> str | None:
         """The bridge that frames are read from while the phase is FALLBACK; None otherwise."""
-        uri: str | None = self.standing()["fallback_uri"]
+        uri: str | None = self.state()["fallback_uri"]
         return uri
 
     def close(self) -> None:

@@ -171,9 +171,9 @@ class MetadataOptions:
     stream_id: int
     period_ns: int
 
-    def open_publisher(self, producer: _native.Producer) -> _native.Bulletin:
+    def open_publisher(self, producer: _native.Producer) -> _native.MetadataPublisher:
         """Starts to publish for `producer`; nothing is sent before there is metadata."""
-        return _native.Bulletin(
+        return _native.MetadataPublisher(
             producer,
             self.channel,
             self.stream_id,
@@ -190,7 +190,7 @@ class ProducerMetadata:
         self._producer_ref = weakref.ref(producer)
         self._options = options
         self._description: SourceDescription | None = None
-        self._publisher: _native.Bulletin | None = None
+        self._publisher: _native.MetadataPublisher | None = None
         self._republished_blobs: Mapping[int, tuple[int, bytes]] = {}
         self._closed = False
 
@@ -241,7 +241,7 @@ class ProducerMetadata:
                 if self._republished_blobs.get(blob_type) != (blob_version, content):
                     publisher.put_blob(blob_type, blob_version, content)
             self._republished_blobs = dict(blobs)
-            publisher.put(announce, meta)
+            publisher.publish(announce, meta)
             self._producer().describe(version)
 
     def declare_dtype(self, name: str) -> bool:
@@ -267,7 +267,7 @@ class ProducerMetadata:
             raise ValueError(
                 f"{len(meta)} bytes of metadata; a message has room for {max_bytes}: use set_blob"
             )
-        publisher.put(announce, meta)
+        publisher.publish(announce, meta)
         # After the messages, so that no frame of this version precedes them.
         producer.describe(description.version, description.extension)
         self._description = description
@@ -278,7 +278,7 @@ class ProducerMetadata:
             raise ClosedError("the producer of this metadata is closed")
         return producer
 
-    def _open_publisher(self) -> _native.Bulletin:
+    def _open_publisher(self) -> _native.MetadataPublisher:
         if self._closed:
             raise ClosedError("this producer is closed and publishes no metadata")
         if self._publisher is None:

@@ -252,18 +252,18 @@ class ReportOptions:
 
     def start_reporter(
         self, endpoint: _native.Producer | _native.Consumer, connection: Connection
-    ) -> _native.Reporter | None:
+    ) -> _native.StatusReporter | None:
         """Reports on `endpoint` once a period until the reporter is closed; None if nothing is reported."""
         # The latency is a part of the status report of a consumer.
         reports_latency = self.latency and self.ledgers and isinstance(endpoint, _native.Consumer)
         if not (self.counters or self.ledgers):
             return None
         services = connection.services
-        return _native.Reporter(
+        return _native.StatusReporter(
             endpoint,
             status=(services.channel, services.status) if self.ledgers else None,
             latency=reports_latency,
-            account=self.ledgers,
+            ledger=self.ledgers,
             counters=self.counters,
             period_ns=connection.report_period_ns,
         )

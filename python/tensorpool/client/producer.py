@@ -42,7 +42,7 @@ class Producer(_native.Producer):
     """The regions of this producer; None while a driver owns them."""
     tracer: Tracer | None = None
     """Chooses trace ids; None without `traces=True`."""
-    reporter: _native.Reporter | None = None
+    reporter: _native.StatusReporter | None = None
     """Publishes status reports until the producer is closed; None if it publishes none."""
     owner: object = None
     """The context of this producer: who keeps only the producer keeps the context open too."""
@@ -75,7 +75,7 @@ class Producer(_native.Producer):
                 announce_period_ns=period_ns,
                 qos_period_ns=connection.report_period_ns,
                 grants=streams.grants(connection.report_period_ns),
-                own=None if owned_regions is None else owned_regions.native(),
+                owned_regions=None if owned_regions is None else owned_regions.native(),
                 lease=None
                 if lease is None
                 else lease.native(period_ns, may_create=True, require_hugepages=options.require_hugepages),
@@ -203,7 +203,7 @@ class TracedProducer(Producer):
 
     def offer(
         self, array: Any, *, parents: Iterable[_native.Frame | int] = (), trace_id: int = 0, **options: Any
-    ) -> _native.Offered:
+    ) -> _native.OfferResult:
         """`Producer.offer` with `parents`: frames or trace ids. A given `trace_id` is used unchanged."""
         trace_id, linked = (trace_id, []) if trace_id else self._trace_id_from(parents)
         result = super().offer(array, trace_id=trace_id, **options)
@@ -237,7 +237,7 @@ class TracedProducer(Producer):
     def _report_source(self, stream_id: int) -> None:
         """Adds `stream_id` to the streams that, by this producer's status report, it is made from."""
         if self.reporter is not None:
-            self.reporter.note_source(stream_id)
+            self.reporter.add_source(stream_id)
             self._source_stream_ids |= {stream_id}
 
     def _publish_links(self, seq: int, trace_id: int, parents: list[int]) -> None:

@@ -98,7 +98,7 @@ class Event:
 
     media_driver_connected, media_driver_lost, mapped, unmapped, refused, aeron_error; with a driver attached,
     attach_refused, revoked, driver_shutdown, driver_lost; between a consumer and its producer declined,
-    fallback, fallback_mapped, fallback_failed, fallback_over, fallback_refused, id_collision.
+    fallback, fallback_mapped, fallback_failed, fallback_ended, fallback_unsupported, id_collision.
     """
 
     kind: str
@@ -140,7 +140,7 @@ class Context:
         self._endpoints: weakref.WeakSet[Producer | Consumer] = weakref.WeakSet()
         self._reporting: weakref.WeakSet[Producer | Consumer] = weakref.WeakSet()
         self._services: set[RunningService] = set()
-        self._metadata_listeners: dict[int, _native.MetadataEar] = {}
+        self._metadata_listeners: dict[int, _native.MetadataListener] = {}
         self._siblings: dict[int, Context] = {}
         self._closed = False
         self._has_driver_period = False
@@ -442,14 +442,14 @@ class Context:
                 endpoint.reporter = self.report_options.start_reporter(endpoint, self.connection)
                 self._reporting.add(endpoint)
 
-    def _metadata_listener(self, stream_id: int) -> _native.MetadataEar:
+    def _metadata_listener(self, stream_id: int) -> _native.MetadataListener:
         """The listener of a metadata stream, shared by all consumers.
 
         It must be connected before a consumer sends its ConsumerHello, which producers answer with metadata.
         """
         listener = self._metadata_listeners.get(stream_id)
         if listener is None:
-            listener = self._metadata_listeners[stream_id] = _native.MetadataEar(
+            listener = self._metadata_listeners[stream_id] = _native.MetadataListener(
                 self.connection.conductor, SHARED_CHANNEL, stream_id, describe
             )
         self.connection.wait_ready(listener)

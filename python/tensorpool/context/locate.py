@@ -321,7 +321,7 @@ def check_stream_reference(stream_id: int | None, name: str | None, tags: Sequen
 def fallback_stream_id(uri: str) -> int:
     """The stream id of a fallback URI. Raises ConfigError."""
     try:
-        _instance_id, _payload, _control, stream_id = _native.parse_fallback(uri)
+        _instance_id, _payload, _control, stream_id = _native.parse_fallback_uri(uri)
     except ValueError as error:
         raise ConfigError(f"fallback_uri {uri!r}: {error}") from None
     return stream_id

@@ -68,10 +68,10 @@ class DemoResult:
 
 
 def run(
-    *, seconds: float, fps: int, kill: bool, spark: bool, as_json: bool, report: Path | None = None
+    *, seconds: float, fps: int, kill: bool, spark: bool, json_output: bool, report: Path | None = None
 ) -> bool:
     """Runs the demo. True if every frame is accounted for."""
-    console = Console(stderr=as_json, highlight=False)
+    console = Console(stderr=json_output, highlight=False)
     console.print("starting a driver, a camera, two viewers and a recorder: a process each")
     with early_stop() as stop, DemoEnvironment(seconds, fps, stop, kill=kill) as demo:
         console.print("watch it from another terminal:")
@@ -98,7 +98,7 @@ def run(
             page = demo.recording.with_name("report.html") if report is None else report.absolute()
             result.spark = check_with_spark(demo.recording, demo.variables, page)
             faults += result.spark.faults(*recording.totals())
-    if as_json:
+    if json_output:
         _print_json(result)
     else:
         print_result(console, result)

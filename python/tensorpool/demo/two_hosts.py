@@ -96,14 +96,14 @@ def _free_ports() -> list[int]:
         return ports
 
 
-def run(*, seconds: float, fps: int, as_json: bool) -> bool:
+def run(*, seconds: float, fps: int, json_output: bool) -> bool:
     """Runs the demo. True if every frame is accounted for, and none has a wrong byte."""
     with early_stop() as stop, ExitStack() as stack:
         network = make_network(stack)
-        if not as_json:
+        if not json_output:
             click.echo(f"two hosts ({network.description}), a bridge between them: publishing…", err=True)
         result = _TwoHosts(stack, network, seconds, fps, stop).run()
-    if as_json:
+    if json_output:
         click.echo(json.dumps(result, indent=2))
     else:
         _print_result(result)

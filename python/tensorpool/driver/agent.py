@@ -209,10 +209,10 @@ class DriverAgent:
     def do_work(self) -> int:
         """Reads messages, results of file work and dead producers; performs the resulting actions."""
         resources, now_ns = self._resources, self.clock.monotonic_ns()
-        resources.announcer.beat()
+        resources.announcer.heartbeat()
         work, drained = self._read(resources, now_ns)
         # After the messages: a producer that detaches sends its request before it releases its lock.
-        for stream_id, epoch in resources.announcer.deaths():
+        for stream_id, epoch in resources.announcer.dead_producers():
             self.perform(resources.state.on_producer_exit(stream_id, epoch, now_ns))
         for result in resources.storage.poll():
             self.perform(resources.state.on_files(result, now_ns))
@@ -291,7 +291,7 @@ class DriverAgent:
                         resources.discovery.on_announce(announce, now_ns)
                     todo.extend(resources.state.on_announced(announce.stream_id, failure, now_ns))
                 case Withdraw(stream_id):
-                    resources.announcer.remove(stream_id)
+                    resources.announcer.withdraw(stream_id)
                     resources.discovery.on_withdraw(stream_id)
                 case SaveProvisions():
                     resources.has_unsaved = True
@@ -356,7 +356,7 @@ class _Resources:
             stack.callback(self.storage.close)
             self._load_provisions()
             self.storage.sweep(at_once=settings.recreate_at_start)
-            self.announcer = _native.Beacons(
+            self.announcer = _native.StreamAnnouncer(
                 conductor,
                 period_ns=agent.announce_period_ns,
                 stall_ns=_STALL_LEASES * settings.lease_ns,
@@ -406,7 +406,7 @@ class _Resources:
         """Starts announces of an epoch. Returns why that failed; None after success."""
         files = action.files
         try:
-            self.announcer.put(
+            self.announcer.announce(
                 stream_id=action.stream_id,
                 epoch=files.epoch,
                 producer_id=action.producer_id,

@@ -35,7 +35,6 @@ from ..sbe.wire import (
 from .snapshot import DriverView, LatencyView, LeaseView, MappingView, RecordedView, RecorderView
 
 _MAX_REASONS: Final = 64
-_MAX_SOURCES: Final = 64
 _MAX_ROWS: Final = 4096
 _MAX_TEXT: Final = 256
 _UINT64_LIMIT: Final = 1 << 64
@@ -354,7 +353,7 @@ class MessageReader:
     """
 
     def __init__(self, max_bytes: int = _MAX_CACHED_BYTES, max_messages: int = _MAX_CACHED_MESSAGES) -> None:
-        self._native = _native.Hearing(
+        self._native = _native.ReportReader(
             (ConsumerQos, ProducerQos), (ConsumerStatus, ProducerStatus, LatencyStatus), max_bytes
         )
         self._max_messages = max_messages
@@ -364,12 +363,12 @@ class MessageReader:
     @property
     def cached_bytes(self) -> int:
         """Bytes of the messages in the cache."""
-        return self._native.remembered_bytes
+        return self._native.cached_bytes
 
     def read_wire(self, messages: list[bytes]) -> Iterator[object]:
         """The events of messages of the wire and driver schemas. A message of another kind, and a repeated
         hello or config, is no event."""
-        for item in self._native.heard(messages):
+        for item in self._native.read_wire(messages):
             if type(item) is not bytes:
                 yield item
             elif (event := self._read(item)) is not None:
@@ -377,11 +376,11 @@ class MessageReader:
 
     def read_status(self, messages: list[bytes]) -> list[object]:
         """The events of the status reports on the status stream; other messages are returned as bytes."""
-        return [_MALFORMED if event is None else event for event in self._native.told(messages)]
+        return [_MALFORMED if event is None else event for event in self._native.read_status(messages)]
 
     def clear(self) -> None:
         """Empties the cache: every message is decoded once more."""
-        self._native.forget()
+        self._native.clear()
         self.cached_messages = 0
 
     def _read(self, message: bytes) -> object | None:
@@ -408,7 +407,7 @@ class MessageReader:
     def _cache(self, message: bytes, repetition: object | None) -> None:
         if self.cached_messages >= self._max_messages:
             self.clear()
-        self._native.remember(message, repetition)
+        self._native.cache(message, repetition)
         self.cached_messages += 1
 
 

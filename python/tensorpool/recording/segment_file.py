@@ -266,7 +266,7 @@ class SegmentFile:
         Native, and without decoding their flatbuffers: opening a long segment takes a fraction of the time.
         """
         offsets = self._offsets
-        locations = _native.batches_like(
+        locations = _native.scan_batches(
             self.data,
             last.start,
             body_bytes_at=offsets.body_bytes_at,

@@ -253,9 +253,9 @@ class ReplayAgent:
     def _publish_rows(self, schedule: Schedule, end: int, due: Times | None, until_ns: int) -> None:
         """Publish entries up to `end`, until `until_ns` or an obstacle."""
         window, start, totals = schedule.window, schedule.position, self.totals
-        schedule.position, stop, stopped_stream, nbytes, unfit, late, late_max_ns = _native.play_rows(
+        schedule.position, stop, stopped_stream, nbytes, unfit, late, late_max_ns = _native.replay_rows(
             schedule.native_streams(self.streams),
-            lane=window.stream[:end],
+            stream=window.stream[:end],
             row=window.row[:end],
             due_ns=None if due is None else due[:end],
             start=start,

@@ -88,7 +88,7 @@ class Schedule:
     def native_streams(
         self, streams: Sequence[ReplayStream]
     ) -> list[tuple[_native.Producer, _native.ReplayRows, int]]:
-        """The streams as `_native.play_rows` takes them."""
+        """The streams as `_native.replay_rows` takes them."""
         return [
             (stream.producer, _EMPTY_ROWS if block is None else block.native, shift_ns)
             for stream, (block, shift_ns) in zip(streams, self.blocks, strict=True)

@@ -14,7 +14,7 @@ import tty
 from types import TracebackType
 from typing import Final, Self
 
-UP, DOWN, PAGE_UP, PAGE_DOWN, HOME, END = "up", "down", "page up", "page down", "home", "end"
+UP, DOWN, PAGE_UP, PAGE_DOWN, TO_START, TO_END = "up", "down", "page up", "page down", "home", "end"
 ENTER, ESCAPE, BACKSPACE, TAB, BACK_TAB, INTERRUPT = (
     "enter",
     "escape",
@@ -27,8 +27,9 @@ ENTER, ESCAPE, BACKSPACE, TAB, BACK_TAB, INTERRUPT = (
 _ESC: Final = 0x1B
 _SINGLE: Final = {0x0D: ENTER, 0x0A: ENTER, 0x7F: BACKSPACE, 0x08: BACKSPACE, 0x09: TAB, 0x03: INTERRUPT}
 _SEQUENCES: Final = {
-    b"[A": UP, b"[B": DOWN, b"[5~": PAGE_UP, b"[6~": PAGE_DOWN, b"[H": HOME, b"[F": END, b"[1~": HOME,
-    b"[4~": END, b"[Z": BACK_TAB, b"OA": UP, b"OB": DOWN, b"OH": HOME, b"OF": END, b"OM": ENTER,
+    b"[A": UP, b"[B": DOWN, b"[5~": PAGE_UP, b"[6~": PAGE_DOWN, b"[H": TO_START, b"[F": TO_END,
+    b"[1~": TO_START,
+    b"[4~": TO_END, b"[Z": BACK_TAB, b"OA": UP, b"OB": DOWN, b"OH": TO_START, b"OF": TO_END, b"OM": ENTER,
 }  # fmt: skip
 _MAX_SEQUENCE: Final = 32
 _MAX_READ: Final = 1024

@@ -180,8 +180,8 @@ class PageState:
                 | "j"
                 | keyboard.PAGE_UP
                 | keyboard.PAGE_DOWN
-                | keyboard.HOME
-                | keyboard.END
+                | keyboard.TO_START
+                | keyboard.TO_END
             ):
                 self._move(key)
             case _ if self.detail is None:
@@ -223,8 +223,8 @@ class PageState:
         steps |= {
             keyboard.PAGE_UP: -self.height,
             keyboard.PAGE_DOWN: self.height,
-            keyboard.HOME: -(1 << 31),
-            keyboard.END: 1 << 31,
+            keyboard.TO_START: -(1 << 31),
+            keyboard.TO_END: 1 << 31,
         }
         if self.detail is not None:
             self.scroll = max(0, self.scroll + steps[key])

@@ -30,7 +30,7 @@ class ConfigSender:
     def __init__(self, ctx: tp.Context, consumer: tp.Consumer, wait_until: Callable[..., Any]) -> None:
         self._wait_until = wait_until
         self._stream_id = consumer.stream_id
-        self._consumer_id = consumer.standing()["consumer_id"]
+        self._consumer_id = consumer.state()["consumer_id"]
         self._publication = _native.Publication(ctx.connection.conductor, "aeron:ipc", ctx.stream_ids.control)
         wait_until(lambda: self._publication.is_connected, timeout=DEADLINE_S)
 
@@ -190,7 +190,7 @@ def test_fallback_memory_is_limited(
         max_outstanding_seq_gap=256,
         freshness_ns=3 * ctx.connection.announce_period_ns,
         hello_period_ns=10**9,
-        wanted=ctx.per_consumer_streams.request(ConsumerOptions()),
+        request=ctx.per_consumer_streams.request(ConsumerOptions()),
         idle="backoff",
         latest_only=False,
         fallback_uri=uri,

@@ -113,7 +113,7 @@ def test_progress_is_forwarded_after_its_bytes_arrive(
     ends = pair.connect(source, dest, mapping=ids, forward_progress=True)
     consumer = pair.there.context.consumer(dest)
     wait_until(lambda: flows(*ends, producer, consumer), timeout=DEADLINE_S)
-    wait_until(lambda: producer.has_listeners, timeout=DEADLINE_S)
+    wait_until(lambda: producer.has_progress_consumers, timeout=DEADLINE_S)
     with producer.claim((64, 512), "uint8", progress="rows") as slot:
         for number in range(64):
             slot.array[number] = number

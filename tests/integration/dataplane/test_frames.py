@@ -135,7 +135,7 @@ def test_slot_repr_names_frame_and_state(stream) -> None:
     assert repr(slot).endswith(" open>")
     result = slot.commit()
     assert repr(slot).endswith(f" {result.outcome}>")
-    assert repr(result) == f"<Offered {result.outcome} seq={result.seq}>"
+    assert repr(result) == f"<OfferResult {result.outcome} seq={result.seq}>"
 
 
 # --- life

@@ -82,7 +82,7 @@ def test_stream_without_a_bridge_is_an_error_with_a_hint(
     (found,) = pair.there.context.discover(name="far")
     assert (found.needs_bridge, found.fallback_uri) == (True, None)
     with pytest.raises(
-        tp.StreamNotLocal, match=rf"no bridge has brought it.*source_stream_id {free_stream_id}"
+        tp.StreamNotLocal, match=rf"no bridge has a copy of it.*source_stream_id {free_stream_id}"
     ) as error:
         pair.there.context.consumer(name="far", find_timeout=UNMET_S)
     assert (error.value.stream_id, error.value.driver_instance_id) == (free_stream_id, "here")
@@ -137,7 +137,7 @@ def test_stream_with_a_bridge_tag_is_read_as_fallback(
         free_stream_id, pools=["64KiB"], nslots=8, name="far", tags=["lab", tag]
     )
     wait_until(lambda: is_known(pair, "far", camera), timeout=DEADLINE_S)
-    with pytest.raises(tp.StreamNotLocal, match="the bridge that it names says nothing"):
+    with pytest.raises(tp.StreamNotLocal, match="the bridge of its tag announces nothing"):
         pair.there.context.consumer(name="far", find_timeout=UNMET_S)
     table = pair.common(mappings=[{"source_stream_id": free_stream_id, "dest_stream_id": 50_000}])
     pair.here.bridge(settings_of(instance_id="b", direction="send", **table))

@@ -338,7 +338,7 @@ def test_per_consumer_streams_come_from_the_producer(
     }
     assert names == {"stream_id", "control_channel", "control_stream_id"}
     with local_context.consumer(name="camera-1", per_consumer_stream=True) as frames:
-        own = wait_until(lambda: frames.standing()["descriptors"])
+        own = wait_until(lambda: frames.state()["descriptors"])
         assert 31_000 <= own[1] <= 31_999
     # Another driver's control stream changes that one stream and nothing else.
     other = local_context._context_for(found.control_stream_id + 1)

@@ -181,7 +181,7 @@ def test_registry_finds_streams_of_another_host_which_are_not_mapped(
         camera.receive()
         # The local stream with the same id is not mistaken for that of the other host.
         for remote, name in ((here, "roof-camera"), (there, "lab-camera")):
-            with pytest.raises(RemoteError, match="no bridge has brought it here") as error:
+            with pytest.raises(RemoteError, match="no bridge has a copy of it here") as error:
                 remote.call("consume", name=name, find_timeout=UNMET_S)
             assert error.value.kind == "StreamNotLocal"
 

@@ -122,8 +122,8 @@ class AnnouncerHarness:
         assert conductor.wait_connected(DEADLINE_S)
         return conductor
 
-    def announcer(self, *, period_ns: int = PERIOD_NS, stall_ns: int = NEVER_NS) -> _native.Beacons:
-        announcer = _native.Beacons(self.conductor, period_ns=period_ns, stall_ns=stall_ns)
+    def announcer(self, *, period_ns: int = PERIOD_NS, stall_ns: int = NEVER_NS) -> _native.StreamAnnouncer:
+        announcer = _native.StreamAnnouncer(self.conductor, period_ns=period_ns, stall_ns=stall_ns)
         self._stack.callback(announcer.close)
         return announcer
 

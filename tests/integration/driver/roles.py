@@ -51,7 +51,7 @@ class UnprivilegedDriver:
             pools=[(1, 4096)],
         )
         opened = _native.Conductor(**conductor)
-        announcer = _native.Beacons(opened, period_ns=10**9, stall_ns=10**9)
+        announcer = _native.StreamAnnouncer(opened, period_ns=10**9, stall_ns=10**9)
         options: dict[str, Any] = {
             "stream_id": 1,
             "epoch": 1,
@@ -62,8 +62,8 @@ class UnprivilegedDriver:
             "base_dirs": [self._base],
         }
         try:
-            announcer.put(**options)
-            announcer.put(**options, lock_memory=True)
+            announcer.announce(**options)
+            announcer.announce(**options, lock_memory=True)
         except errors.TensorPoolError:
             raise
         except OSError as error:

@@ -31,7 +31,7 @@ from tests.remote_process import RemoteProcess
 @pytest.mark.requirement("driver-8-2")
 def test_stream_is_announced_at_once_and_every_period(harness, stream_id, wait_until) -> None:
     listener, announcer, regions = harness.listener(), harness.announcer(), harness.regions(stream_id)
-    announcer.put(**regions.options(producer_id=42))
+    announcer.announce(**regions.options(producer_id=42))
     assert len(announcer) == 1
     wait_until(lambda: len(listener.of(stream_id)) >= 12)
     for announce in listener.announces:
@@ -51,7 +51,7 @@ def test_stream_is_announced_at_once_and_every_period(harness, stream_id, wait_u
 def test_activity_timestamp_of_every_region_stays_fresh(harness, stream_id, wait_until) -> None:
     announcer, regions = harness.announcer(), harness.regions(stream_id)
     made_ns = regions.activity_ns
-    announcer.put(**regions.options())
+    announcer.announce(**regions.options())
     first_ns = regions.activity_ns
     assert first_ns > made_ns
     # Without a subscriber to announces: activity timestamps do not depend on one.
@@ -63,7 +63,7 @@ def test_late_subscriber_gets_all_announces_at_once(harness, free_stream_ids, wa
     announcer = harness.announcer(period_ns=NEVER_NS)
     ids = {free_stream_ids() for _ in range(5)}
     for stream_id in ids:
-        announcer.put(**harness.regions(stream_id).options())
+        announcer.announce(**harness.regions(stream_id).options())
     listener = harness.listener()
     wait_until(lambda: {announce.stream_id for announce in listener.poll()} == ids)
     # Twice: a consumer takes the first announce, before its join time, for a replay.
@@ -75,7 +75,7 @@ def test_all_streams_are_announced_again_on_request(harness, free_stream_ids, wa
     wait_until(lambda: listener.is_open)
     ids = [free_stream_ids() for _ in range(3)]
     for stream_id in ids:
-        announcer.put(**harness.regions(stream_id).options())
+        announcer.announce(**harness.regions(stream_id).options())
     wait_until(lambda: all(listener.of(stream_id) for stream_id in ids))
     counted = {stream_id: len(listener.of(stream_id)) for stream_id in ids}
     announcer.announce_all()
@@ -91,7 +91,7 @@ def test_all_streams_are_announced_after_a_media_driver_restart(
             harness = AnnouncerHarness(stack, str(aeron_dir), shm_base, free_stream_ids())
             listener, announcer = harness.listener(), harness.announcer(period_ns=NEVER_NS)
             for stream_id in ids:
-                announcer.put(**harness.regions(stream_id).options())
+                announcer.announce(**harness.regions(stream_id).options())
             wait_until(lambda: {announce.stream_id for announce in listener.poll()} == ids)
         wait_until(lambda: not harness.conductor.status()["connected"])
         left_ns = time.monotonic_ns()
@@ -104,7 +104,7 @@ def test_all_streams_are_announced_after_a_media_driver_restart(
 
 def test_busy_interpreter_delays_no_announce(harness, stream_id, wait_until) -> None:
     listener, announcer, regions = harness.listener(), harness.announcer(), harness.regions(stream_id)
-    announcer.put(**regions.options())
+    announcer.announce(**regions.options())
     wait_until(lambda: listener.of(stream_id))
     # PyDLL keeps the GIL during the call: no other Python thread runs for two seconds.
     start_ns = time.monotonic_ns()
@@ -121,10 +121,10 @@ def test_busy_interpreter_delays_no_announce(harness, stream_id, wait_until) -> 
 def test_announces_and_activity_stop_without_a_beat(harness, stream_id, wait_until) -> None:
     listener, regions = harness.listener(), harness.regions(stream_id)
     announcer = harness.announcer(stall_ns=3 * SECOND_NS)
-    announcer.put(**regions.options())
+    announcer.announce(**regions.options())
 
     def announced_while_alive() -> bool:
-        announcer.beat()
+        announcer.heartbeat()
         return bool(listener.of(stream_id))
 
     wait_until(announced_while_alive)
@@ -133,7 +133,7 @@ def test_announces_and_activity_stop_without_a_beat(harness, stream_id, wait_unt
     assert max(a.announce_timestamp_ns for a in listener.of(stream_id)) <= beat_ns + 3 * SECOND_NS
     assert regions.activity_ns <= beat_ns + 3 * SECOND_NS
     count = len(listener.of(stream_id))
-    announcer.beat()
+    announcer.heartbeat()
     wait_until(lambda: len(listener.of(stream_id)) > count)
     assert regions.activity_ns > beat_ns + 5 * SECOND_NS
 
@@ -145,33 +145,33 @@ def test_announces_and_activity_stop_without_a_beat(harness, stream_id, wait_unt
 def test_killed_producer_is_reported_once(harness, stream_id, wait_until, wait_for_lock_poll) -> None:
     announcer, regions = harness.announcer(), harness.regions(stream_id)
     with RemoteProcess(LockHolder) as holder:
-        announcer.put(**regions.options(producer_id=42))
+        announcer.announce(**regions.options(producer_id=42))
         holder.call("lock", path=str(regions.directory / "header.ring"))
         wait_for_lock_poll(regions)
-        assert announcer.deaths() == []
+        assert announcer.dead_producers() == []
         holder.kill()
-        wait_until(lambda: announcer.deaths() == [(stream_id, regions.epoch)])
+        wait_until(lambda: announcer.dead_producers() == [(stream_id, regions.epoch)])
         # Another release of this lock is not a producer's end.
         with RemoteProcess(LockHolder) as second:
             second.call("lock", path=str(regions.directory / "header.ring"))
             wait_for_lock_poll(regions)
             second.kill()
         wait_for_lock_poll(regions)
-        assert announcer.deaths() == []
+        assert announcer.dead_producers() == []
 
 
 def test_stopped_producer_is_not_dead(harness, stream_id, wait_until, wait_for_lock_poll) -> None:
     announcer, regions = harness.announcer(), harness.regions(stream_id)
     with RemoteProcess(LockHolder) as holder:
-        announcer.put(**regions.options(producer_id=42))
+        announcer.announce(**regions.options(producer_id=42))
         holder.call("lock", path=str(regions.directory / "header.ring"))
         wait_for_lock_poll(regions)
         holder.stop()
         wait_for_lock_poll(regions)
-        assert announcer.deaths() == []
+        assert announcer.dead_producers() == []
         holder.resume()
         holder.kill()
-        wait_until(lambda: announcer.deaths() == [(stream_id, regions.epoch)])
+        wait_until(lambda: announcer.dead_producers() == [(stream_id, regions.epoch)])
 
 
 def test_lock_on_regions_without_a_producer_is_ignored(
@@ -179,12 +179,12 @@ def test_lock_on_regions_without_a_producer_is_ignored(
 ) -> None:
     announcer, regions = harness.announcer(), harness.regions(stream_id)
     with RemoteProcess(LockHolder) as holder:
-        announcer.put(**regions.options(producer_id=0))
+        announcer.announce(**regions.options(producer_id=0))
         holder.call("lock", path=str(regions.directory / "header.ring"))
         wait_for_lock_poll(regions)
         holder.kill()
         wait_for_lock_poll(regions)
-        assert announcer.deaths() == []
+        assert announcer.dead_producers() == []
 
 
 # --- streams that are added, replaced and removed
@@ -193,10 +193,10 @@ def test_lock_on_regions_without_a_producer_is_ignored(
 def test_next_epoch_replaces_the_previous_one(harness, stream_id, wait_until) -> None:
     listener, announcer, regions = harness.listener(), harness.announcer(), harness.regions(stream_id)
     wait_until(lambda: listener.is_open)
-    announcer.put(**regions.options())
+    announcer.announce(**regions.options())
     wait_until(lambda: listener.of(stream_id))
     regions.assign(regions.epoch + 1)
-    announcer.put(**regions.options(producer_id=7))
+    announcer.announce(**regions.options(producer_id=7))
     assert len(announcer) == 1
     assert str(regions.directory.parent / "1000/") not in Path("/proc/self/maps").read_text()
     wait_until(lambda: [a for a in listener.of(stream_id) if a.epoch == regions.epoch])
@@ -210,10 +210,10 @@ def test_removed_stream_is_withdrawn_and_unmapped(harness, free_stream_ids, wait
     listener, announcer = harness.listener(), harness.announcer()
     gone, stays = harness.regions(free_stream_ids()), harness.regions(free_stream_ids())
     for regions in (gone, stays):
-        announcer.put(**regions.options())
+        announcer.announce(**regions.options())
     wait_until(lambda: listener.of(gone.stream_id) and listener.of(stays.stream_id))
-    assert announcer.remove(gone.stream_id)
-    assert not announcer.remove(gone.stream_id)
+    assert announcer.withdraw(gone.stream_id)
+    assert not announcer.withdraw(gone.stream_id)
     removed_ns = time.monotonic_ns()
     assert str(gone.directory) not in Path("/proc/self/maps").read_text()
     wait_until(lambda: listener.of(stays.stream_id)[-1].announce_timestamp_ns > removed_ns + 5 * PERIOD_NS)
@@ -224,31 +224,31 @@ def test_removed_stream_is_withdrawn_and_unmapped(harness, free_stream_ids, wait
 
 def test_regions_that_contradict_the_announce_are_refused(harness, stream_id) -> None:
     announcer, regions = harness.announcer(), harness.regions(stream_id)
-    announcer.put(**regions.options())
+    announcer.announce(**regions.options())
     with pytest.raises(RegionRejected) as refused:
-        announcer.put(**regions.options(epoch=5))
+        announcer.announce(**regions.options(epoch=5))
     assert refused.value.reason == "epoch"
     assert len(announcer) == 0
     with pytest.raises(RegionRejected) as refused:
-        announcer.put(**regions.options(header_uri="shm:file?path=/etc/passwd"))
+        announcer.announce(**regions.options(header_uri="shm:file?path=/etc/passwd"))
     assert refused.value.reason == "outside"
 
 
 def test_close_unmaps_every_region(harness, stream_id) -> None:
     announcer, regions = harness.announcer(), harness.regions(stream_id)
-    announcer.put(**regions.options(producer_id=1))
+    announcer.announce(**regions.options(producer_id=1))
     assert str(regions.directory) in Path("/proc/self/maps").read_text()
     announcer.close()
     announcer.close()
     assert str(regions.directory) not in Path("/proc/self/maps").read_text()
     assert len(announcer) == 0
     with pytest.raises(ClosedError):
-        announcer.put(**regions.options())
+        announcer.announce(**regions.options())
 
 
 def test_regions_are_locked_in_memory_on_request(harness, stream_id) -> None:
     announcer, regions = harness.announcer(), harness.regions(stream_id)
-    announcer.put(**regions.options(), lock_memory=True)
+    announcer.announce(**regions.options(), lock_memory=True)
     smaps = Path("/proc/self/smaps").read_text()
     locked = smaps[smaps.index(str(regions.directory)) :].partition("Locked:")[2].split()[0]
     assert int(locked) > 0
@@ -269,4 +269,4 @@ def test_failed_mlock_error_names_the_remedy(shm_base) -> None:
 def test_zero_periods_are_refused(harness) -> None:
     for options in ({"period_ns": 0, "stall_ns": 1}, {"period_ns": 1, "stall_ns": 0}):
         with pytest.raises(ValueError, match="above 0"):
-            _native.Beacons(harness.conductor, **options)
+            _native.StreamAnnouncer(harness.conductor, **options)

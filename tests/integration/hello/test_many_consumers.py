@@ -72,7 +72,13 @@ def test_killed_consumers_do_not_affect_the_others(
     wait_until(lambda: producer.consumers() == (20, 4 * PER_CONSUMER_STREAMS), timeout=60)
 
     def all_granted(process: RemoteProcess) -> bool:
-        return [state["on_own"] for state in process.call("states")] == [False, True, True, True, True]
+        return [state["on_per_consumer"] for state in process.call("states")] == [
+            False,
+            True,
+            True,
+            True,
+            True,
+        ]
 
     wait_until(lambda: all(map(all_granted, processes)), timeout=60)
     source = FrameSource(producer)
@@ -118,7 +124,7 @@ def test_order_outlives_later_hellos_of_its_consumer(
     producer = context.producer(free_stream_id, pools=["4KiB"], nslots=1024)
     process = start_consumers(free_stream_id)
     wait_until(lambda: producer.consumers() == (5, PER_CONSUMER_STREAMS), timeout=60)
-    wait_until(lambda: process.call("states")[1]["on_own"], timeout=60)
+    wait_until(lambda: process.call("states")[1]["on_per_consumer"], timeout=60)
     consumer_id = process.call("states")[1]["consumer_id"]
     control = raw_messages()
     control.publish(order(free_stream_id, consumer_id, mode=Mode.RATE_LIMITED))
@@ -141,5 +147,5 @@ def test_order_outlives_later_hellos_of_its_consumer(
     assert modes() == expected
     # The order does not apply to another consumer with the same request.
     second = start_consumers(free_stream_id)
-    wait_until(lambda: second.call("states")[1]["on_own"], timeout=60)
+    wait_until(lambda: second.call("states")[1]["on_per_consumer"], timeout=60)
     assert second.call("states")[1]["mode"] == "stream"

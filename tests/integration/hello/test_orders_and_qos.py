@@ -41,16 +41,16 @@ def test_unknown_fallback_uri_is_refused_with_an_event(
 ) -> None:
     producer, consumer = context.producer(free_stream_id), context.consumer(free_stream_id)
     wait_until(lambda: consumer.epoch is not None)
-    control, consumer_id = raw_messages(), consumer.standing()["consumer_id"]
+    control, consumer_id = raw_messages(), consumer.state()["consumer_id"]
     control.publish(order(free_stream_id, consumer_id, use_shm=False, payload_fallback_uri="gopher://x"))
-    wait_until(lambda: any(event.kind == "fallback_refused" for event in context.events(0.05)))
-    assert consumer.standing()["fallback_uri"] is None
+    wait_until(lambda: any(event.kind == "fallback_unsupported" for event in context.events(0.05)))
+    assert consumer.state()["fallback_uri"] is None
     producer.offer(np.arange(3))
     assert consumer.receive(DEADLINE_S).shape == (3,)
     control.publish(
         order(free_stream_id, consumer_id, use_shm=False, payload_fallback_uri="bridge://1?stream=5")
     )
-    wait_until(lambda: consumer.standing()["fallback_uri"] == "bridge://1?stream=5")
+    wait_until(lambda: consumer.state()["fallback_uri"] == "bridge://1?stream=5")
 
 
 @pytest.mark.requirement("wire-15.4-1")
@@ -64,7 +64,7 @@ def test_qos_reports_match_the_ledgers_of_both_sides(
     for _ in range(10):
         producer.offer(np.arange(3))
     wait_until(lambda: not consumer.poll() and consumer.last_seq == 9)
-    ledger, consumer_id = consumer.ledger(), consumer.standing()["consumer_id"]
+    ledger, consumer_id = consumer.ledger(), consumer.state()["consumer_id"]
     late = ledger.dropped["late"] + ledger.dropped["not_committed"] + ledger.dropped["stale"]
     report = qos.find(QosConsumer, consumer_id=consumer_id, last_seq_seen=9, drops_late=late)
     assert report.stream_id == free_stream_id
@@ -79,7 +79,7 @@ def test_qos_reports_match_the_ledgers_of_both_sides(
 def test_consumer_with_a_used_id_chooses_a_new_one(context, raw_messages, free_stream_id, wait_until) -> None:
     producer, consumer = context.producer(free_stream_id), context.consumer(free_stream_id)
     wait_until(lambda: consumer.epoch is not None)
-    before = consumer.standing()["consumer_id"]
+    before = consumer.state()["consumer_id"]
     raw_messages(context.stream_ids.qos).publish(
         QosConsumer(
             stream_id=free_stream_id,
@@ -91,8 +91,6 @@ def test_consumer_with_a_used_id_chooses_a_new_one(context, raw_messages, free_s
             mode=Mode.STREAM,
         )
     )
-    wait_until(
-        lambda: consumer.standing()["consumer_id"] not in (None, before) and consumer.epoch is not None
-    )
+    wait_until(lambda: consumer.state()["consumer_id"] not in (None, before) and consumer.epoch is not None)
     assert "id_collision" in {event.kind for event in context.events(0.05)}
     wait_until(lambda: producer.offer(np.arange(3)) and consumer.receive_or_none(0.1) is not None)

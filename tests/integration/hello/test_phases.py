@@ -37,7 +37,7 @@ def test_order_switches_to_the_fallback_and_back(
 ) -> None:
     producer, consumer = context.producer(free_stream_id), context.consumer(free_stream_id)
     wait_until(lambda: consumer.phase is tp.Phase.MAPPED)
-    control, consumer_id = raw_messages(), consumer.standing()["consumer_id"]
+    control, consumer_id = raw_messages(), consumer.state()["consumer_id"]
     control.publish(order(free_stream_id, consumer_id, use_shm=False, payload_fallback_uri=BRIDGE))
     wait_until(lambda: consumer.phase is tp.Phase.FALLBACK)
     assert consumer.fallback_uri == BRIDGE
@@ -56,11 +56,11 @@ def test_unknown_fallback_uri_leaves_the_consumer_mapped(
 ) -> None:
     producer, consumer = context.producer(free_stream_id), context.consumer(free_stream_id)
     wait_until(lambda: consumer.phase is tp.Phase.MAPPED)
-    consumer_id = consumer.standing()["consumer_id"]
+    consumer_id = consumer.state()["consumer_id"]
     raw_messages().publish(
         order(free_stream_id, consumer_id, use_shm=False, payload_fallback_uri="gopher://x")
     )
-    wait_until(lambda: any(event.kind == "fallback_refused" for event in context.events(0.05)))
+    wait_until(lambda: any(event.kind == "fallback_unsupported" for event in context.events(0.05)))
     assert (consumer.phase, consumer.fallback_uri) == (tp.Phase.MAPPED, None)
     producer.offer(np.arange(3))
     assert consumer.receive(DEADLINE_S).shape == (3,)

@@ -37,10 +37,15 @@ class ProgressHarness:
         assert camera.call("ready")
         return camera
 
-    def wait_granted(self, camera: RemoteProcess, consumer: tp.Consumer, *, on_own: bool = True) -> None:
+    def wait_granted(
+        self, camera: RemoteProcess, consumer: tp.Consumer, *, on_per_consumer: bool = True
+    ) -> None:
         """Waits until the consumer receives all progress of the camera."""
         self.wait_until(
-            lambda: camera.call("has_listeners") and consumer.standing()["progress_on_own"] == on_own
+            lambda: (
+                camera.call("has_progress_consumers")
+                and consumer.state()["progress_on_per_consumer"] == on_per_consumer
+            )
         )
 
 

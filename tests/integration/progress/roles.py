@@ -21,8 +21,8 @@ class Camera:
     def ready(self) -> bool:
         return self.producer.attached
 
-    def has_listeners(self) -> bool:
-        return self.producer.has_listeners
+    def has_progress_consumers(self) -> bool:
+        return self.producer.has_progress_consumers
 
     def counters(self) -> dict[str, int]:
         return self.producer.counters()
@@ -79,5 +79,5 @@ class ReaderProcess:
         self.context = tp.open(**options)
         self.consumer = self.context.consumer(stream_id, **request)
 
-    def standing(self) -> dict[str, Any]:
-        return self.consumer.standing()
+    def state(self) -> dict[str, Any]:
+        return self.consumer.state()

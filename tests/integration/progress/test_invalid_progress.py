@@ -40,7 +40,7 @@ class MalformedProducer:
 
     def publish(self, seq: int, state: FrameProgressState, filled: int, **changes: Any) -> list[tp.Progress]:
         """Publishes progress; returns the partial frames that the consumer accepts."""
-        count = self.consumer.counters()["progress"]["heard"]
+        count = self.consumer.counters()["progress"]["received"]
         fields: dict[str, Any] = {
             "stream_id": self.producer.stream_id,
             "epoch": self.producer.epoch,
@@ -53,7 +53,7 @@ class MalformedProducer:
 
         def is_processed() -> bool:
             parts.extend(self.consumer.poll_progress())
-            return bool(self.consumer.counters()["progress"]["heard"] > count)
+            return bool(self.consumer.counters()["progress"]["received"] > count)
 
         self.wait_until(is_processed)
         return parts

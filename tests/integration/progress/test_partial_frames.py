@@ -99,7 +99,7 @@ def test_several_frames_have_progress_at_once(
     assert rows[second][-2:] == [3, 4], "complete without progress of the last row"
     assert increases(rows[first][:-1])
     assert increases(rows[second])
-    assert consumer.counters()["progress"]["news"] == len(parts)
+    assert consumer.counters()["progress"]["accepted"] == len(parts)
 
 
 def test_abandoned_frame_with_progress_uses_up_its_sequence(
@@ -155,7 +155,7 @@ def test_no_progress_is_published_without_a_request(
     seq = camera.call("claim", shape=[4, 5], progress="rows")
     camera.call("fill", seq=seq, first=0, last=2)
     counters = camera.call("counters")
-    assert (camera.call("has_listeners"), counters["progress_sent"], counters["progress_lost"]) == (
+    assert (camera.call("has_progress_consumers"), counters["progress_sent"], counters["progress_lost"]) == (
         False,
         0,
         0,
@@ -169,7 +169,7 @@ def test_no_progress_is_published_without_a_request(
     first = collect_parts(late, lambda part: part.rows == 3)[0]
     assert first.state in ("started", "progress")
     late.close()
-    harness.wait_until(lambda: not camera.call("has_listeners"))
+    harness.wait_until(lambda: not camera.call("has_progress_consumers"))
 
 
 def test_smallest_requested_interval_applies_to_all_consumers(
@@ -214,10 +214,10 @@ def test_last_rows_are_published_after_the_producer_pauses(
 def test_killed_consumer_ends_its_progress_request(harness: ProgressHarness) -> None:
     camera = harness.camera()
     with RemoteProcess(ReaderProcess, harness.options, harness.stream_id, EVERY_STEP) as reader:
-        harness.wait_until(lambda: reader.call("standing")["progress_on_own"])
-        harness.wait_until(lambda: camera.call("has_listeners"))
+        harness.wait_until(lambda: reader.call("state")["progress_on_per_consumer"])
+        harness.wait_until(lambda: camera.call("has_progress_consumers"))
         reader.kill()
-    harness.wait_until(lambda: not camera.call("has_listeners"))
+    harness.wait_until(lambda: not camera.call("has_progress_consumers"))
     seq = camera.call("claim", shape=[4, 5], progress="rows")
     before = camera.call("counters")["progress_sent"]
     camera.call("fill", seq=seq, first=0, last=4)

@@ -35,10 +35,10 @@ def test_granted_control_stream_carries_only_progress(
     consumer = context.consumer(harness.stream_id, **EVERY_STEP)
     camera = harness.camera()
     harness.wait_granted(camera, consumer)
-    channel, control_stream_id = consumer.standing()["control"]
+    channel, control_stream_id = consumer.state()["control"]
     config = control.find(ConsumerConfig, stream_id=harness.stream_id, control_stream_id=control_stream_id)
     assert isinstance(config, ConsumerConfig)
-    assert (config.control_channel, config.consumer_id) == (channel, consumer.standing()["consumer_id"])
+    assert (config.control_channel, config.consumer_id) == (channel, consumer.state()["consumer_id"])
     granted = raw_messages(control_stream_id)
     seq = camera.call("claim", shape=[4, 5], progress="rows")
     # The test may subscribe after the first messages, and receives the following ones.
@@ -62,7 +62,7 @@ def test_consumer_with_a_control_stream_still_receives_configs(
     consumer = context.consumer(harness.stream_id, **EVERY_STEP)
     camera = harness.camera()
     harness.wait_granted(camera, consumer)
-    standing = consumer.standing()
+    state = consumer.state()
     seq = camera.call("claim", shape=[4, 5], progress="rows")
     assert consumer.epoch is not None
     other_progress = FrameProgress(
@@ -73,18 +73,18 @@ def test_consumer_with_a_control_stream_still_receives_configs(
         state=FrameProgressState.PROGRESS,
     )
     control.publish(other_progress)
-    channel, control_stream_id = standing["control"]
+    channel, control_stream_id = state["control"]
     control.publish(
         ConsumerConfig(
             stream_id=harness.stream_id,
-            consumer_id=standing["consumer_id"],
+            consumer_id=state["consumer_id"],
             use_shm=True,
             mode=Mode.RATE_LIMITED,
             control_channel=channel,
             control_stream_id=control_stream_id,
         )
     )
-    harness.wait_until(lambda: consumer.standing()["mode"] == "rate_limited")
+    harness.wait_until(lambda: consumer.state()["mode"] == "rate_limited")
     assert [part.bytes_filled for part in consumer.poll_progress()] == [0], (
         "progress arrives on the per-consumer stream"
     )
@@ -95,8 +95,8 @@ def test_declined_consumer_receives_progress_on_the_shared_stream(
 ) -> None:
     consumer = context.consumer(harness.stream_id, **EVERY_STEP)
     camera = harness.camera(env=OTHER_IDS)
-    harness.wait_granted(camera, consumer, on_own=False)
-    assert consumer.standing()["control"] is None
+    harness.wait_granted(camera, consumer, on_per_consumer=False)
+    assert consumer.state()["control"] is None
     last = camera.call("claim", shape=[4, 5], progress="rows")
     camera.call("fill", seq=last, first=0, last=4, shift=3)
     part = collect_parts(consumer, lambda part: part.seq == last and part.rows == 4)[-1]

@@ -87,10 +87,10 @@ class EndpointProcess:
         consumer = self.context.consumer(stream_id, **more)
         self.consumers[name] = consumer
         consumer.wait_for_producer(timeout=60)
-        return consumer.standing()["consumer_id"]
+        return consumer.state()["consumer_id"]
 
     def state(self, name: str) -> dict[str, Any]:
-        return {**self.consumers[name].standing(), "phase": str(self.consumers[name].phase)}
+        return {**self.consumers[name].state(), "phase": str(self.consumers[name].phase)}
 
     def poll(self, name: str, seconds: float = 0.3, at_most: float = 30.0) -> int:
         """Polls until there is no frame for `seconds`, or for `at_most` seconds. Returns the frame count."""

@@ -116,7 +116,7 @@ def test_rule_limits_a_losing_consumer_and_releases_it(
             # It polls so rarely that the ring wraps: nearly all frames are lost.
             poll(0.01)
             time.sleep(0.2)
-            return current.is_void() or (current.decision("limit") is not None and state()["on_own"])
+            return current.is_void() or (current.decision("limit") is not None and state()["on_per_consumer"])
 
         wait_until(is_limited, timeout=60)
         if current.is_void():
@@ -183,7 +183,7 @@ def test_manual_orders_last_until_released(
     with supervising(hub) as agent:
         wait_until(lambda: agent.latest.consumer(free_stream_id, int(number)) is not None, timeout=60)
         supervisor("limit", stream, number, "--hz", "4", "--reason", "try it")
-        wait_until(lambda: reader.call("state", name="one")["on_own"], timeout=60)
+        wait_until(lambda: reader.call("state", name="one")["on_per_consumer"], timeout=60)
         start = time.monotonic()
         source.call("offer_at", stream_id=free_stream_id, hz=200)
         reader.call("keep_polling", name="one")

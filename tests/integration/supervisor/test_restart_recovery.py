@@ -118,7 +118,8 @@ def test_model_is_complete_within_three_announce_periods(
     measured: dict[str, float] = {}
     with (
         RemoteProcess(MediaDriverProcess) as media, RemoteProcess(MediaDriverProcess) as other_media,
-        RemoteProcess(DriverProcess) as shm, RemoteProcess(DriverProcess) as second_shm, RemoteProcess(DriverProcess) as third_shm,
+        RemoteProcess(DriverProcess) as shm, RemoteProcess(DriverProcess) as second_shm,
+        RemoteProcess(DriverProcess) as third_shm,
         RemoteProcess(AttachedProcess) as source, RemoteProcess(AttachedProcess) as reader,
         RemoteProcess(SupervisorProcess) as first, RemoteProcess(SupervisorProcess) as second,
     ):  # fmt: skip

@@ -29,16 +29,16 @@ REPORT = sbe.ProducerStatus(
 TAG = "service:producer:5"
 
 
-def printed(capsys: pytest.CaptureFixture[str], event: Event, json_lines: bool) -> str:
-    _print_events(iter([event]), json_lines)
+def printed(capsys: pytest.CaptureFixture[str], event: Event, json_output: bool) -> str:
+    _print_events(iter([event]), json_output)
     return capsys.readouterr().out.strip()
 
 
-@pytest.mark.parametrize("json_lines", [True, False])
-def test_status_reports_are_printed_as_json(capsys: pytest.CaptureFixture[str], json_lines: bool) -> None:
-    text = printed(capsys, Event(TAG, "status", REPORT.encode()), json_lines)
+@pytest.mark.parametrize("json_output", [True, False])
+def test_status_reports_are_printed_as_json(capsys: pytest.CaptureFixture[str], json_output: bool) -> None:
+    text = printed(capsys, Event(TAG, "status", REPORT.encode()), json_output)
     fields: dict[str, Any]
-    if json_lines:
+    if json_output:
         line = json.loads(text)
         assert (line["tag"], line["key"]) == (TAG, "status")
         fields = line["value"]
@@ -53,5 +53,5 @@ def test_status_reports_are_printed_as_json(capsys: pytest.CaptureFixture[str], 
 
 @pytest.mark.parametrize(("key", "value"), [("status", b"\x01\x02"), ("other", REPORT.encode())])
 def test_other_bytes_are_printed_as_hex(capsys: pytest.CaptureFixture[str], key: str, value: bytes) -> None:
-    line = json.loads(printed(capsys, Event(TAG, key, value), json_lines=True))
+    line = json.loads(printed(capsys, Event(TAG, key, value), json_output=True))
     assert line["value"] == {"hex": value.hex()}

@@ -36,7 +36,7 @@ MISSING = frozenset(
     {
         "tensorpool.client.ledger.ConsumerLedger.balanced",
         "tensorpool.client.ledger.ConsumerLedger.of",
-        "tensorpool.client.ledger.Latency.as_json",
+        "tensorpool.client.ledger.Latency.json_output",
         "tensorpool.client.ledger.Latency.of",
         "tensorpool.client.ledger.ProducerLedger.of",
         "tensorpool.context.context.Context.closed",
@@ -138,7 +138,7 @@ def test_every_public_member_has_a_docstring() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["Consumer", "Frame", "MediaDriver", "Offered", "Producer", "Progress", "Slot"]
+    "name", ["Consumer", "Frame", "MediaDriver", "OfferResult", "Producer", "Progress", "Slot"]
 )
 def test_methods_of_native_classes_have_a_signature(name: str) -> None:
     kind = getattr(import_module("tensorpool._native"), name)

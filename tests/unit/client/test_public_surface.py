@@ -37,7 +37,7 @@ PUBLIC = {
     "Metadata",
     "NoProvider",
     "NoSuchService",
-    "Offered",
+    "OfferResult",
     "Outcome",
     "Phase",
     "Producer",

@@ -39,7 +39,7 @@ def test_whole_numbers_come_back_as_they_were(dtype: type, shape: tuple[int, ...
     assert np.array_equal(back.squeeze(-1) if image.ndim == 2 else back, image)
 
 
-def test_strided_and_column_major_pictures_are_written_upright() -> None:
+def test_strided_and_column_major_images_are_written_upright() -> None:
     image = np.asfortranarray(np.arange(12, dtype=np.uint16).reshape(3, 4))[:, ::2]
     assert np.array_equal(decode_png(encode_png(to_pixels(image)))[..., 0], image)
 

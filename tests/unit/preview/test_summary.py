@@ -19,8 +19,8 @@ def test_a_summary_of_whole_numbers() -> None:
 def test_what_is_not_finite_is_counted_and_left_out() -> None:
     summary = summarize(np.array([np.nan, 1.0, 3.0, np.inf]))
     assert (summary.minimum, summary.maximum, summary.mean, summary.not_finite) == (1.0, 3.0, 2.0, 2)
-    told = json.loads(json.dumps(summary.to_json(), allow_nan=False))
-    assert told["values"] == ["nan", 1.0, 3.0, "inf"]
+    parsed = json.loads(json.dumps(summary.to_json(), allow_nan=False))
+    assert parsed["values"] == ["nan", 1.0, 3.0, "inf"]
     assert "nothing finite" in str(summarize(np.array([np.nan])))
 
 

@@ -1,4 +1,4 @@
-"""The scan of a segment with `batches_like` finds the same batches as decoding each of them."""
+"""The scan of a segment with `scan_batches` finds the same batches as decoding each of them."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_other_names_are_allowed(name: str) -> None:
     assert retired_term(name) is None
 
 
-def testpython_names_of_every_kind_are_checked(tmp_path: Path) -> None:
+def test_python_names_of_every_kind_are_checked(tmp_path: Path) -> None:
     source = tmp_path / "module.py"
     source.write_text(
         "import os as told_alias\n"

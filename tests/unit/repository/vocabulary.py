@@ -37,7 +37,6 @@ _RETIRED = {
     "book books": "ledger",
     "tape film films": "record, publish",
     "mint minted": "create, generate",
-    "death deaths": "failure, end, kill",
     "crowd party world performance afterwards": "load, group, harness, run, result",
     "nursery vandal visitor forker frugal shelf anatomy dissect": "fork server, … process, … harness, parser",
     "weather workshop kitchen oven guest taper": "impairments, factory, … process, … service",

@@ -10,20 +10,20 @@ from tensorpool.top.keyboard import (
     BACK_TAB,
     BACKSPACE,
     DOWN,
-    END,
     ENTER,
     ESCAPE,
-    HOME,
     INTERRUPT,
     PAGE_DOWN,
     TAB,
+    TO_END,
+    TO_START,
     UP,
     KeyDecoder,
 )
 
 CASES = [
     (b"\x1b[A\x1bOB", [UP, DOWN]),
-    (b"\x1b[6~\x1b[H\x1bOF", [PAGE_DOWN, HOME, END]),
+    (b"\x1b[6~\x1b[H\x1bOF", [PAGE_DOWN, TO_START, TO_END]),
     (b"q/\r\n\x7f\x08\t\x1b[Z\x03", ["q", "/", ENTER, ENTER, BACKSPACE, BACKSPACE, TAB, BACK_TAB, INTERRUPT]),
     ("é→😀".encode(), ["é", "→", "😀"]),
     (b"\x1b[1;5A\x1b[99~x", ["x"]),

@@ -22,8 +22,8 @@ ALL_KEYS = [
     keyboard.DOWN,
     keyboard.PAGE_UP,
     keyboard.PAGE_DOWN,
-    keyboard.HOME,
-    keyboard.END,
+    keyboard.TO_START,
+    keyboard.TO_END,
     keyboard.ENTER,
     keyboard.ESCAPE,
     keyboard.BACKSPACE,
@@ -211,7 +211,7 @@ def test_screen_is_exactly_filled_after_any_keys(pressed: list[str], width: int,
 def test_list_of_a_thousand_streams_scrolls() -> None:
     state = PageState()
     state.show(Snapshot(0, streams=tuple(stream(n, f"s{n}") for n in range(1000))))
-    shown = text(press(state, keyboard.END))
+    shown = text(press(state, keyboard.TO_END))
     assert " s999 " in shown
     assert " s0 " not in shown
     text(press(state, keyboard.PAGE_UP))

@@ -66,8 +66,9 @@ unsafe extern "C-unwind" fn fragment_while<F: FnMut(&[u8], Header) -> bool>(
     header: *mut c::aeron_header_t,
 ) -> c::aeron_controlled_fragment_handler_action_t {
     // SAFETY: clientd is the closure of the poll below us; the bytes live through the call.
-    let go_on = unsafe { (*clientd.cast::<F>())(std::slice::from_raw_parts(buffer, length), Header(header)) };
-    if go_on {
+    let continues =
+        unsafe { (*clientd.cast::<F>())(std::slice::from_raw_parts(buffer, length), Header(header)) };
+    if continues {
         c::aeron_controlled_fragment_handler_action_en::AERON_ACTION_CONTINUE
     } else {
         c::aeron_controlled_fragment_handler_action_en::AERON_ACTION_BREAK

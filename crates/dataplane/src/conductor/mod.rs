@@ -16,7 +16,7 @@ use tensorpool_core::os::time::{monotonic_ns, realtime_ns};
 use tensorpool_core::shm::containment::AllowedBases;
 
 use crate::aeron::{self, Client};
-use crate::media_driver::{self, DeathWatch, LaunchError, MediaDriver, Settings};
+use crate::media_driver::{self, LaunchError, MediaDriver, MediaDriverWatch, Settings};
 
 mod announce_stream;
 mod control_plane;
@@ -204,7 +204,7 @@ struct ConductorLoop {
     client: Option<Client>,
     driver: Option<MediaDriver>,
     /// Watches a media driver in another process, where that is possible.
-    watch: Option<DeathWatch>,
+    watch: Option<MediaDriverWatch>,
     next_watch: Instant,
     next_try: Instant,
 }
@@ -298,7 +298,7 @@ impl ConductorLoop {
     }
 
     /// A client, and for a driver in another process the watch on it.
-    fn try_connect(&mut self) -> Result<(Client, Option<DeathWatch>), String> {
+    fn try_connect(&mut self) -> Result<(Client, Option<MediaDriverWatch>), String> {
         let (dir, lock) = (&self.config.aeron_dir, &self.config.media_driver_lock);
         if self.driver.is_none() {
             // The heartbeat of a killed process stays fresh for a while. Its lock is released at once.
@@ -317,7 +317,7 @@ impl ConductorLoop {
                 },
             }
         }
-        let watch = self.driver.is_none().then(|| DeathWatch::of(dir, lock));
+        let watch = self.driver.is_none().then(|| MediaDriverWatch::of(dir, lock));
         let client = Client::connect(dir, self.config.driver_timeout_ms);
         client.map(|c| (c, watch)).map_err(|e| format!("media driver in {dir}: {e}"))
     }

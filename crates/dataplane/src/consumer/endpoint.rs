@@ -261,8 +261,8 @@ impl Endpoint for Consumer {
                     ("declined", "the producer grants no stream of its own".to_owned())
                 }
                 hello_state::ConfigChange::Fallback(uri) => ("fallback", uri.clone()),
-                hello_state::ConfigChange::UnknownFallback(uri) => ("fallback_refused", uri.clone()),
-                hello_state::ConfigChange::Shm => ("fallback_over", String::new()),
+                hello_state::ConfigChange::UnknownFallback(uri) => ("fallback_unsupported", uri.clone()),
+                hello_state::ConfigChange::Shm => ("fallback_ended", String::new()),
                 _ => continue,
             };
             let epoch = self.mapping().map_or(0, |m| m.epoch);
