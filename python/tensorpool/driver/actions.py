@@ -23,6 +23,8 @@ class Send:
     message: Message
     is_repeat: bool = field(default=False, compare=False)
     """The cached response to a repeated request."""
+    client_id: int | None = field(default=None, compare=False)
+    """Whose request it answers, for the log: responses carry no client id. None: it could not be read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,30 +70,28 @@ _SWEEP_NS: Final = 60_000_000_000
 _SAVE_NS: Final = 100_000_000
 # Announces stop when the duty cycle stalls for this many lease durations: consumers then see a stale epoch.
 _STALL_LEASES: Final = 2
-# The upper half of a correlation id is the client id.
-_CLIENT_ID_SHIFT: Final = 32
-_CLIENT_ID_MASK: Final = 0xFFFF_FFFF
 
 
-def log_decision(message: Message, *, is_repeat: bool = False) -> None:
-    """Logs a decision of the driver. A refusal that the client may retry is not a warning."""
+def log_decision(message: Message, *, client_id: int | None = None, is_repeat: bool = False) -> None:
+    """Logs a decision of the driver. A refusal that the client may retry is not a warning.
+
+    `client_id` is the one of the request that the message answers; None: it could not be read.
+    """
     if is_repeat:
         return
     match message:
         case ShmAttachResponse() | ShmAttachResponseR2() as response if response.code is ResponseCode.OK:
             _LOG.info(
-                "lease %d of stream %d, epoch %d, granted to client %d",
+                "lease %d of stream %d, epoch %d, granted to %s",
                 response.lease_id,
                 response.stream_id,
                 response.epoch,
-                _client_id(response.correlation_id),
+                _client_name(client_id),
             )
         case ShmAttachResponse() | ShmAttachResponseR2() as response:
             level = logging.WARNING if response.code is ResponseCode.INTERNAL_ERROR else logging.INFO
-            client_id = _client_id(response.correlation_id)
-            _LOG.log(
-                level, "client %d refused, %s: %s", client_id, response.code.name, response.error_message
-            )
+            client = _client_name(client_id)
+            _LOG.log(level, "%s refused, %s: %s", client, response.code.name, response.error_message)
         case ShmLeaseRevoked() as notice:
             reason = f": {notice.error_message}" if notice.error_message else ""
             _LOG.info(
@@ -112,8 +110,8 @@ def log_decision(message: Message, *, is_repeat: bool = False) -> None:
             )
 
 
-def _client_id(correlation_id: int) -> int:
-    return correlation_id >> _CLIENT_ID_SHIFT & _CLIENT_ID_MASK
+def _client_name(client_id: int | None) -> str:
+    return "a client whose request could not be read" if client_id is None else f"client {client_id}"
 
 
 class DriverAgent:
@@ -279,8 +277,8 @@ class DriverAgent:
         resources, todo = self._resources, deque(actions)
         while todo:
             match todo.popleft():
-                case Send(message, is_repeat):
-                    log_decision(message, is_repeat=is_repeat)
+                case Send(message, is_repeat, client_id):
+                    log_decision(message, client_id=client_id, is_repeat=is_repeat)
                     self._send(message)
                 case MakeFiles() | AssignFiles() | RemoveFiles() as job:
                     resources.storage.submit(job)

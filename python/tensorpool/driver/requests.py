@@ -280,7 +280,7 @@ class ResponseCache:
             self._counters.rejects[response.code.name.lower()].add()
         if key is not None:
             self._put(key, response)
-        self._actions.append(Send(response))
+        self._actions.append(Send(response, client_id=None if key is None else key[1]))
 
     def _put(self, key: Key, response: Response | None) -> None:
         self._responses[key] = response

@@ -12,6 +12,7 @@ import tensorpool as tp
 from tensorpool.sbe import ConsumerConfig, ConsumerHello, Mode, QosConsumer, QosProducer
 from tests.remote_process import RemoteProcess
 
+from .conftest import RawMessages
 from .roles import ConsumerProcess
 
 DEADLINE_S = 60.0
@@ -210,6 +211,41 @@ def test_declined_consumer_stays_on_the_shared_stream(
             assert consumer.state()["mode"] == "stream"
             wait_until(lambda: producer.offer(np.arange(3)) and consumer.receive_or_none(0.1) is not None)
             assert "declined" in {event.kind for event in other.events(0.1)}
+
+
+@pytest.mark.requirement("wire-10.1.3-4")
+def test_stream_that_the_media_driver_refuses_is_withdrawn(
+    options, free_stream_id, wait_until, monkeypatch
+) -> None:
+    # Allowed by the settings; the media driver refuses it, since the MTU is no multiple of 32.
+    channel = "aeron:ipc?mtu=1001"
+    monkeypatch.setenv("TENSORPOOL_CONTEXT__PER_CONSUMER_CHANNELS", f'["{channel}"]')
+    with tp.open("standalone", **options) as ctx:
+        producer, consumer = ctx.producer(free_stream_id), ctx.consumer(free_stream_id)
+        wait_until(lambda: consumer.epoch is not None)
+        control = RawMessages(ctx, ctx.stream_ids.control, wait_until)
+        request = hello(
+            free_stream_id,
+            23,
+            mode=Mode.RATE_LIMITED,
+            max_rate_hz=5,
+            descriptor_channel=channel,
+            descriptor_stream_id=31_400,
+        )
+        control.publish(request)
+        control.find(ConsumerConfig, consumer_id=23, descriptor_stream_id=31_400)
+        # Without another hello: the consumer is told at once.
+        withdrawn = control.find(ConsumerConfig, consumer_id=23, descriptor_stream_id=0)
+        assert isinstance(withdrawn, ConsumerConfig)
+        assert (withdrawn.mode, withdrawn.descriptor_channel) == (Mode.STREAM, "")
+        wait_until(lambda: producer.consumers()[1] == 0)
+        # The same request again is declined: it would be refused again.
+        control.received.clear()
+        control.publish(request)
+        again = control.find(ConsumerConfig, consumer_id=23)
+        assert isinstance(again, ConsumerConfig)
+        assert again.descriptor_stream_id == 0
+        control.close()
 
 
 @pytest.mark.requirement("wire-5-2", "wire-5-3", "wire-10.1.3-5")

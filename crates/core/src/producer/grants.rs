@@ -10,6 +10,10 @@ use crate::wire::layout::LAYOUT_VERSION;
 /// More consumers than one producer can serve with per-consumer streams. Further ones use the shared stream.
 const MAX_CONSUMERS: usize = 4096;
 
+/// How long an address that the media driver refused is not granted. A consumer repeats its request once a
+/// period: without a pause the stream would be granted and withdrawn each time.
+const REFUSED_NS: u64 = 10_000_000_000;
+
 #[derive(Clone, Debug)]
 pub struct GrantPolicy {
     /// Allowed channels of per-consumer streams, as text.
@@ -28,6 +32,13 @@ pub enum StreamChange {
     SetRate { consumer_id: u32, max_rate_hz: u32 },
     CloseDescriptors { consumer_id: u32 },
     CloseControl { consumer_id: u32 },
+}
+
+/// A granted stream whose publication the media driver refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusedStream {
+    Descriptors { consumer_id: u32 },
+    Control { consumer_id: u32 },
 }
 
 #[derive(Clone, Debug)]
@@ -50,11 +61,13 @@ pub struct ConsumerGrants {
     stream_id: u32,
     policy: GrantPolicy,
     consumers: BTreeMap<u32, Grant>,
+    /// Addresses that the media driver refused, and until when they are not granted.
+    refused: Vec<(u64, StreamAddress)>,
 }
 
 impl ConsumerGrants {
     pub fn new(stream_id: u32, policy: GrantPolicy) -> Self {
-        Self { stream_id, policy, consumers: BTreeMap::new() }
+        Self { stream_id, policy, consumers: BTreeMap::new(), refused: Vec::new() }
     }
 
     pub fn len(&self) -> usize {
@@ -151,6 +164,7 @@ impl ConsumerGrants {
 
     /// Closes the streams of stale consumers.
     pub fn on_tick(&mut self, now_ns: u64) -> Vec<StreamChange> {
+        self.refused.retain(|(until_ns, _)| now_ns < *until_ns);
         let stale_ns = self.policy.stale_ns;
         let mut closed = Vec::new();
         self.consumers.retain(|id, consumer| {
@@ -172,11 +186,26 @@ impl ConsumerGrants {
         closed
     }
 
-    /// Withdraws a stream that the media driver refused. The next config reports it to the consumer.
-    pub fn on_refused(&mut self, consumer_id: u32) {
-        if let Some(consumer) = self.consumers.get_mut(&consumer_id) {
-            consumer.descriptor = None;
-        }
+    /// Withdraws a stream that the media driver refused. The config tells the consumer, and the address is not
+    /// granted again for a while. `None`: no such stream is granted.
+    pub fn on_refused(
+        &mut self,
+        refused: RefusedStream,
+        now_ns: u64,
+    ) -> Option<(ConsumerConfig, Vec<StreamChange>)> {
+        let (RefusedStream::Descriptors { consumer_id } | RefusedStream::Control { consumer_id }) = refused;
+        let consumer = self.consumers.get_mut(&consumer_id)?;
+        let (address, change) = match refused {
+            RefusedStream::Descriptors { .. } => {
+                (consumer.descriptor.take()?, StreamChange::CloseDescriptors { consumer_id })
+            }
+            RefusedStream::Control { .. } => {
+                (consumer.control.take()?, StreamChange::CloseControl { consumer_id })
+            }
+        };
+        self.refused.push((now_ns + REFUSED_NS, address));
+        let consumer = self.consumers.get(&consumer_id);
+        Some((self.answer(consumer_id, consumer), vec![change]))
     }
 
     /// The smallest progress hints of all consumers that ask for progress. `None` if there is none.
@@ -205,8 +234,9 @@ impl ConsumerGrants {
         let address = requested_address(requested)?;
         let taken = |l: &Option<StreamAddress>| l.as_ref() == Some(&address);
         let is_free = !self.consumers.values().any(|w| taken(&w.descriptor) || taken(&w.control));
-        (self.policy.channels.contains(&address.channel) && ids.contains(&address.stream_id) && is_free)
-            .then_some(address)
+        let is_refused = self.refused.iter().any(|(_, refused)| *refused == address);
+        let is_allowed = self.policy.channels.contains(&address.channel) && ids.contains(&address.stream_id);
+        (is_allowed && is_free && !is_refused).then_some(address)
     }
 
     fn answer(&self, consumer_id: u32, consumer: Option<&Grant>) -> ConsumerConfig {

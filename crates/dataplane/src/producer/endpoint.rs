@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use tensorpool_core::consumer::announce_filter::Now;
+use tensorpool_core::os::time::monotonic_ns;
 use tensorpool_core::producer::grants::StreamChange;
 use tensorpool_core::producer::metadata_schedule::ProducerIdentity;
 use tensorpool_core::producer::sequencer::Sequencer;
@@ -127,13 +128,21 @@ impl Endpoint for Producer {
             return Ok(());
         }
         let config = &self.config;
+        let mut refused = Vec::new();
         let mut state = self.state.lock_priority();
         state.publication.advance(|| {
             client.add_exclusive_publication(&config.descriptor_channel, config.descriptor_stream_id)
         })?;
-        let has_streams = state.per_consumer.advance(client) & state.progress.advance(client, config)?;
-        self.has_publication.store(state.publication.get().is_some(), Ordering::Relaxed);
-        self.connected.store(state.publication.get().is_some() && has_streams, Ordering::Relaxed);
+        let has_per_consumer = state.per_consumer.advance(client, &mut refused);
+        let progress = state.progress.advance(client, config);
+        let has_publication = state.publication.get().is_some();
+        drop(state);
+        for stream in refused {
+            let changes = self.grants().on_refused(stream, monotonic_ns());
+            self.apply(changes);
+        }
+        self.has_publication.store(has_publication, Ordering::Relaxed);
+        self.connected.store(has_publication && has_per_consumer && progress?, Ordering::Relaxed);
         Ok(())
     }
 

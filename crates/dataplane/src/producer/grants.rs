@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use tensorpool_core::producer::grants::{ConsumerGrants, GrantPolicy, StreamChange};
+use tensorpool_core::producer::grants::{ConsumerGrants, GrantPolicy, RefusedStream, StreamChange};
 use tensorpool_core::producer::readers::Readers;
 use tensorpool_core::wire::control::ControlMessage;
 use tensorpool_core::wire::driver::{DriverMessage, Role};
@@ -48,10 +48,7 @@ impl GrantSender {
                 let Some((answer, changes)) = self.grants.on_hello(hello, now_ns) else {
                     return Vec::new();
                 };
-                if self.answers.len() == MAX_ANSWERS {
-                    self.answers.pop_front();
-                }
-                self.answers.push_back(answer);
+                self.answer(answer);
                 changes
             }
             ControlMessage::Config(sequencer)
@@ -69,6 +66,23 @@ impl GrantSender {
             }
             _ => Vec::new(),
         }
+    }
+
+    fn answer(&mut self, answer: ConsumerConfig) {
+        if self.answers.len() == MAX_ANSWERS {
+            self.answers.pop_front();
+        }
+        self.answers.push_back(answer);
+    }
+
+    /// Withdraws a stream that the media driver refused. Its consumer is told at once: until then it waits for
+    /// frames on a stream that nobody writes.
+    pub fn on_refused(&mut self, refused: RefusedStream, now_ns: u64) -> Vec<StreamChange> {
+        let Some((answer, changes)) = self.grants.on_refused(refused, now_ns) else {
+            return Vec::new();
+        };
+        self.answer(answer);
+        changes
     }
 
     /// A consumer whose lease has ended has left.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tensorpool_core::producer::grants::StreamChange;
+use tensorpool_core::producer::grants::{RefusedStream, StreamChange};
 use tensorpool_core::producer::rate_gate::RateGate;
 use tensorpool_core::wire::descriptor::{FRAME_DESCRIPTOR_ENCODED_LENGTH, FrameDescriptor};
 use tensorpool_core::wire::hello::StreamAddress;
@@ -95,14 +95,25 @@ impl PerConsumerStreams {
         }
     }
 
-    /// Requests missing publications, and stores them once they are ready. True once all are ready.
-    pub fn advance(&mut self, client: &Client) -> bool {
+    /// Requests missing publications, and stores them once they are ready. True once all are ready. Those that
+    /// the media driver refuses are added to `refused`.
+    pub fn advance(&mut self, client: &Client, refused: &mut Vec<RefusedStream>) -> bool {
         let mut complete = true;
-        for stream in self.descriptors.iter_mut().chain(&mut self.control) {
+        let mut advance = |stream: &mut PerConsumerStream| {
             let (channel, stream_id) = (&stream.channel, stream.stream_id);
-            // A refused publication is requested again later. Until then the consumer receives nothing on it.
-            let _ = stream.publication.advance(|| client.add_exclusive_publication(channel, stream_id));
+            let result = stream.publication.advance(|| client.add_exclusive_publication(channel, stream_id));
             complete &= stream.publication.get().is_some();
+            result.is_err()
+        };
+        for stream in &mut self.descriptors {
+            if advance(stream) {
+                refused.push(RefusedStream::Descriptors { consumer_id: stream.consumer_id });
+            }
+        }
+        for stream in &mut self.control {
+            if advance(stream) {
+                refused.push(RefusedStream::Control { consumer_id: stream.consumer_id });
+            }
         }
         complete
     }

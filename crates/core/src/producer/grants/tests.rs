@@ -207,6 +207,45 @@ fn mode_of_a_config_is_the_mode_in_force() {
 }
 
 #[test]
+fn refused_stream_is_withdrawn_and_not_granted_again_at_once() {
+    let mut w = grants();
+    let asks = ConsumerHello {
+        descriptor: address(31_000),
+        control: address(32_000),
+        supports_progress: true,
+        mode: Mode::RateLimited,
+        max_rate_hz: 20,
+        ..hello(1)
+    };
+    send_hello(&mut w, &asks);
+    let refused = RefusedStream::Descriptors { consumer_id: 1 };
+    let (config, changes) = w.on_refused(refused, S).expect("granted");
+    assert_eq!(
+        (config.descriptor, config.control, config.mode),
+        (StreamRequest::None, address(32_000), Mode::Stream)
+    );
+    assert_eq!(changes, [StreamChange::CloseDescriptors { consumer_id: 1 }]);
+    assert!(w.on_refused(refused, S).is_none());
+    let (config, changes) = w.on_refused(RefusedStream::Control { consumer_id: 1 }, S).expect("granted");
+    assert_eq!(
+        (config.control, changes),
+        (StreamRequest::None, vec![StreamChange::CloseControl { consumer_id: 1 }])
+    );
+    // The same request is declined, another id is granted.
+    let (config, changes) = send_hello(&mut w, &asks);
+    assert_eq!(
+        (config.descriptor, config.control, changes),
+        (StreamRequest::None, StreamRequest::None, vec![])
+    );
+    let other = ConsumerHello { descriptor: address(31_001), ..hello(1) };
+    assert_eq!(send_hello(&mut w, &other).0.descriptor, address(31_001));
+    // Later the media driver may have room again.
+    w.on_tick(S + REFUSED_NS);
+    assert_eq!(w.on_hello(&asks, S + REFUSED_NS).expect("for us").0.descriptor, address(31_000));
+    assert!(w.on_refused(RefusedStream::Control { consumer_id: 9 }, S).is_none());
+}
+
+#[test]
 fn smallest_progress_hints_win() {
     let mut w = grants();
     assert_eq!(w.progress(), None);
