@@ -43,6 +43,8 @@ drops! {
     Resync = "resync", true;
     /// The media driver put this reader to rest because it did not poll.
     Rested = "rested", true;
+    /// Published after this consumer was mapped and before the first descriptor it received.
+    Joining = "joining", true;
     /// Held back by the producer: this reader asked for fewer frames a second.
     RateLimited = "rate_limited", true;
     /// Superseded by a newer frame, as the policy "latest" asks.
@@ -79,6 +81,8 @@ drops! {
     Epoch = "epoch", false;
     /// No region is mapped.
     Unmapped = "unmapped", false;
+    /// Published and overwritten before this consumer was mapped: Aeron had kept its descriptor.
+    BeforeJoining = "before_joining", false;
     /// The same sequence came again.
     Duplicate = "duplicate", false;
     /// The sequence went backwards: the regions are mapped anew.

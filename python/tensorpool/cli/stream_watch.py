@@ -31,7 +31,7 @@ _SHORTEST_WINDOW_S = 2.0
 # A driver that is slow to answer must not stop the show.
 _NAMES_S = 1.0
 # Those are this reader's own doing, which looks only now and then: no fault of the stream.
-_OUR_OWN = frozenset({"skipped", "late", "resync", "rested", "stale", "not_committed"})
+_OUR_OWN = frozenset({"skipped", "late", "resync", "rested", "joining", "stale", "not_committed"})
 
 
 @dataclass

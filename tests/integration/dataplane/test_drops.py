@@ -160,6 +160,8 @@ TESTED_ELSEWHERE = {
     "rate_limited": "tests/integration/hello",
     "unmapped": "below",
     "regressed": "below",
+    "joining": "test_joining.py",
+    "before_joining": "test_joining.py",
 }
 
 

@@ -100,7 +100,9 @@ def test_killed_consumers_do_not_affect_the_others(
         assert all(ledger["balanced"] for ledger in ledgers), ledgers
         shared, granted, ten, fifty, progress = ledgers
         for ledger in (shared, granted, progress):
-            assert (ledger["received"], ledger["dropped"]) == (500, {}), ledger
+            # On a busy machine the first descriptors may be sent before Aeron has connected the reader.
+            assert ledger["received"] + ledger["dropped"].get("joining", 0) == 500, ledger
+            assert set(ledger["dropped"]) <= {"joining"}, ledger
         assert 49 <= ten["received"] <= 52, ten
         assert set(ten["dropped"]) == {"rate_limited"}
         assert fifty["received"] <= 256

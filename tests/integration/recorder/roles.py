@@ -109,6 +109,9 @@ class RecorderProcess:
     def mark(self, label: str) -> None:
         self.recorder.mark(label)
 
+    def is_mapped(self, stream_id: int) -> bool:
+        return self.recorder._agent._streams._consumers[stream_id].epoch is not None
+
     def consumer_ledger(self, stream_id: int) -> dict[str, Any]:
         consumer = self.recorder._agent._streams._consumers[stream_id]
         return dataclasses.asdict(consumer.ledger())

@@ -97,6 +97,32 @@ def test_killed_recorder_continues_where_it_ended(deployment: RecorderDeployment
     assert ledger.gaps.keys() <= {"not_recording", "late", "gap", "resync", "rested", "paused"}
 
 
+@pytest.mark.leaves_files("recorder_fork_server are killed")
+def test_late_joiner_is_not_charged_for_frames_from_before(deployment: RecorderDeployment) -> None:
+    nslots, before = 64, 600
+    deployment.open()
+    dead = deployment.recorder()
+    camera = deployment.camera(nslots=nslots)
+    deployment.until(lambda: dead.call("is_mapped", stream_id=deployment.stream_id))
+    camera.call("offer", count=10)
+    deployment.until(lambda: dead.call("stats")["rows"] > 0)
+    # Aeron keeps the position of the dead reader for a while, and lets the next one begin there.
+    dead.kill()
+    camera.call("offer", count=before - 10)
+    deployment.root = deployment.root.with_name("second")
+    recorder = deployment.recorder()
+    deployment.until(lambda: recorder.call("is_mapped", stream_id=deployment.stream_id))
+    camera.call("offer", count=5, per_second=100)
+    deployment.wait_for_all(recorder, camera)
+    consumer = recorder.call("consumer_ledger", stream_id=deployment.stream_id)
+    recorder.call("close")
+    (ledger,) = deployment.check()
+    assert ledger.first_seq >= before - nslots
+    assert ledger.span == before + 5 - ledger.first_seq
+    assert consumer["span"] == ledger.span
+    assert consumer["dropped"]["resync"] <= nslots
+
+
 @pytest.mark.leaves_files("producers are killed")
 def test_restarted_producers_get_an_epoch_each(deployment: RecorderDeployment) -> None:
     deployment.open()

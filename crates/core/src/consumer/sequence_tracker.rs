@@ -1,6 +1,6 @@
 //! A consumer's count of sequences: received, missing, and their sum (wire §15.4). Pure.
 //!
-//! From the first sequence of a mapping on, `span = received + dropped by reason` holds at every moment. A
+//! From the first sequence of an epoch on, which is the first received or the first that should have been, `span = received + dropped by reason` holds at every moment. A
 //! sequence counts once, and missing sequences are drops of their own reason.
 
 use crate::drop_reason::DropReason;
@@ -26,6 +26,8 @@ pub enum SequenceStep {
 pub struct SequenceTracker {
     first: Option<u64>,
     last: Option<u64>,
+    /// Where the span begins, if that is before the first sequence received.
+    expected: Option<u64>,
     resume_at: u64,
     max_gap: u64,
     span: u64,
@@ -33,14 +35,20 @@ pub struct SequenceTracker {
 
 impl SequenceTracker {
     pub fn new(max_gap: u64) -> Self {
-        Self { first: None, last: None, resume_at: 0, max_gap, span: 0 }
+        Self { first: None, last: None, expected: None, resume_at: 0, max_gap, span: 0 }
     }
 
     /// Starts again with the next sequence. The span so far stays counted.
     pub fn reset(&mut self) {
         self.first = None;
         self.last = None;
+        self.expected = None;
         self.resume_at = 0;
+    }
+
+    /// The span begins at `seq`, although the first sequence received may be a later one.
+    pub fn expect(&mut self, seq: u64) {
+        self.expected = Some(seq);
     }
 
     /// Sequences from the first to the last received, over all mappings.
@@ -69,16 +77,19 @@ impl SequenceTracker {
     pub fn on_seq(&mut self, seq: u64, rested: bool) -> SequenceStep {
         let missed = match self.last {
             None => {
-                self.first = Some(seq);
-                0
+                let missed = self.expected.map_or(0, |expected| seq.saturating_sub(expected));
+                self.first = Some(seq - missed);
+                missed
             }
             Some(last) if seq > last => seq - last - 1,
             Some(last) if seq == last => return SequenceStep::Duplicate,
             Some(_) => return SequenceStep::Regressed,
         };
-        self.last = Some(seq);
+        let is_first = self.last.replace(seq).is_none();
         self.span += missed + 1;
-        let reason = if rested {
+        let reason = if is_first {
+            DropReason::Joining
+        } else if rested {
             DropReason::Rested
         } else if missed > self.max_gap {
             DropReason::Resync
@@ -116,7 +127,7 @@ mod tests {
     #[test]
     fn jump_counts_as_a_gap() {
         let mut t = SequenceTracker::new(256);
-        assert_eq!(t.on_seq(10, false), SequenceStep::Next { missed: 0, reason: DropReason::Gap });
+        assert_eq!(t.on_seq(10, false), SequenceStep::Next { missed: 0, reason: DropReason::Joining });
         assert_eq!(t.on_seq(14, false), SequenceStep::Next { missed: 3, reason: DropReason::Gap });
         assert_eq!(t.on_seq(20, true), SequenceStep::Next { missed: 5, reason: DropReason::Rested });
         assert_eq!(t.span(), 11);
@@ -151,16 +162,32 @@ mod tests {
         assert_eq!(t.on_seq(5, false), SequenceStep::Duplicate);
         assert_eq!(t.on_seq(4, false), SequenceStep::Regressed);
         t.reset();
-        assert_eq!(t.on_seq(0, false), SequenceStep::Next { missed: 0, reason: DropReason::Gap });
+        assert_eq!(t.on_seq(0, false), SequenceStep::Next { missed: 0, reason: DropReason::Joining });
         assert_eq!(t.span(), 2);
+    }
+
+    /// requirement: wire-15.4-1
+    #[test]
+    fn span_begins_with_the_first_expected_sequence() {
+        let mut t = SequenceTracker::new(256);
+        t.expect(7);
+        assert_eq!(t.on_seq(10, true), SequenceStep::Next { missed: 3, reason: DropReason::Joining });
+        assert_eq!((t.first_seq(), t.last_seq(), t.span()), (Some(7), Some(10), 4));
+        assert_eq!(t.on_seq(12, false), SequenceStep::Next { missed: 1, reason: DropReason::Gap });
+        t.reset();
+        t.expect(7);
+        assert!(matches!(t.on_seq(5, false), SequenceStep::Next { missed: 0, .. }));
+        assert_eq!((t.first_seq(), t.span()), (Some(5), 7));
     }
 
     proptest! {
         #[test]
         fn ledger_adds_up_for_any_sequence(
+            expected in proptest::option::of(0u64..2_000),
             events in proptest::collection::vec((0u64..2_000, any::<bool>(), 0u64..3_000, any::<bool>()), 0..200),
         ) {
             let mut t = SequenceTracker::new(256);
+            expected.into_iter().for_each(|seq| t.expect(seq));
             let (mut received, mut dropped) = (0, 0);
             for (seq, rested, newest, late) in events {
                 match t.on_seq(seq, rested) {

@@ -175,6 +175,27 @@ impl MappedEpoch {
         Some(if is_alone { seq + nslots } else { newest })
     }
 
+    /// The newest committed sequence in the ring. Words that do not fit their slot are left out.
+    pub fn newest_committed(&self) -> Option<u64> {
+        let committed = |index: u32| {
+            let word = self.header.word(self.slot_at(index)).load(Ordering::Acquire);
+            let seq = word >> 1;
+            (word == seqlock::committed(seq) && self.index(seq) == index).then_some(seq)
+        };
+        (0..self.nslots).filter_map(committed).max()
+    }
+
+    /// The first sequence from `from` on that was written without a hole up to `seq`, as far as the ring shows.
+    /// A ring that mirrors another host's begins anywhere: sequences that it never held were not published
+    /// here.
+    pub fn first_written(&self, from: u64, seq: u64) -> u64 {
+        let oldest = from.max(seq.saturating_sub(u64::from(self.nslots) - 1));
+        match (oldest..seq).rev().find(|s| !self.has_reached(*s)) {
+            Some(hole) => hole + 1,
+            None => from,
+        }
+    }
+
     /// Whether the slot of `seq` was opened for `seq` or for a later sequence of this slot. A descriptor is
     /// published after that, so one that fails this was not published by the owner of the regions.
     pub fn has_reached(&self, seq: u64) -> bool {

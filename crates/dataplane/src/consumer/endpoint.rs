@@ -38,11 +38,14 @@ impl Consumer {
 
     /// Replaces the mapping. Frames in flight of the old one are dropped by their epoch.
     pub(super) fn remap(&self, mapping: Option<Arc<MappedEpoch>>) -> Option<Arc<MappedEpoch>> {
+        // What is published from here on is this consumer's. Read before the lock is taken: a large ring takes
+        // a while.
+        let entitled = mapping.as_ref().map(|m| m.newest_committed().map_or(0, |newest| newest + 1));
         let mut state = self.state.lock_priority();
         if let Some(fresh) = &mapping {
             // While a fallback is in use, its epoch is the one that is counted.
             if state.fallback.is_none() {
-                state.follow_epoch(fresh.epoch, u64::from(fresh.nslots));
+                state.follow_epoch(fresh.epoch, u64::from(fresh.nslots), entitled);
             }
             state.refused = None;
             state.reported_refusal = None;
@@ -296,7 +299,13 @@ impl Endpoint for Consumer {
             consumer_id: consumer_state.consumer_id.unwrap_or(0),
             epoch,
             last_seq_seen: last_seq.unwrap_or(NULL_U64),
-            drops_gap: drops(&[DropReason::Gap, DropReason::Resync, DropReason::Rested, DropReason::Paused]),
+            drops_gap: drops(&[
+                DropReason::Gap,
+                DropReason::Resync,
+                DropReason::Rested,
+                DropReason::Paused,
+                DropReason::Joining,
+            ]),
             drops_late: drops(&[DropReason::Late, DropReason::NotCommitted, DropReason::Stale]),
             mode: consumer_state.mode,
         };

@@ -44,8 +44,8 @@ pub(super) struct FallbackReader {
 }
 
 impl Reader {
-    /// Sequences of another epoch start from the beginning.
-    pub(crate) fn follow_epoch(&mut self, epoch: u64, nslots: u64) {
+    /// Sequences of another epoch start from the beginning: at `entitled`, or at the first received.
+    pub(crate) fn follow_epoch(&mut self, epoch: u64, nslots: u64, entitled: Option<u64>) {
         let before = self.tracked.replace(epoch);
         if before != Some(epoch) {
             self.previous = before.zip(self.tracker.last_seq()).map(|(epoch, last)| PreviousEpoch {
@@ -54,6 +54,7 @@ impl Reader {
                 nslots: self.nslots,
             });
             self.tracker.reset();
+            self.entitled = entitled;
             self.progress.iter_mut().for_each(|f| f.reset());
         }
         self.nslots = nslots;
@@ -98,7 +99,7 @@ impl Consumer {
         while taken < limit && goes_on {
             let Some((mapping, descriptor)) = ring.next() else { break };
             taken += 1;
-            state.follow_epoch(mapping.epoch, u64::from(mapping.nslots));
+            state.follow_epoch(mapping.epoch, u64::from(mapping.nslots), None);
             let shm_mapping = state.mapping.replace(mapping);
             goes_on = !state.is_next(counters, &descriptor, observer)
                 || each(state, counters, descriptor, observer);
@@ -175,8 +176,9 @@ impl Consumer {
             return;
         }
         state.overlaps = true;
-        if let Some((epoch, nslots)) = state.mapping.as_ref().map(|m| (m.epoch, u64::from(m.nslots))) {
-            state.follow_epoch(epoch, nslots);
+        if let Some(mapping) = state.mapping.clone() {
+            let entitled = mapping.newest_committed().map_or(0, |newest| newest + 1);
+            state.follow_epoch(mapping.epoch, u64::from(mapping.nslots), Some(entitled));
         }
     }
 

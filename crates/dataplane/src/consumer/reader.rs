@@ -107,6 +107,9 @@ pub(crate) struct Reader {
     pub(crate) tracker: SequenceTracker,
     /// The epoch that the tracker counts. Mapped again, it continues.
     pub(crate) tracked: Option<u64>,
+    /// The first sequence of that epoch that was published after it was mapped. `None` for a fallback, whose
+    /// ring is filled by its reader.
+    pub(crate) entitled: Option<u64>,
     /// The size of that epoch's ring.
     pub(crate) nslots: u64,
     /// The epoch that was counted before.
@@ -148,6 +151,7 @@ impl Reader {
             announce_filter: AnnounceFilter::new(freshness_ns),
             tracker: SequenceTracker::new(max_outstanding_seq_gap),
             tracked: None,
+            entitled: None,
             nslots: 0,
             previous: None,
             departures: 0,
@@ -236,6 +240,9 @@ impl Reader {
             }
             self.overlaps = false;
         }
+        if self.tracker.last_seq().is_none() && !self.joins_with(counters, d.seq) {
+            return false;
+        }
         if self.tracker.missing_before(d.seq) > self.nslots && !self.is_believable(counters, d.seq) {
             return false;
         }
@@ -256,7 +263,9 @@ impl Reader {
             }
         };
         let reason = match reason {
-            DropReason::Gap | DropReason::Resync if self.limited || self.was_limited => {
+            DropReason::Gap | DropReason::Resync | DropReason::Joining
+                if self.limited || self.was_limited =>
+            {
                 DropReason::RateLimited
             }
             other => other,
@@ -275,6 +284,27 @@ impl Reader {
             observer.on_drop(d.epoch, d.seq, 1, DropReason::Resync);
         }
         !behind && !paused
+    }
+
+    /// Whether the account of the epoch begins with this descriptor: at the sequence from which this consumer
+    /// was entitled to frames, or at an earlier frame that it can still read.
+    #[cold]
+    fn joins_with(&mut self, counters: &Counters, seq: u64) -> bool {
+        let Some(entitled) = self.entitled else { return true };
+        let mapping = self.mapping.as_ref();
+        if seq < entitled {
+            let is_there = mapping.is_some_and(|m| m.is_unchanged(seq));
+            if !is_there {
+                counters.drops.add(DropReason::BeforeJoining, 1);
+            }
+            return is_there;
+        }
+        if seq - entitled > self.nslots && !self.is_believable(counters, seq) {
+            return false;
+        }
+        let first = mapping.map_or(entitled, |m| m.first_written(entitled, seq));
+        self.tracker.expect(first);
+        true
     }
 
     /// Whether a jump beyond the ring may move the account. Any process may publish any number, and the slot of
