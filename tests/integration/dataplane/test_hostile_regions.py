@@ -298,11 +298,11 @@ def unreadable(hostile: HostileProducer) -> Changes:
     return header_at(hostile, copy)
 
 
-STRANGERS = [missing, outside, directory, other_stream, unreadable, truncated_ring]
+UNUSABLE = [missing, outside, directory, other_stream, unreadable, truncated_ring]
 
 
 @pytest.mark.requirement("wire-15.22-14")
-@pytest.mark.parametrize("change", STRANGERS)
+@pytest.mark.parametrize("change", UNUSABLE)
 def test_rejected_announce_of_a_later_epoch_ends_nothing(
     mapped, hostile, context, free_stream_id, change
 ) -> None:

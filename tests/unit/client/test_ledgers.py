@@ -51,9 +51,12 @@ def test_span_of_a_consumer_is_received_plus_dropped() -> None:
 
 
 def test_descriptors_of_no_mapped_epoch_are_outside_every_span() -> None:
-    ledger = consumer(1, 1, epoch=5, unmapped=4, duplicate=3, regressed=2, malformed=1)
+    outside = {
+        "epoch": 5, "unmapped": 4, "before_joining": 6, "duplicate": 3, "regressed": 2, "malformed": 1,
+    }  # fmt: skip
+    ledger = consumer(1, 1, **outside)
     assert ledger.balanced
-    assert ledger.outside == {"epoch": 5, "unmapped": 4, "duplicate": 3, "regressed": 2, "malformed": 1}
+    assert ledger.outside == outside
     assert not ledger.outside.keys() & ledger.dropped.keys()
 
 

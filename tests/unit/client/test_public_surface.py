@@ -137,7 +137,7 @@ def test_every_drop_reason_has_a_unique_name_and_meaning() -> None:
 
 def test_drop_reasons_outside_a_span_are_exactly_these() -> None:
     outside = {name for name, _, in_span in _native.drop_reasons() if not in_span}
-    assert outside == {"epoch", "unmapped", "duplicate", "regressed", "malformed"}
+    assert outside == {"epoch", "unmapped", "before_joining", "duplicate", "regressed", "malformed"}
 
 
 def test_outcomes_of_an_offer_are_exactly_these() -> None:

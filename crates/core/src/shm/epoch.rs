@@ -17,6 +17,10 @@ const CACHE_LINE_BYTES: usize = 64;
 /// Bytes that are copied before their checksum is computed: source and copy fit the first-level cache.
 const SUMMED_BLOCK: usize = 16 << 10;
 
+/// Sequences by which a descriptor may be behind its slot: more than the largest log buffer of Aeron holds (3
+/// terms of 1 GiB, 64 bytes each). A slot that is further ahead holds a stray number.
+const MAX_BEHIND: u64 = 1 << 26;
+
 #[derive(Debug)]
 pub(super) struct Pool {
     pub(super) pool_id: u16,
@@ -200,7 +204,7 @@ impl MappedEpoch {
     /// published after that, so one that fails this was not published by the owner of the regions.
     pub fn has_reached(&self, seq: u64) -> bool {
         let held = self.seq_in_slot_of(seq);
-        held >= seq && self.index(held) == self.index(seq)
+        (seq..=seq.saturating_add(MAX_BEHIND)).contains(&held) && self.index(held) == self.index(seq)
     }
 
     /// The smallest pool whose stride holds `len` bytes (wire §9).

@@ -15,11 +15,10 @@ use tensorpool_core::wire::driver::DriverMessage;
 use tensorpool_core::wire::layout::NULL_U64;
 
 use super::control::ConsumerControl;
+use super::source::Move;
 use super::{Consumer, RegionRefusal};
-use crate::aeron::channels::untethered;
 use crate::aeron::{AeronError, Client};
 use crate::conductor::events::{Event, Events};
-use crate::conductor::handle::Handle;
 use crate::conductor::{Endpoint, Tick};
 use crate::lease::LeaseEvent;
 
@@ -45,14 +44,13 @@ impl Consumer {
         if let Some(fresh) = &mapping {
             // While a fallback is in use, its epoch is the one that is counted.
             if state.fallback.is_none() {
-                state.follow_epoch(fresh.epoch, u64::from(fresh.nslots), entitled);
+                state.reader.follow_epoch(fresh.epoch, u64::from(fresh.nslots), entitled);
             }
-            state.refused = None;
-            state.reported_refusal = None;
+            (state.refusal.refused, state.refusal.reported) = (None, None);
             self.counters.mapped.fetch_add(1, Ordering::Relaxed);
         }
         let is_mapped = mapping.is_some();
-        let old = std::mem::replace(&mut state.mapping, mapping);
+        let old = std::mem::replace(&mut state.reader.epoch.mapping, mapping);
         drop(state);
         self.control().on_regions(is_mapped);
         // The producer of a new epoch has granted nothing yet.
@@ -82,21 +80,16 @@ impl Consumer {
         for change in changes {
             if let hello_state::ConfigChange::Descriptors(address) = change {
                 let mut state = self.state.lock_priority();
-                state.per_consumer = Handle::None;
-                if address.is_none() && state.on_per_consumer {
-                    // Back to the shared stream, which is requested again.
-                    state.subscription = Handle::None;
-                    (state.draining, state.on_per_consumer, state.overlaps) = (None, false, true);
+                if state.source.on_granted(address) {
+                    state.reader.overlaps = true;
                 }
-                state.granted_address = address;
                 self.connected.store(false, Ordering::Relaxed);
             }
         }
         let limited = self.control().is_limited();
         let mut state = self.state.lock_priority();
-        let is_limited = limited && state.on_per_consumer;
-        state.was_limited |= state.limited && !is_limited && state.on_per_consumer;
-        state.limited = is_limited;
+        let on_per_consumer = state.source.on_per_consumer;
+        state.reader.rate_limit.on_config(limited && on_per_consumer, on_per_consumer);
     }
 
     /// Another consumer reports under our id. One of the two has to change it, and we do.
@@ -124,16 +117,16 @@ impl Consumer {
         // producer under a later epoch. An owner that keeps announcing missing regions is a fault.
         let may_be_gone = refused.reason == "missing" || (refused.reason == "epoch" && self.lease.is_some());
         // Whoever announced this, the mapped regions stay in use.
-        let is_mapped = state.mapping.is_some();
-        // With a lease, the driver says which epoch there is. Any other announce may be a stranger's.
-        let is_required = self.lease.is_none() || state.granted_epoch == Some(refused.epoch);
+        let is_mapped = state.reader.epoch.mapping.is_some();
+        // With a lease, the driver says which epoch there is. Any other announce may be an untrusted client's.
+        let is_required = self.lease.is_none() || state.reader.epoch.granted_epoch == Some(refused.epoch);
         let is_gone = may_be_gone
-            && match state.missing {
+            && match state.refusal.missing {
                 Some((epoch, since_ns)) if epoch == refused.epoch => announced_ns <= since_ns,
                 _ => {
                     // Not the time of the duty cycle: an announce sent since it began is as old as this
                     // check.
-                    state.missing = Some((refused.epoch, monotonic_ns()));
+                    state.refusal.missing = Some((refused.epoch, monotonic_ns()));
                     true
                 }
             };
@@ -146,12 +139,12 @@ impl Consumer {
             control.on_refused();
             control.fallback_uri().is_some()
         };
-        if state.reported_refusal != key {
-            state.reported_refusal = key;
+        if state.refusal.reported != key {
+            state.refusal.reported = key;
             self.event(tick.events, tick.now.monotonic_ns, "refused", refused.epoch, refused.message.clone());
             // A consumer with regions or a fallback gets the event only, and goes on.
             if !is_mapped && is_required && !has_fallback {
-                state.refused = Some(refused);
+                state.refusal.refused = Some(refused);
                 self.has_refused.store(true, Ordering::Relaxed);
             }
         }
@@ -176,14 +169,15 @@ impl Endpoint for Consumer {
         let limited = self.control().is_limited();
         let mut state = self.state.lock_priority();
         // Untethered: a consumer that stops polling must not delay the producer. It is rested instead.
-        if state.subscription.get().is_none() && state.queue.is_none() {
-            let channel = untethered(&config.descriptor_channel);
-            state.subscription.advance(|| client.add_subscription(&channel, config.descriptor_stream_id))?;
-            (state.departures, state.image) = (0, None);
+        state.source.subscribe(client, &config.descriptor_channel, config.descriptor_stream_id)?;
+        let progress_ready = state.reader.progress.as_mut().map_or(Ok(true), |f| f.advance(client))?;
+        let moved = state.source.move_to_per_consumer(client, limited)?;
+        if let Move::Moved { overlaps } = moved {
+            state.reader.overlaps |= overlaps;
+            state.reader.rate_limit.on_config(limited, true);
         }
-        let progress_ready = state.progress.as_mut().map_or(Ok(true), |f| f.advance(client))?;
-        let is_settled = state.move_to_per_consumer(client, limited)? & progress_ready;
-        let has_source = state.queue.is_some() || state.subscription.get().is_some();
+        let is_settled = moved != Move::Connecting && progress_ready;
+        let has_source = state.source.is_ready();
         self.has_subscription.store(has_source, Ordering::Relaxed);
         self.connected.store(has_source && is_settled, Ordering::Relaxed);
         drop(state);
@@ -197,9 +191,8 @@ impl Endpoint for Consumer {
         self.disconnect_fallback();
         {
             let mut state = self.state.lock_priority();
-            (state.subscription, state.per_consumer) = (Handle::None, Handle::None);
-            (state.draining, state.on_per_consumer, state.granted_address) = (None, false, None);
-            state.progress.iter_mut().for_each(|f| f.disconnect());
+            state.source.on_disconnected();
+            state.reader.progress.iter_mut().for_each(|f| f.disconnect());
         }
         // The grants were lost with the media driver: they are requested again.
         let changes = self.control().restart();
@@ -210,9 +203,9 @@ impl Endpoint for Consumer {
         self.closed.store(true, Ordering::Relaxed);
         self.close_fallback();
         let mut state = self.state.lock_priority();
-        (state.subscription, state.per_consumer, state.draining) = (Handle::None, Handle::None, None);
-        state.progress.iter_mut().for_each(|f| f.disconnect());
-        state.mapping = None;
+        state.source.close();
+        state.reader.progress.iter_mut().for_each(|f| f.disconnect());
+        state.reader.epoch.mapping = None;
     }
 
     /// Unmaps regions whose activity timestamp is stale: their writer is dead (wire §7.1).
@@ -230,11 +223,11 @@ impl Endpoint for Consumer {
         self.next_check_ns.store(now_ns + self.config.freshness_ns / 16, Ordering::Relaxed);
         let (stale, owner_changed) = {
             let mut state = self.state.lock_priority();
-            let Some(mapping) = &state.mapping else { return };
+            let Some(mapping) = &state.reader.epoch.mapping else { return };
             let (epoch, owner_changed) = (mapping.epoch, mapping.owner_changed());
-            let stale = !state.announce_filter.is_fresh(mapping.activity_ns(), now_ns);
+            let stale = !state.reader.epoch.announce_filter.is_fresh(mapping.activity_ns(), now_ns);
             if owner_changed {
-                state.lowest_epoch = state.lowest_epoch.max(epoch + 1);
+                state.reader.epoch.lowest_epoch = state.reader.epoch.lowest_epoch.max(epoch + 1);
             }
             (stale, owner_changed)
         };
@@ -288,8 +281,8 @@ impl Endpoint for Consumer {
         }
         let (epoch, last_seq) = {
             let state = self.state.lock_priority();
-            let Some(mapping) = &state.mapping else { return };
-            (mapping.epoch, state.tracker.last_seq())
+            let Some(mapping) = &state.reader.epoch.mapping else { return };
+            (mapping.epoch, state.reader.epoch.tracker.last_seq())
         };
         let drops = |reasons: &[DropReason]| reasons.iter().map(|r| self.counters.drops.get(*r)).sum();
         let mut control = self.control();
@@ -318,7 +311,7 @@ impl Endpoint for Consumer {
             LeaseEvent::Nothing => {}
             LeaseEvent::Granted(response) => {
                 lease.on_mapped(tick, response.epoch);
-                self.state.lock_priority().granted_epoch = Some(response.epoch);
+                self.state.lock_priority().reader.epoch.granted_epoch = Some(response.epoch);
                 self.map(&response.regions(tick.now.monotonic_ns), None, tick);
             }
             LeaseEvent::Ended => self.unmap(tick, "the lease has ended"),
@@ -367,23 +360,23 @@ impl Endpoint for Consumer {
         let now_ns = tick.now.monotonic_ns;
         let (action, intact) = {
             let mut state = self.state.lock_priority();
-            if announce.epoch < state.lowest_epoch {
+            if announce.epoch < state.reader.epoch.lowest_epoch {
                 self.counters.ignored(IgnoreReason::OlderEpoch).fetch_add(1, Ordering::Relaxed);
                 return;
             }
-            let current = match &state.mapping {
+            let current = match &state.reader.epoch.mapping {
                 None => CurrentMapping::Unmapped,
                 Some(m) => CurrentMapping::Mapped {
                     epoch: m.epoch,
-                    active: state.announce_filter.is_fresh(m.activity_ns(), now_ns),
+                    active: state.reader.epoch.announce_filter.is_fresh(m.activity_ns(), now_ns),
                 },
             };
-            let intact = state.mapping.as_ref().is_none_or(|m| m.is_intact(announce));
+            let intact = state.reader.epoch.mapping.as_ref().is_none_or(|m| m.is_intact(announce));
             if matches!(current, CurrentMapping::Mapped { epoch, .. } if epoch == announce.epoch) {
-                state.producer_id = Some(announce.producer_id);
+                state.reader.epoch.producer_id = Some(announce.producer_id);
                 self.counters.latency.follow_clock(announce.clock_domain);
             }
-            (state.announce_filter.on_announce(announce, join_ns, current, tick.now), intact)
+            (state.reader.epoch.announce_filter.on_announce(announce, join_ns, current, tick.now), intact)
         };
         match action {
             AnnounceAction::Keep if intact => {}

@@ -11,8 +11,8 @@ use tensorpool_core::wire::descriptor::FrameDescriptor;
 use tensorpool_core::wire::fallback_uri::FallbackUri;
 use tensorpool_core::wire::layout::CLOCK_DOMAIN_MONOTONIC;
 
-use super::reader::{DropObserver, PreviousEpoch, Reader};
-use super::{Consumer, Counters};
+use super::reader::{DropObserver, Reader};
+use super::{Consumer, Counters, State};
 use crate::aeron::Client;
 use crate::bridge::receiver::Config as ReceiverConfig;
 use crate::bridge::{PrivateRing, Receiver};
@@ -43,29 +43,14 @@ pub(super) struct FallbackReader {
     running: Option<(Arc<PrivateRing>, Receiver)>,
 }
 
-impl Reader {
-    /// Sequences of another epoch start from the beginning: at `entitled`, or at the first received.
-    pub(crate) fn follow_epoch(&mut self, epoch: u64, nslots: u64, entitled: Option<u64>) {
-        let before = self.tracked.replace(epoch);
-        if before != Some(epoch) {
-            self.previous = before.zip(self.tracker.last_seq()).map(|(epoch, last)| PreviousEpoch {
-                epoch,
-                next_seq: last + 1,
-                nslots: self.nslots,
-            });
-            self.tracker.reset();
-            self.entitled = entitled;
-            self.progress.iter_mut().for_each(|f| f.reset());
-        }
-        self.nslots = nslots;
-    }
-
+impl State {
     /// Calls `f` with the fallback's mapping in place of the shared one.
-    pub(crate) fn with_fallback_mapping<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> T {
-        let Some(ring) = self.fallback.clone() else { return f(self) };
-        let shm_mapping = std::mem::replace(&mut self.mapping, ring.mapping());
-        let done = f(self);
-        self.mapping = shm_mapping;
+    pub(crate) fn with_fallback_mapping<T>(&mut self, f: impl FnOnce(&mut Reader) -> T) -> T {
+        let reader = &mut self.reader;
+        let Some(ring) = &self.fallback else { return f(reader) };
+        let shm_mapping = std::mem::replace(&mut reader.epoch.mapping, ring.mapping());
+        let done = f(reader);
+        reader.epoch.mapping = shm_mapping;
         done
     }
 
@@ -78,7 +63,7 @@ impl Reader {
 
     /// Discards descriptors of the shared stream, so that no publication waits for this reader.
     fn discard_descriptors(&mut self, limit: usize) {
-        if let Some(subscription) = self.subscription.get() {
+        if let Some(subscription) = self.source.subscription.get() {
             subscription.poll(limit, |_, _| {});
         }
     }
@@ -88,7 +73,7 @@ impl Consumer {
     /// As for a descriptor stream: passes the descriptors of the fallback to `each` until it returns false.
     pub(super) fn drain_fallback<W: DropObserver>(
         &self,
-        state: &mut Reader,
+        state: &mut State,
         limit: usize,
         observer: &mut W,
         each: &mut impl FnMut(&mut Reader, &Counters, FrameDescriptor, &mut W) -> bool,
@@ -99,11 +84,12 @@ impl Consumer {
         while taken < limit && goes_on {
             let Some((mapping, descriptor)) = ring.next() else { break };
             taken += 1;
-            state.follow_epoch(mapping.epoch, u64::from(mapping.nslots), None);
-            let shm_mapping = state.mapping.replace(mapping);
-            goes_on = !state.is_next(counters, &descriptor, observer)
-                || each(state, counters, descriptor, observer);
-            state.mapping = shm_mapping;
+            let reader = &mut state.reader;
+            reader.follow_epoch(mapping.epoch, u64::from(mapping.nslots), None);
+            let shm_mapping = reader.epoch.mapping.replace(mapping);
+            goes_on = !reader.is_next(counters, &descriptor, observer)
+                || each(reader, counters, descriptor, observer);
+            reader.epoch.mapping = shm_mapping;
         }
         taken
     }
@@ -135,7 +121,7 @@ impl Consumer {
         let Some(epoch) = ring.mapping().map(|m| m.epoch) else { return };
         let mut state = self.state.lock_priority();
         if state.fallback.is_none() {
-            (state.draining, state.overlaps) = (None, true);
+            (state.source.draining, state.reader.overlaps) = (None, true);
             state.fallback = Some(ring.clone());
             self.counters.latency.follow_clock(CLOCK_DOMAIN_MONOTONIC);
             drop(state);
@@ -175,10 +161,10 @@ impl Consumer {
         if state.fallback.take().is_none() {
             return;
         }
-        state.overlaps = true;
-        if let Some(mapping) = state.mapping.clone() {
+        state.reader.overlaps = true;
+        if let Some(mapping) = state.reader.epoch.mapping.clone() {
             let entitled = mapping.newest_committed().map_or(0, |newest| newest + 1);
-            state.follow_epoch(mapping.epoch, u64::from(mapping.nslots), Some(entitled));
+            state.reader.follow_epoch(mapping.epoch, u64::from(mapping.nslots), Some(entitled));
         }
     }
 

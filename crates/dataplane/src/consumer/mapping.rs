@@ -16,12 +16,12 @@ impl Consumer {
     pub(super) fn on_producer_gone(&self, producer_id: u32, tick: &Tick<'_>) {
         {
             let mut state = self.state.lock_priority();
-            let Some(epoch) = state.mapping.as_ref().map(|m| m.epoch) else { return };
+            let Some(epoch) = state.reader.epoch.mapping.as_ref().map(|m| m.epoch) else { return };
             // The announce may have come before the notice: then the later epoch is mapped already.
-            if state.producer_id.is_some_and(|id| id != producer_id) {
+            if state.reader.epoch.producer_id.is_some_and(|id| id != producer_id) {
                 return;
             }
-            state.lowest_epoch = state.lowest_epoch.max(epoch + 1);
+            state.reader.epoch.lowest_epoch = state.reader.epoch.lowest_epoch.max(epoch + 1);
         }
         self.unmap(tick, "the producer's lease has ended");
     }
@@ -40,7 +40,7 @@ impl Consumer {
             }
         };
         let is_fresh = {
-            let filter = &self.state.lock_priority().announce_filter;
+            let filter = &self.state.lock_priority().reader.epoch.announce_filter;
             filter.is_fresh(mapping.activity_ns(), tick.now.monotonic_ns)
         };
         if !is_fresh {
@@ -51,7 +51,7 @@ impl Consumer {
         self.counters.latency.follow_clock(announce.clock_domain);
         // One step: frames of the old epoch are dropped by their epoch from here on.
         let old = self.remap(Some(Arc::new(mapping)));
-        self.state.lock_priority().producer_id = producer_id;
+        self.state.lock_priority().reader.epoch.producer_id = producer_id;
         self.control().report_soon();
         let now_ns = tick.now.monotonic_ns;
         if let Some(old) = old {
@@ -64,8 +64,8 @@ impl Consumer {
     fn keep_mapped(&self, tick: &Tick<'_>) {
         let is_reassigned = {
             let mut state = self.state.lock_priority();
-            let mapped = state.mapping.as_ref().map(|m| (m.epoch, m.is_reassigned()));
-            state.announce_filter.on_refused(mapped.map(|(epoch, _)| epoch));
+            let mapped = state.reader.epoch.mapping.as_ref().map(|m| (m.epoch, m.is_reassigned()));
+            state.reader.epoch.announce_filter.on_refused(mapped.map(|(epoch, _)| epoch));
             mapped.is_some_and(|(_, is_reassigned)| is_reassigned)
         };
         if is_reassigned {

@@ -12,7 +12,7 @@ use tensorpool_core::shm::epoch::MappedEpoch;
 use tensorpool_core::wire::descriptor::{Decoded, FrameDescriptor};
 
 use crate::aeron::Subscription;
-use crate::conductor::handle::Handle;
+use crate::bridge::PrivateRing;
 use crate::descriptor_queue::DescriptorQueue;
 use crate::idle::{Idle, Strategy};
 use crate::lease::Lease;
@@ -26,6 +26,7 @@ mod mapping;
 mod progress;
 mod reader;
 mod record;
+mod source;
 mod status;
 
 use control::ConsumerControl;
@@ -35,8 +36,9 @@ pub use fallback::FallbackOptions;
 use fallback::FallbackReader;
 pub use progress::PartialFrame;
 use progress::ProgressReader;
-use reader::{DropObserver, Reader};
+use reader::{DropObserver, Reader, RefusalState};
 pub use reader::{Frame, RegionRefusal};
+use source::Source;
 
 /// Messages that one poll for one frame consumes at most.
 const MAX_MESSAGES_PER_POLL: usize = 1024;
@@ -53,9 +55,20 @@ pub struct Config {
     pub fallback: FallbackOptions,
 }
 
+/// What a poll and the conductor share, under one lock. A poll borrows the source and the reader at once.
+struct State {
+    source: Source,
+    reader: Reader,
+    /// Frames are read from this ring instead of shared memory.
+    fallback: Option<Arc<PrivateRing>>,
+    refusal: RefusalState,
+    /// How often frames were polled.
+    polls: u64,
+}
+
 pub struct Consumer {
     config: Config,
-    state: PriorityLock<Reader>,
+    state: PriorityLock<State>,
     /// The subscriptions are ready, so that no duty cycle needs the lock for them.
     connected: AtomicBool,
     has_subscription: AtomicBool,
@@ -86,12 +99,14 @@ pub enum Waited {
 
 impl Consumer {
     pub fn new(config: Config, request: ConsumerRequest, options: Option<LeaseOptions>) -> Self {
-        let mut state = Reader::new(config.freshness_ns, config.max_outstanding_seq_gap);
-        state.progress = request.supports_progress.then(Box::<ProgressReader>::default);
+        let mut reader = Reader::new(config.freshness_ns, config.max_outstanding_seq_gap);
+        reader.progress = request.supports_progress.then(Box::<ProgressReader>::default);
         let mut control = ConsumerControl::new(config.stream_id, request, config.hello_period_ns);
         if let Some(uri) = &config.fallback.only {
             control.use_fallback(uri);
         }
+        let (source, fallback, refusal) = (Source::default(), None, RefusalState::default());
+        let state = State { source, reader, fallback, refusal, polls: 0 };
         Self {
             config,
             state: PriorityLock::new(state),
@@ -121,7 +136,7 @@ impl Consumer {
     pub fn consumer_state(&self) -> ConsumerState {
         let (is_mapped, on_per_consumer) = {
             let state = self.lock();
-            (state.mapping.is_some(), state.on_per_consumer)
+            (state.reader.epoch.mapping.is_some(), state.source.on_per_consumer)
         };
         let consumer_state = self.control.lock().map(|c| c.state(is_mapped)).unwrap_or_default();
         ConsumerState { on_per_consumer, ..consumer_state }
@@ -131,17 +146,17 @@ impl Consumer {
         self.lease.as_ref()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Reader> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
 
     pub fn mapping(&self) -> Option<Arc<MappedEpoch>> {
         let state = self.lock();
-        state.fallback.as_ref().map_or_else(|| state.mapping.clone(), |ring| ring.mapping())
+        state.fallback.as_ref().map_or_else(|| state.reader.epoch.mapping.clone(), |ring| ring.mapping())
     }
 
     pub fn last_seq(&self) -> Option<u64> {
-        self.lock().tracker.last_seq()
+        self.lock().reader.epoch.tracker.last_seq()
     }
 
     pub fn is_closed(&self) -> bool {
@@ -151,12 +166,12 @@ impl Consumer {
     pub fn is_connected(&self) -> bool {
         let mut state = self.lock();
         let is_connected = |s: &mut Subscription| s.is_connected();
-        state.fallback.is_some() || state.subscription.get().is_some_and(is_connected)
+        state.fallback.is_some() || state.source.subscription.get().is_some_and(is_connected)
     }
 
     pub fn is_ready(&self) -> bool {
         let mut state = self.lock();
-        self.config.fallback.only.is_some() || state.queue.is_some() || state.subscription.get().is_some()
+        self.config.fallback.only.is_some() || state.source.is_ready()
     }
 
     /// Reads up to `limit` descriptors and pushes the frames that pass onto `out`. Returns how many messages
@@ -172,10 +187,10 @@ impl Consumer {
     }
 
     #[inline]
-    fn poll_locked(&self, guard: MutexGuard<'_, Reader>, limit: usize, out: &mut Vec<Frame>) -> usize {
+    fn poll_locked(&self, guard: MutexGuard<'_, State>, limit: usize, out: &mut Vec<Frame>) -> usize {
         let before = out.len();
-        let taken = self.drain(guard, limit, |state, counters, descriptor| {
-            if let Some(frame) = state.accept(counters, &descriptor, &mut ()) {
+        let taken = self.drain(guard, limit, |reader, counters, descriptor| {
+            if let Some(frame) = reader.accept(counters, &descriptor, &mut ()) {
                 out.push(frame);
             }
         });
@@ -195,10 +210,10 @@ impl Consumer {
     }
 
     #[inline]
-    fn poll_one_locked(&self, guard: MutexGuard<'_, Reader>) -> Option<Frame> {
+    fn poll_one_locked(&self, guard: MutexGuard<'_, State>) -> Option<Frame> {
         let mut frame = None;
-        self.drain_while(guard, MAX_MESSAGES_PER_POLL, &mut (), |state, counters, descriptor, ()| {
-            frame = state.accept(counters, &descriptor, &mut ());
+        self.drain_while(guard, MAX_MESSAGES_PER_POLL, &mut (), |reader, counters, descriptor, ()| {
+            frame = reader.accept(counters, &descriptor, &mut ());
             frame.is_none()
         });
         self.counters.record_latency(frame.as_slice());
@@ -220,7 +235,7 @@ impl Consumer {
             }
         }
         let newest =
-            self.lock().with_fallback_mapping(|state| state.accept(&self.counters, &newest?, &mut ()));
+            self.lock().with_fallback_mapping(|reader| reader.accept(&self.counters, &newest?, &mut ()));
         self.counters.record_latency(newest.as_slice());
         newest
     }
@@ -228,12 +243,12 @@ impl Consumer {
     #[inline]
     fn drain(
         &self,
-        guard: MutexGuard<'_, Reader>,
+        guard: MutexGuard<'_, State>,
         limit: usize,
         mut each: impl FnMut(&mut Reader, &Counters, FrameDescriptor),
     ) -> usize {
-        self.drain_while(guard, limit, &mut (), |state, counters, descriptor, ()| {
-            each(state, counters, descriptor);
+        self.drain_while(guard, limit, &mut (), |reader, counters, descriptor, ()| {
+            each(reader, counters, descriptor);
             true
         })
     }
@@ -242,7 +257,7 @@ impl Consumer {
     #[inline]
     fn drain_while<W: DropObserver>(
         &self,
-        mut guard: MutexGuard<'_, Reader>,
+        mut guard: MutexGuard<'_, State>,
         limit: usize,
         observer: &mut W,
         mut each: impl FnMut(&mut Reader, &Counters, FrameDescriptor, &mut W) -> bool,
@@ -252,55 +267,42 @@ impl Consumer {
         if state.fallback.is_some() {
             return self.drain_fallback(state, limit, observer, &mut each);
         }
-        if let Some(mut before) = state.draining.take() {
-            let taken = self.poll_stream(state, &mut before.subscription, limit, observer, &mut each);
-            if before.subscription.has_fragment() && Instant::now() < before.until {
-                state.draining = Some(before);
-            } else {
-                // Drained: the new stream has all descriptors since it was connected.
-                state.overlaps = true;
-                state.image = None;
-            }
+        let State { source, reader, .. } = state;
+        if let Some(before) = &mut source.draining {
+            let before = &mut before.subscription;
+            let taken = self.poll_stream(reader, before, &mut source.image, limit, observer, &mut each);
+            reader.overlaps |= source.is_drained();
             if taken > 0 {
                 return taken;
             }
         }
-        if state.queue.is_some() && !state.on_per_consumer {
-            return self.drain_queue(state, limit, observer, &mut each);
+        if let Some(queue) = source.queue.as_ref().filter(|_| !source.on_per_consumer) {
+            return self.drain_queue(reader, queue, limit, observer, &mut each);
         }
-        // Taken out of the state for the poll, so that the callback may use the rest of it.
-        let mut subscription = match std::mem::take(&mut state.subscription) {
-            Handle::Ready(subscription) => subscription,
-            // A handle that is not ready is put back: a reader that polls all the time would lose it each
-            // time.
-            other => {
-                state.subscription = other;
-                return 0;
-            }
-        };
-        state.check_rested(subscription.images());
-        let taken = self.poll_stream(state, &mut subscription, limit, observer, &mut each);
-        if let Some((session, joined @ None)) = &mut state.image {
+        reader.rested |= source.was_rested();
+        let Some(subscription) = source.subscription.get() else { return 0 };
+        let taken = self.poll_stream(reader, subscription, &mut source.image, limit, observer, &mut each);
+        if let Some((session, joined @ None)) = &mut source.image {
             *joined = subscription.images().joined_ns(*session);
         }
-        state.subscription = Handle::Ready(subscription);
         taken
     }
 
     fn drain_queue<W: DropObserver>(
         &self,
-        state: &mut Reader,
+        reader: &mut Reader,
+        queue: &DescriptorQueue,
         limit: usize,
         observer: &mut W,
         each: &mut impl FnMut(&mut Reader, &Counters, FrameDescriptor, &mut W) -> bool,
     ) -> usize {
         let mut taken = 0;
         while taken < limit
-            && let Some(descriptor) = state.queue.as_ref().and_then(|queue| queue.next())
+            && let Some(descriptor) = queue.next()
         {
             taken += 1;
-            if state.is_next(&self.counters, &descriptor, observer)
-                && !each(state, &self.counters, descriptor, observer)
+            if reader.is_next(&self.counters, &descriptor, observer)
+                && !each(reader, &self.counters, descriptor, observer)
             {
                 break;
             }
@@ -313,23 +315,17 @@ impl Consumer {
         (&self.config.descriptor_channel, self.config.descriptor_stream_id)
     }
 
-    /// A fanout reads the descriptor stream from here on. Descriptors that wait on our own subscription are
-    /// read first.
+    /// A fanout reads the descriptor stream from here on.
     pub(crate) fn read_from_queue(&self, queue: Arc<DescriptorQueue>) {
-        let mut state = self.state.lock_priority();
-        if !state.on_per_consumer
-            && let Handle::Ready(before) = std::mem::take(&mut state.subscription)
-        {
-            state.drain_first(before);
-        }
-        state.queue = Some(queue);
+        self.state.lock_priority().source.on_queue(queue);
     }
 
     #[inline]
     fn poll_stream<W: DropObserver>(
         &self,
-        state: &mut Reader,
+        reader: &mut Reader,
         subscription: &mut Subscription,
+        image: &mut Option<(i32, Option<u64>)>,
         limit: usize,
         observer: &mut W,
         each: &mut impl FnMut(&mut Reader, &Counters, FrameDescriptor, &mut W) -> bool,
@@ -337,10 +333,10 @@ impl Consumer {
         let (counters, stream_id) = (&*self.counters, self.config.stream_id);
         subscription.poll_while(limit, |bytes, header| match FrameDescriptor::decode(bytes) {
             Decoded::Descriptor(d) if d.stream_id == stream_id => {
-                if state.image.is_none() {
-                    state.image = Some((header.session_id(), None));
+                if image.is_none() {
+                    *image = Some((header.session_id(), None));
                 }
-                !state.is_next(counters, &d, observer) || each(state, counters, d, observer)
+                !reader.is_next(counters, &d, observer) || each(reader, counters, d, observer)
             }
             Decoded::Descriptor(_) | Decoded::Other => true,
             Decoded::Malformed => {
@@ -361,17 +357,14 @@ impl Consumer {
             {
                 let mut state = self.lock();
                 state.polls += 1;
-                if let Some(refused) = state.refused.take() {
+                if let Some(refused) = state.refusal.refused.take() {
                     return Waited::Refused(refused);
                 }
                 if let Some(is_ready) = state.is_fallback_ready() {
                     if is_ready {
                         return Waited::Ready;
                     }
-                } else if state.draining.is_some()
-                    || state.queue.as_ref().is_some_and(|queue| !queue.is_empty())
-                    || state.subscription.get().is_some_and(Subscription::has_fragment)
-                {
+                } else if state.source.has_descriptors() {
                     return Waited::Ready;
                 }
             }
@@ -388,6 +381,6 @@ impl Consumer {
             return None;
         }
         self.has_refused.store(false, Ordering::Relaxed);
-        self.lock().refused.take()
+        self.lock().refusal.refused.take()
     }
 }

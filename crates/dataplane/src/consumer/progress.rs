@@ -15,7 +15,6 @@ use tensorpool_core::shm::filled::{self, FilledSlices};
 use tensorpool_core::wire::control::{ControlMessage, FrameProgress, ProgressState};
 use tensorpool_core::wire::hello::StreamAddress;
 
-use super::reader::Reader;
 use super::{Consumer, ProgressCounters, Waited};
 use crate::aeron::channels::untethered;
 use crate::aeron::{AeronError, Client, Subscription};
@@ -92,21 +91,23 @@ impl ProgressReader {
             });
         }
     }
-}
 
-impl Reader {
-    fn on_progress(&mut self, counters: &ProgressCounters, message: &FrameProgress) -> Option<PartialFrame> {
+    fn on_progress(
+        &mut self,
+        mapping: Option<&Arc<MappedEpoch>>,
+        counters: &ProgressCounters,
+        message: &FrameProgress,
+    ) -> Option<PartialFrame> {
         let count = |counter: &AtomicU64| _ = counter.fetch_add(1, Ordering::Relaxed);
         count(&counters.received);
-        let progress = self.progress.as_mut()?;
-        let Some(mapping) = self.mapping.as_ref().filter(|m| m.epoch == message.epoch) else {
+        let Some(mapping) = mapping.filter(|m| m.epoch == message.epoch) else {
             count(&counters.late);
             return None;
         };
         let slot = mapping.locate_in_progress(message.seq);
         let outline = slot.as_ref().map(FrameOutline::from).map_err(|drop| *drop);
         let filled = message.payload_bytes_filled;
-        match progress.progress_tracker.on_progress(message.seq, message.state, filled, outline) {
+        match self.progress_tracker.on_progress(message.seq, message.state, filled, outline) {
             ProgressVerdict::New => {
                 count(&counters.accepted);
                 let slot_ref = slot.ok()?;
@@ -142,19 +143,20 @@ impl Consumer {
         let mut state = self.lock();
         let is_connected =
             |f: &mut Box<ProgressReader>| f.subscription.get().is_some_and(|s| s.is_connected());
-        let on_per_consumer = state.progress.as_mut().is_some_and(is_connected);
-        (state.progress.is_some(), on_per_consumer)
+        let on_per_consumer = state.reader.progress.as_mut().is_some_and(is_connected);
+        (state.reader.progress.is_some(), on_per_consumer)
     }
 
     /// Reads up to `limit` progress messages, and returns the partial frames that are accepted.
     pub fn poll_progress(&self, limit: usize, out: &mut Vec<PartialFrame>) {
         let mut state = self.lock();
+        let reader = &mut state.reader;
+        let Some(progress) = &mut reader.progress else { return };
+        let (mapping, counters) = (reader.epoch.mapping.as_ref(), &self.counters.progress);
         let mut messages = Vec::new();
-        if let Some(progress) = &mut state.progress {
-            progress.take(self.config.stream_id, limit, &mut messages);
-        }
+        progress.take(self.config.stream_id, limit, &mut messages);
         for message in &messages {
-            out.extend(state.on_progress(&self.counters.progress, message));
+            out.extend(progress.on_progress(mapping, counters, message));
         }
     }
 
@@ -166,7 +168,7 @@ impl Consumer {
             if self.is_closed() {
                 return Waited::Closed;
             }
-            if self.lock().progress.as_mut().is_some_and(|f| f.has_messages()) {
+            if self.lock().reader.progress.as_mut().is_some_and(|f| f.has_messages()) {
                 return Waited::Ready;
             }
             if Instant::now() >= deadline {
@@ -178,7 +180,7 @@ impl Consumer {
 
     pub(super) fn on_progress_message(&self, message: &FrameProgress) {
         if message.stream_id == self.config.stream_id
-            && let Some(progress) = &mut self.state.lock_priority().progress
+            && let Some(progress) = &mut self.state.lock_priority().reader.progress
         {
             progress.receive(message);
         }
@@ -188,7 +190,7 @@ impl Consumer {
     pub(super) fn apply_progress_changes(&self, changes: &[hello_state::ConfigChange]) {
         for change in changes {
             if let hello_state::ConfigChange::Control(address) = change
-                && let Some(progress) = &mut self.state.lock_priority().progress
+                && let Some(progress) = &mut self.state.lock_priority().reader.progress
             {
                 progress.subscription = Handle::None;
                 progress.address.clone_from(address);

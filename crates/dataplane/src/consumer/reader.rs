@@ -3,22 +3,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
 use tensorpool_core::consumer::announce_filter::AnnounceFilter;
 use tensorpool_core::consumer::sequence_tracker::{SequenceStep, SequenceTracker};
 use tensorpool_core::drop_reason::DropReason;
 use tensorpool_core::shm::epoch::{MappedEpoch, SlotRef};
 use tensorpool_core::wire::descriptor::FrameDescriptor;
-use tensorpool_core::wire::hello::StreamAddress;
 
 use super::counters::Counters;
 use super::progress::ProgressReader;
-use crate::aeron::channels::untethered;
-use crate::aeron::{AeronError, Client, ImageWatch, Subscription};
-use crate::bridge::PrivateRing;
-use crate::conductor::handle::Handle;
-use crate::descriptor_queue::DescriptorQueue;
 
 /// A frame to deliver, and the mapping that keeps its memory alive.
 #[derive(Clone)]
@@ -63,12 +56,37 @@ pub struct RegionRefusal {
     pub message: String,
 }
 
-/// How long an earlier stream is drained at most: a slow reader would never reach its end.
-const DRAIN_FOR: Duration = Duration::from_secs(1);
+/// Whether missing sequences were held back on purpose, because this consumer asked for fewer frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RateLimit {
+    Off,
+    /// On a per-consumer stream with a rate limit.
+    On,
+    /// The limit has just ended: until frames come without gaps, missing sequences were held back.
+    Ending,
+}
 
-pub(crate) struct Draining {
-    pub(crate) subscription: Subscription,
-    pub(crate) until: Instant,
+impl RateLimit {
+    /// The config that counts now limits the rate, or does not.
+    pub(crate) fn on_config(&mut self, is_limited: bool, on_per_consumer: bool) {
+        *self = match *self {
+            _ if is_limited => Self::On,
+            Self::On if on_per_consumer => Self::Ending,
+            Self::On | Self::Off => Self::Off,
+            Self::Ending => Self::Ending,
+        };
+    }
+}
+
+/// Regions that were refused.
+#[derive(Debug, Default)]
+pub(crate) struct RefusalState {
+    /// To be raised by the next poll without frames.
+    pub(crate) refused: Option<RegionRefusal>,
+    /// The last reported refusal, so that each is reported once.
+    pub(crate) reported: Option<(u64, &'static str)>,
+    /// The epoch whose regions were missing, and when that was first seen.
+    pub(crate) missing: Option<(u64, u64)>,
 }
 
 /// An epoch that is over: how far its account went.
@@ -79,29 +97,8 @@ pub(crate) struct PreviousEpoch {
     pub(crate) nslots: u64,
 }
 
-/// The state of the reading side, under one lock.
-pub(crate) struct Reader {
-    pub(crate) subscription: Handle<Subscription>,
-    /// The previous stream, until it is empty, so that no frame is lost in the change.
-    pub(crate) draining: Option<Draining>,
-    /// The granted per-consumer stream, and its subscription until it is connected.
-    pub(crate) granted_address: Option<StreamAddress>,
-    pub(crate) per_consumer: Handle<Subscription>,
-    pub(crate) on_per_consumer: bool,
-    /// The stream has just changed: descriptors of the previous one come again.
-    pub(crate) overlaps: bool,
-    /// On a per-consumer stream with a rate limit: missing sequences were held back on purpose.
-    pub(crate) limited: bool,
-    /// The rate limit has just ended: until frames come without gaps, missing sequences were held back.
-    pub(crate) was_limited: bool,
-    /// How often frames were polled.
-    pub(crate) polls: u64,
-    /// A fanout reads the descriptor stream and queues our descriptors here.
-    pub(crate) queue: Option<Arc<DescriptorQueue>>,
-    /// Frames are read from this ring instead of shared memory.
-    pub(crate) fallback: Option<Arc<PrivateRing>>,
-    /// Partial frames, if the consumer asked for progress.
-    pub(crate) progress: Option<Box<ProgressReader>>,
+/// The mapped epoch, its account, and which announces may replace it.
+pub(crate) struct EpochState {
     pub(crate) mapping: Option<Arc<MappedEpoch>>,
     pub(crate) announce_filter: AnnounceFilter,
     pub(crate) tracker: SequenceTracker,
@@ -114,16 +111,6 @@ pub(crate) struct Reader {
     pub(crate) nslots: u64,
     /// The epoch that was counted before.
     pub(crate) previous: Option<PreviousEpoch>,
-    pub(crate) departures: u64,
-    /// The session of this stream's descriptors, and when its image joined.
-    pub(crate) image: Option<(i32, Option<u64>)>,
-    /// That image left since the last descriptor: the media driver rested this subscription.
-    pub(crate) rested: bool,
-    pub(crate) refused: Option<RegionRefusal>,
-    /// The last reported refusal, so that each is reported once.
-    pub(crate) reported_refusal: Option<(u64, &'static str)>,
-    /// The epoch whose regions were missing, and when that was first seen.
-    pub(crate) missing: Option<(u64, u64)>,
     /// The epoch that the driver granted with the lease.
     pub(crate) granted_epoch: Option<u64>,
     /// Announces of lower epochs are ignored: their producer is gone.
@@ -132,21 +119,9 @@ pub(crate) struct Reader {
     pub(crate) producer_id: Option<u32>,
 }
 
-impl Reader {
-    pub(crate) fn new(freshness_ns: u64, max_outstanding_seq_gap: u64) -> Self {
+impl EpochState {
+    fn new(freshness_ns: u64, max_outstanding_seq_gap: u64) -> Self {
         Self {
-            subscription: Handle::None,
-            draining: None,
-            granted_address: None,
-            per_consumer: Handle::None,
-            on_per_consumer: false,
-            overlaps: false,
-            limited: false,
-            was_limited: false,
-            polls: 0,
-            queue: None,
-            fallback: None,
-            progress: None,
             mapping: None,
             announce_filter: AnnounceFilter::new(freshness_ns),
             tracker: SequenceTracker::new(max_outstanding_seq_gap),
@@ -154,63 +129,48 @@ impl Reader {
             entitled: None,
             nslots: 0,
             previous: None,
-            departures: 0,
-            image: None,
-            rested: false,
-            refused: None,
-            reported_refusal: None,
-            missing: None,
             granted_epoch: None,
             lowest_epoch: 0,
             producer_id: None,
         }
     }
+}
 
-    /// Moves to the per-consumer stream once it is connected. True if nothing is left to do. `limited`: the
-    /// consumer asked for fewer frames, so descriptors that wait on the other stream are left there.
-    pub(crate) fn move_to_per_consumer(
-        &mut self,
-        client: &Client,
-        limited: bool,
-    ) -> Result<bool, AeronError> {
-        let Some(address) = self.granted_address.clone().filter(|_| !self.on_per_consumer) else {
-            return Ok(true);
-        };
-        self.per_consumer
-            .advance(|| client.add_subscription(&untethered(&address.channel), address.stream_id as i32))?;
-        // Connected: every descriptor published from here on comes on it.
-        if !self.per_consumer.get().is_some_and(|s| s.is_connected()) {
-            return Ok(false);
+/// Which descriptors name a frame to deliver, and the account of all of them.
+pub(crate) struct Reader {
+    pub(crate) epoch: EpochState,
+    pub(crate) rate_limit: RateLimit,
+    /// The stream has just changed: descriptors of the previous one come again.
+    pub(crate) overlaps: bool,
+    /// Our image left since the last descriptor: the media driver rested this subscription.
+    pub(crate) rested: bool,
+    /// Partial frames, if the consumer asked for progress.
+    pub(crate) progress: Option<Box<ProgressReader>>,
+}
+
+impl Reader {
+    pub(crate) fn new(freshness_ns: u64, max_outstanding_seq_gap: u64) -> Self {
+        Self {
+            epoch: EpochState::new(freshness_ns, max_outstanding_seq_gap),
+            rate_limit: RateLimit::Off,
+            overlaps: false,
+            rested: false,
+            progress: None,
         }
-        let before = std::mem::replace(&mut self.subscription, std::mem::take(&mut self.per_consumer));
-        if limited {
-            (self.overlaps, self.image) = (true, None);
-        } else if let Handle::Ready(before) = before {
-            self.drain_first(before);
-        }
-        (self.on_per_consumer, self.limited, self.departures) = (true, limited, 0);
-        Ok(true)
     }
 
-    /// Drains the previous stream first.
-    pub(crate) fn drain_first(&mut self, before: Subscription) {
-        self.draining = Some(Draining { subscription: before, until: Instant::now() + DRAIN_FOR });
-    }
-
-    /// The stream is shared: only the departure of our own producer's image means that we were rested.
-    #[inline]
-    pub(crate) fn check_rested(&mut self, images: &ImageWatch) {
-        let departures = images.departures();
-        if departures == self.departures {
-            return;
+    /// Sequences of another epoch start from the beginning: at `entitled`, or at the first received.
+    pub(crate) fn follow_epoch(&mut self, epoch: u64, nslots: u64, entitled: Option<u64>) {
+        let before = self.epoch.tracked.replace(epoch);
+        if before != Some(epoch) {
+            self.epoch.previous = before
+                .zip(self.epoch.tracker.last_seq())
+                .map(|(epoch, last)| PreviousEpoch { epoch, next_seq: last + 1, nslots: self.epoch.nslots });
+            self.epoch.tracker.reset();
+            self.epoch.entitled = entitled;
+            self.progress.iter_mut().for_each(|f| f.reset());
         }
-        self.departures = departures;
-        if let Some((session, joined)) = self.image
-            && images.joined_ns(session) != joined
-        {
-            self.rested = true;
-            self.image = None;
-        }
+        self.epoch.nslots = nslots;
     }
 
     /// Checks epoch, order and span. True if the descriptor names the next frame to read.
@@ -222,8 +182,8 @@ impl Reader {
         observer: &mut impl DropObserver,
     ) -> bool {
         // Unmapped within an epoch, its frames are still part of that epoch's span.
-        let paused = match &self.mapping {
-            None if self.tracked != Some(d.epoch) => {
+        let paused = match &self.epoch.mapping {
+            None if self.epoch.tracked != Some(d.epoch) => {
                 self.on_other_epoch(counters, d, DropReason::Unmapped, observer);
                 return false;
             }
@@ -235,19 +195,21 @@ impl Reader {
             Some(_) => false,
         };
         if self.overlaps {
-            if self.tracker.last_seq().is_some_and(|last| d.seq <= last) {
+            if self.epoch.tracker.last_seq().is_some_and(|last| d.seq <= last) {
                 return false;
             }
             self.overlaps = false;
         }
-        if self.tracker.last_seq().is_none() && !self.joins_with(counters, d.seq) {
+        if self.epoch.tracker.last_seq().is_none() && !self.joins_with(counters, d.seq) {
             return false;
         }
-        if self.tracker.missing_before(d.seq) > self.nslots && !self.is_believable(counters, d.seq) {
+        if self.epoch.tracker.missing_before(d.seq) > self.epoch.nslots
+            && !self.is_believable(counters, d.seq)
+        {
             return false;
         }
         let rested = std::mem::take(&mut self.rested);
-        let (missed, reason, behind) = match self.tracker.on_seq(d.seq, rested) {
+        let (missed, reason, behind) = match self.epoch.tracker.on_seq(d.seq, rested) {
             SequenceStep::Next { missed, reason } => (missed, reason, false),
             SequenceStep::Behind { missed, reason } => (missed, reason, true),
             SequenceStep::Duplicate => {
@@ -256,21 +218,23 @@ impl Reader {
             }
             SequenceStep::Regressed => {
                 counters.drops.add(DropReason::Regressed, 1);
-                self.mapping = None;
-                self.tracked = None;
-                self.tracker.reset();
+                self.epoch.mapping = None;
+                self.epoch.tracked = None;
+                self.epoch.tracker.reset();
                 return false;
             }
         };
         let reason = match reason {
             DropReason::Gap | DropReason::Resync | DropReason::Joining
-                if self.limited || self.was_limited =>
+                if self.rate_limit != RateLimit::Off =>
             {
                 DropReason::RateLimited
             }
             other => other,
         };
-        self.was_limited &= missed > 0;
+        if missed == 0 && self.rate_limit == RateLimit::Ending {
+            self.rate_limit = RateLimit::Off;
+        }
         counters.span.fetch_add(missed + 1, Ordering::Relaxed);
         if missed > 0 {
             counters.drops.add(reason, missed);
@@ -290,8 +254,8 @@ impl Reader {
     /// was entitled to frames, or at an earlier frame that it can still read.
     #[cold]
     fn joins_with(&mut self, counters: &Counters, seq: u64) -> bool {
-        let Some(entitled) = self.entitled else { return true };
-        let mapping = self.mapping.as_ref();
+        let Some(entitled) = self.epoch.entitled else { return true };
+        let mapping = self.epoch.mapping.as_ref();
         if seq < entitled {
             let is_there = mapping.is_some_and(|m| m.is_unchanged(seq));
             if !is_there {
@@ -299,11 +263,11 @@ impl Reader {
             }
             return is_there;
         }
-        if seq - entitled > self.nslots && !self.is_believable(counters, seq) {
+        if seq - entitled > self.epoch.nslots && !self.is_believable(counters, seq) {
             return false;
         }
         let first = mapping.map_or(entitled, |m| m.first_written(entitled, seq));
-        self.tracker.expect(first);
+        self.epoch.tracker.expect(first);
         true
     }
 
@@ -313,7 +277,7 @@ impl Reader {
     fn is_believable(&self, counters: &Counters, seq: u64) -> bool {
         // Unmapped, the slot cannot be checked: the jump counts with the next frame after the regions are
         // mapped again.
-        let (believable, reason) = match &self.mapping {
+        let (believable, reason) = match &self.epoch.mapping {
             Some(mapping) => (mapping.has_reached(seq), DropReason::Malformed),
             None => (false, DropReason::Unmapped),
         };
@@ -333,7 +297,7 @@ impl Reader {
         reason: DropReason,
         observer: &mut impl DropObserver,
     ) {
-        if let Some(previous) = self.previous.as_mut().filter(|p| p.epoch == d.epoch) {
+        if let Some(previous) = self.epoch.previous.as_mut().filter(|p| p.epoch == d.epoch) {
             if d.seq > previous.next_seq.saturating_add(previous.nslots) {
                 return counters.drops.add(DropReason::Malformed, 1);
             }
@@ -351,7 +315,7 @@ impl Reader {
         d: &FrameDescriptor,
         observer: &mut impl DropObserver,
     ) -> Option<Frame> {
-        let Some(mapping) = self.mapping.as_ref().filter(|m| m.epoch == d.epoch) else {
+        let Some(mapping) = self.epoch.mapping.as_ref().filter(|m| m.epoch == d.epoch) else {
             // Unmapped or remapped since the descriptor: the sequence is in the span, so it must be counted.
             counters.drops.add(DropReason::Late, 1);
             observer.on_drop(d.epoch, d.seq, 1, DropReason::Late);
@@ -386,10 +350,143 @@ impl Reader {
 
     /// The slot of `seq` holds a later frame: skips ahead to slots that are not about to be overwritten.
     pub(crate) fn on_overwritten(&mut self, seq: u64) {
-        if let Some(mapping) = &self.mapping
+        if let Some(mapping) = &self.epoch.mapping
             && let Some(newest) = mapping.overwritten_by(seq)
         {
-            self.tracker.on_overwritten(seq, newest, u64::from(mapping.nslots));
+            self.epoch.tracker.on_overwritten(seq, newest, u64::from(mapping.nslots));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use tensorpool_core::shm::create::PoolSpec;
+    use tensorpool_core::shm::slot::SlotFields;
+    use tensorpool_core::shm::tensor::TensorSpec;
+    use tensorpool_core::wire::layout::{DTYPE_UINT8, MAJOR_ORDER_ROW};
+
+    use super::*;
+
+    const NSLOTS: u64 = 8;
+
+    /// A small generator of pseudo-random numbers: a seed repeats a run.
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, limit: u64) -> u64 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            self.0 % limit
+        }
+    }
+
+    fn write(mapping: &MappedEpoch, seq: u64) {
+        mapping.begin(seq);
+        let fields = SlotFields {
+            values_len_bytes: 1,
+            payload_slot: mapping.index(seq),
+            pool_id: 1,
+            timestamp_ns: 0,
+            meta_version: 0,
+            tensor: TensorSpec::new(DTYPE_UINT8, MAJOR_ORDER_ROW, &[1]).unwrap(),
+        };
+        mapping.commit(seq, &fields);
+    }
+
+    fn descriptor(epoch: u64, seq: u64) -> FrameDescriptor {
+        FrameDescriptor { stream_id: 1, epoch, seq, timestamp_ns: None, meta_version: None, trace_id: 0 }
+    }
+
+    /// The sequences that a recorder would have as gaps.
+    #[derive(Default)]
+    struct Gaps(Vec<u64>);
+
+    impl DropObserver for Gaps {
+        fn on_drop(&mut self, _epoch: u64, first_seq: u64, count: u64, _reason: DropReason) {
+            self.0.extend(first_seq..first_seq + count);
+        }
+    }
+
+    /// Random events: frames are published, their descriptors are lost, delayed or read again from another
+    /// stream, words and descriptors are forged. Every sequence from the first one is delivered or lost, once.
+    #[test]
+    fn every_sequence_is_delivered_or_lost_once() {
+        for seed in 1..=500 {
+            let mut random = Random(seed * 0x9e37_79b9_7f4a_7c15);
+            let pools = [PoolSpec { pool_id: 1, stride_bytes: 64 }];
+            let mapping = MappedEpoch::anonymous(1, 7, NSLOTS as u32, &pools, 1 << 20).unwrap();
+            let mapping = Arc::new(mapping);
+            let before = random.below(20);
+            (0..before).for_each(|seq| write(&mapping, seq));
+            let mut reader = Reader::new(1_000, 256);
+            reader.follow_epoch(7, NSLOTS, Some(mapping.newest_committed().map_or(0, |seq| seq + 1)));
+            reader.epoch.mapping = Some(mapping.clone());
+            let (counters, mut gaps, mut delivered) = (Counters::default(), Gaps::default(), Vec::new());
+            let mut waiting: VecDeque<u64> = (random.below(before + 1)..before).collect();
+            let mut next = before;
+            for _ in 0..200 {
+                match random.below(12) {
+                    0..=4 => {
+                        write(&mapping, next);
+                        // Some descriptors never come.
+                        if random.below(8) > 0 {
+                            waiting.push_back(next);
+                        }
+                        next += 1;
+                    }
+                    5 => {
+                        // The stream changes: what was read before comes again.
+                        reader.overlaps = true;
+                        let last = reader.epoch.tracker.last_seq().unwrap_or(0);
+                        (last.saturating_sub(3)..last).rev().for_each(|seq| waiting.push_front(seq));
+                    }
+                    6 => {
+                        // A forged descriptor, far beyond the ring.
+                        let forged = descriptor(7, next + 2 * NSLOTS + random.below(1 << 60));
+                        assert!(!reader.is_next(&counters, &forged, &mut gaps), "seed {seed}");
+                    }
+                    7 if random.below(4) == 0 => {
+                        // A stray write to one commit word.
+                        let word = mapping.commit_word(random.below(NSLOTS));
+                        word.store(random.below(u64::MAX), Ordering::Relaxed);
+                    }
+                    _ => {
+                        let Some(seq) = waiting.pop_front() else { continue };
+                        let d = descriptor(7, seq);
+                        if reader.is_next(&counters, &d, &mut gaps)
+                            && let Some(frame) = reader.accept(&counters, &d, &mut gaps)
+                        {
+                            delivered.push(frame.slot_ref.seq);
+                        }
+                    }
+                }
+                let received = counters.received.load(Ordering::Relaxed);
+                let span = counters.span.load(Ordering::Relaxed);
+                assert_eq!(span, received + counters.drops.in_span(), "seed {seed}");
+            }
+            let tracker = &reader.epoch.tracker;
+            let Some((first, last)) = tracker.first_seq().zip(tracker.last_seq()) else { continue };
+            assert!(last < next, "seed {seed}: a forged number moved the account");
+            let mut all: Vec<u64> = delivered.iter().chain(&gaps.0).copied().collect();
+            all.sort_unstable();
+            assert_eq!(all, (first..=last).collect::<Vec<_>>(), "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn ending_rate_limit_lasts_until_frames_come_without_gaps() {
+        let mut limit = RateLimit::Off;
+        limit.on_config(true, true);
+        assert_eq!(limit, RateLimit::On);
+        limit.on_config(false, true);
+        assert_eq!(limit, RateLimit::Ending);
+        limit.on_config(false, false);
+        assert_eq!(limit, RateLimit::Ending, "the stream changes, and the gap is still the limit's");
+        limit = RateLimit::On;
+        limit.on_config(false, false);
+        assert_eq!(limit, RateLimit::Off);
     }
 }

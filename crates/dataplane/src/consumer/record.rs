@@ -28,17 +28,22 @@ impl Consumer {
     /// Records what waits, up to a bound. Returns how many messages were consumed.
     pub fn record_into(&self, buffer: &mut StreamBuffer) -> usize {
         let mut bytes = 0;
-        self.drain_while(self.lock(), MAX_MESSAGES_PER_POLL, buffer, |state, counters, descriptor, buffer| {
-            if let Some(frame) = state.accept(counters, &descriptor, buffer) {
-                bytes += frame.slot_ref.info.values_len_bytes as usize;
-                buffer.set_wall_ns(realtime_ns() as i64);
-                if !record_frame(buffer, &frame) {
-                    counters.received_to_late();
-                    state.on_overwritten(frame.slot_ref.seq);
+        self.drain_while(
+            self.lock(),
+            MAX_MESSAGES_PER_POLL,
+            buffer,
+            |reader, counters, descriptor, buffer| {
+                if let Some(frame) = reader.accept(counters, &descriptor, buffer) {
+                    bytes += frame.slot_ref.info.values_len_bytes as usize;
+                    buffer.set_wall_ns(realtime_ns() as i64);
+                    if !record_frame(buffer, &frame) {
+                        counters.received_to_late();
+                        reader.on_overwritten(frame.slot_ref.seq);
+                    }
                 }
-            }
-            bytes < MAX_BYTES_PER_POLL
-        })
+                bytes < MAX_BYTES_PER_POLL
+            },
+        )
     }
 }
 

@@ -21,7 +21,7 @@ impl Consumer {
         let consumer_id = (*last_id)?;
         // Under the reader's lock, so that the counts are consistent.
         let state = self.state.lock_priority();
-        let (epoch, tracker) = (state.tracked, &state.tracker);
+        let (epoch, tracker) = (state.reader.epoch.tracked, &state.reader.epoch.tracker);
         let (first_seq, last_seq, polls) = (tracker.first_seq(), tracker.last_seq(), state.polls);
         let received = self.counters.received.load(Ordering::Relaxed);
         let span = self.counters.span.load(Ordering::Relaxed);
