@@ -98,9 +98,9 @@ def test_replay_loop_ends_cleanly_on_a_signal(
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--speed", "fast"], "is no speed"),
+        (["--speed", "fast"], "is not a speed"),
         (["--map", "10000"], "RECORDED=PLAYED"),
-        (["--from", "noon"], "is no time"),
+        (["--from", "noon"], "is not a time"),
         (["--max-pause", "long"], "as in '250ms'"),
         (["--time-base", "sun"], "receive"),
     ],

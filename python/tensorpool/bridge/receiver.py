@@ -412,7 +412,7 @@ class ReceiverMappings:
             "dropped": received.dropped,
             "incomplete": received.incomplete,
             "chunks_ignored": {name: n for name, n in state["chunks_ignored"].items() if n},
-            "rejected": {name: n for name, n in mapping.receiver.rejected().items() if n},
+            "refused": {name: n for name, n in mapping.receiver.rejected().items() if n},
             "progress_sent": state["progress_sent"],
             "ledger": None if joined is None else joined.to_json(),
         }

@@ -193,7 +193,7 @@ def test_progress_of_other_streams_is_ignored(malformed: MalformedProducer) -> N
     )
     malformed.control.publish(other_stream)
     assert [part.bytes_filled for part in malformed.publish(0, PROGRESS, 12)] == [12]
-    assert malformed.count("heard") == 1
+    assert malformed.count("received") == 1
 
 
 def test_header_that_changes_during_progress_is_refused(malformed: MalformedProducer) -> None:

@@ -112,7 +112,7 @@ def test_request_for_huge_pages_of_a_normal_stream_is_rejected(deployment: Deplo
             rejected = raw_client.attach(require_hugepages=True)
             assert (rejected.code, rejected.lease_id, rejected.epoch) == (ResponseCode.REJECTED, None, None)
             assert (
-                rejected.error_message == "hugepages are required, and the base directory is not on hugetlbfs"
+                rejected.error_message == "hugepages are required, but the base directory is not on hugetlbfs"
             )
             granted = raw_client.attach(require_hugepages=False)
             assert (granted.code, granted.epoch) == (ResponseCode.OK, epoch)

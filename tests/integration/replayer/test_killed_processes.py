@@ -32,7 +32,7 @@ def seq_of(timestamp_ns: int) -> int:
     return (timestamp_ns - 1_000) // 10
 
 
-def start_replay(fleet: Deployment, replayer: RemoteProcess, root: Path, **options: Any) -> None:
+def start_replay(deployment: Deployment, replayer: RemoteProcess, root: Path, **options: Any) -> None:
     """Retries while the driver still holds the lease of a killed producer."""
 
     def try_start() -> bool:
@@ -44,35 +44,37 @@ def start_replay(fleet: Deployment, replayer: RemoteProcess, root: Path, **optio
             return False
         return True
 
-    fleet.until(try_start)
+    deployment.until(try_start)
 
 
 @pytest.fixture
-def recorded(fleet: Deployment, root: Path) -> Path:
-    record(root, fleet.stream_id, frames=FRAMES, every_ns=5 * MS)
-    fleet.driver()
+def recorded(deployment: Deployment, root: Path) -> Path:
+    record(root, deployment.stream_id, frames=FRAMES, every_ns=5 * MS)
+    deployment.driver()
     return root
 
 
-def test_killed_replayer_frees_its_stream(fleet: Deployment, recorded: Path) -> None:
-    fleet.service()
-    consumer = fleet.start(ConsumerProcess, fleet.options, fleet.stream_id)
+def test_killed_replayer_frees_its_stream(deployment: Deployment, recorded: Path) -> None:
+    deployment.service()
+    consumer = deployment.start(ConsumerProcess, deployment.options, deployment.stream_id)
     for _ in range(3):
-        killed = fleet.start(ReplayProcess, fleet.options)
+        killed = deployment.start(ReplayProcess, deployment.options)
         frames_before = len(consumer.call("received"))
-        start_replay(fleet, killed, recorded)
-        fleet.until(lambda frames_before=frames_before: len(consumer.call("received")) > frames_before + 5)
+        start_replay(deployment, killed, recorded)
+        deployment.until(
+            lambda frames_before=frames_before: len(consumer.call("received")) > frames_before + 5
+        )
         killed.kill()
-    replayer = fleet.start(ReplayProcess, fleet.options)
-    start_replay(fleet, replayer, recorded, speed="max")
-    fleet.until(lambda: replayer.call("stats")["state"] == "ended")
-    expected = checksums(recorded, fleet.stream_id)
+    replayer = deployment.start(ReplayProcess, deployment.options)
+    start_replay(deployment, replayer, recorded, speed="max")
+    deployment.until(lambda: replayer.call("stats")["state"] == "ended")
+    expected = checksums(recorded, deployment.stream_id)
 
     def last_epoch() -> list[int]:
         epochs = by_epoch(consumer.call("received"))
         return [crc32c for _, crc32c in epochs[max(epochs, key=int)]]
 
-    fleet.until(lambda: len(last_epoch()) == FRAMES)
+    deployment.until(lambda: len(last_epoch()) == FRAMES)
     assert last_epoch() == expected
     for frames in by_epoch(consumer.call("received")).values():
         seqs = [seq_of(timestamp_ns) for timestamp_ns, _ in frames]
@@ -84,24 +86,26 @@ def test_killed_replayer_frees_its_stream(fleet: Deployment, recorded: Path) -> 
 
 
 @pytest.mark.parametrize("is_killed", [True, False], ids=["kill -9", "in order"])
-def test_replay_continues_after_a_driver_restart(fleet: Deployment, recorded: Path, is_killed: bool) -> None:
-    service = fleet.service()
-    consumer = fleet.start(ConsumerProcess, fleet.options, fleet.stream_id)
-    replayer = fleet.start(ReplayProcess, fleet.options)
-    start_replay(fleet, replayer, recorded)
-    fleet.until(lambda: len(consumer.call("received")) > 20)
+def test_replay_continues_after_a_driver_restart(
+    deployment: Deployment, recorded: Path, is_killed: bool
+) -> None:
+    service = deployment.service()
+    consumer = deployment.start(ConsumerProcess, deployment.options, deployment.stream_id)
+    replayer = deployment.start(ReplayProcess, deployment.options)
+    start_replay(deployment, replayer, recorded)
+    deployment.until(lambda: len(consumer.call("received")) > 20)
     if is_killed:
         service.kill()
     else:
         assert service.end() == 0
-        fleet.until(lambda: replayer.call("stats")["state"] == "away")
-    fleet.service()
-    fleet.until(lambda: replayer.call("stats")["state"] == "ended")
+        deployment.until(lambda: replayer.call("stats")["state"] == "away")
+    deployment.service()
+    deployment.until(lambda: replayer.call("stats")["state"] == "ended")
     stats = replayer.call("stats")
     assert stats["frames"] == FRAMES, "every frame is published once, also those that had to wait"
     assert sum(stats["streams"][0]["outcomes"].values()) == FRAMES
-    expected = checksums(recorded, fleet.stream_id)
-    fleet.until(lambda: seq_of(consumer.call("received")[-1][1]) == FRAMES - 1)
+    expected = checksums(recorded, deployment.stream_id)
+    deployment.until(lambda: seq_of(consumer.call("received")[-1][1]) == FRAMES - 1)
     received = consumer.call("received")
     seqs = [seq_of(timestamp_ns) for _, timestamp_ns, _ in received]
     assert seqs == sorted(set(seqs)), "in order, no frame twice"

@@ -60,7 +60,7 @@ def test_million_foreign_messages_cost_no_memory_and_no_command(driver: str) -> 
         many_clients.call("flood", count=10_000)
         before = _resident_bytes(pid)
         many_clients.send("flood", count=1_000_000)
-        assert client_process.call("many", count=100, patience=200) == list(range(1, 101))
+        assert client_process.call("many", count=100, reply_timeout=200) == list(range(1, 101))
         many_clients.receive(200)
         deadline = time.monotonic() + 60
         while (state := service_process.call("state"))["foreign"] < 1_010_000 and time.monotonic() < deadline:
@@ -88,7 +88,7 @@ def test_foreign_messages_cost_no_allocation_on_any_thread(driver: str, tmp_path
         service_process.call("pid")
         many_clients.call("flood", count=10_000)
         before = service_process.call("allocations")
-        many_clients.call("flood", count=count, patience=200)
+        many_clients.call("flood", count=count, reply_timeout=200)
         deadline = time.monotonic() + 60
         while service_process.call("state")["foreign"] < 10_000 + count and time.monotonic() < deadline:
             time.sleep(0.05)

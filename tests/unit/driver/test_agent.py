@@ -317,10 +317,10 @@ class NoMoreMemory:
     def __init__(self, real: Any) -> None:
         self._real = real
 
-    def put(self, *, lock_memory: bool, **options: Any) -> None:
+    def announce(self, *, lock_memory: bool, **options: Any) -> None:
         if lock_memory:
             raise OSError(12, "mlock: Cannot allocate memory")
-        self._real.put(lock_memory=lock_memory, **options)
+        self._real.announce(lock_memory=lock_memory, **options)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)

@@ -121,7 +121,7 @@ def test_no_change_is_lost_between_threads() -> None:
 def test_empty_token_and_shared_stream_are_refused() -> None:
     with pytest.raises(ConfigError, match="the token is empty"):
         EdgeCaseService(token="")
-    with pytest.raises(ConfigError, match="answer itself"):
+    with pytest.raises(ConfigError, match="receive its own replies"):
         ServiceStreams(control=5, status=5)
     with pytest.raises(InvalidConfig) as error:
         Config.load(ServiceSettings, tables={"service": {"token": "", "status_stream_id": 4000}}, environ={})
