@@ -70,6 +70,7 @@ class RuleSettings:
     max_payload_bytes: SizeBytes | None = setting("No payload is larger.", default=None)
 
     def check(self) -> Iterator[tuple[str, str]]:
+        """Yields what is wrong with the values as a whole, each with its key."""
         from ..recording.tensors import NUMBERS
 
         if unknown := [name for name in self.dtype if name not in NUMBERS]:
@@ -111,6 +112,7 @@ class AlignmentSettings:
         return self.tolerance_sequences if self.by == "sequence" else self.tolerance_ns
 
     def check(self) -> Iterator[tuple[str, str]]:
+        """Yields what is wrong with the values as a whole, each with its key."""
         if len(self.streams) < 2:
             yield "streams", "at least two"
 
@@ -180,6 +182,7 @@ class FunctionSettings:
     )
 
     def check(self) -> Iterator[tuple[str, str]]:
+        """Yields what is wrong with the values as a whole, each with its key."""
         if self.name in RESERVED_NAMES:
             yield "name", f"{self.name} is a table of the pipeline's own"
         if (self.output == "table") != (self.columns is not None):
@@ -243,6 +246,7 @@ class PipelineSettings:
     functions: tuple[FunctionSettings, ...] = setting("Functions of your own.", default=())
 
     def check(self) -> Iterator[tuple[str, str]]:
+        """Yields what is wrong with the values as a whole, each with its key."""
         if not self.recordings:
             yield "recordings", "at least one"
         if len({str(one) for one in self.recordings}) < len(self.recordings):

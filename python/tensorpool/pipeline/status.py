@@ -57,6 +57,7 @@ class Status:
     is_running: bool
 
     def to_json(self) -> dict[str, Any]:
+        """The status as JSON values, as `tensorpool pipeline status --json` prints them."""
         return {
             "root": str(self.root),
             "id": self.pipeline_id,

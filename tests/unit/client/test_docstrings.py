@@ -31,65 +31,6 @@ _METHODS = (
     functools.cached_property,
 )
 
-# Temporary: Python members whose docstrings are still to be written. Only to be shortened.
-MISSING = frozenset(
-    {
-        "tensorpool.client.ledger.ConsumerLedger.balanced",
-        "tensorpool.client.ledger.ConsumerLedger.of",
-        "tensorpool.client.ledger.Latency.json_output",
-        "tensorpool.client.ledger.Latency.of",
-        "tensorpool.client.ledger.ProducerLedger.of",
-        "tensorpool.context.context.Context.closed",
-        "tensorpool.discovery.query.DiscoveredStream.has_producer",
-        "tensorpool.discovery.query.DiscoveredStream.key",
-        "tensorpool.pipeline.definition.PipelineSettings.check",
-        "tensorpool.pipeline.status.Status.to_json",
-        "tensorpool.recording.batch.FrameBatch.arena_start",
-        "tensorpool.recording.batch.FrameBatch.checksums",
-        "tensorpool.recording.batch.FrameBatch.first_seq",
-        "tensorpool.recording.batch.FrameBatch.last_seq",
-        "tensorpool.recording.frame.RecordedFrame.crc32c",
-        "tensorpool.recording.frame.RecordedFrame.cursor",
-        "tensorpool.recording.frame.RecordedFrame.dtype",
-        "tensorpool.recording.frame.RecordedFrame.epoch",
-        "tensorpool.recording.frame.RecordedFrame.major_order",
-        "tensorpool.recording.frame.RecordedFrame.meta_version",
-        "tensorpool.recording.frame.RecordedFrame.nbytes",
-        "tensorpool.recording.frame.RecordedFrame.publish_timestamp_ns",
-        "tensorpool.recording.frame.RecordedFrame.ref",
-        "tensorpool.recording.frame.RecordedFrame.seq",
-        "tensorpool.recording.frame.RecordedFrame.shape",
-        "tensorpool.recording.frame.RecordedFrame.stream_id",
-        "tensorpool.recording.frame.RecordedFrame.trace_id",
-        "tensorpool.recording.gaps.Gap.last_seq",
-        "tensorpool.recording.gaps.RecordingLedger.balanced",
-        "tensorpool.recording.gaps.RecordingLedger.span",
-        "tensorpool.recording.recording.Recording.epochs",
-        "tensorpool.recording.recording.Recording.streams",
-        "tensorpool.recording.retention.ReaderLease.release",
-        "tensorpool.service.agent.RunningService.close",
-        "tensorpool.service.agent.RunningService.is_ready",
-        "tensorpool.service.agent.RunningService.service",
-        "tensorpool.service.agent.ServiceAgent.is_ready",
-        "tensorpool.service.agent.ServiceAgent.on_close",
-        "tensorpool.service.client.AsyncServiceClient.call",
-        "tensorpool.service.client.AsyncServiceClient.get",
-        "tensorpool.service.client.AsyncServiceClient.ping",
-        "tensorpool.service.client.AsyncServiceClient.set",
-        "tensorpool.service.client.AsyncServiceClient.watch",
-        "tensorpool.service.client.ServiceClient.close",
-        "tensorpool.service.declarations.Command.description",
-        "tensorpool.service.declarations.Property.description",
-        "tensorpool.service.service.Service.name",
-        "tensorpool.spark.source.TensorPoolSource.name",
-        "tensorpool.spark.source.TensorPoolSource.reader",
-        "tensorpool.spark.source.TensorPoolSource.schema",
-        "tensorpool.spark.source.TensorPoolSource.streamReader",
-        "tensorpool.spark.source.TensorPoolSource.streamWriter",
-        "tensorpool.spark.source.TensorPoolSource.writer",
-    }
-)
-
 
 def _is_ours(kind: type) -> bool:
     return kind.__module__.split(".")[0] == "tensorpool"
@@ -134,7 +75,7 @@ def _has_docstring(member: object) -> bool:
 
 def test_every_public_member_has_a_docstring() -> None:
     missing = {name for name, member in _members().items() if not _has_docstring(member)}
-    assert sorted(missing - MISSING) == []
+    assert sorted(missing) == []
 
 
 @pytest.mark.parametrize(
