@@ -1,7 +1,8 @@
 //! A consumer's count of sequences: received, missing, and their sum (wire §15.4). Pure.
 //!
-//! From the first sequence of an epoch on, which is the first received or the first that should have been, `span = received + dropped by reason` holds at every moment. A
-//! sequence counts once, and missing sequences are drops of their own reason.
+//! The count of an epoch starts at the first sequence received, or at the first one that was published after
+//! the consumer mapped the epoch. From then on `span = received + dropped by reason` holds at every moment:
+//! each sequence counts once, and each missing sequence has one drop reason.
 
 use crate::drop_reason::DropReason;
 

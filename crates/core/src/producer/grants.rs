@@ -120,7 +120,7 @@ impl ConsumerGrants {
         if let Some(ordered) = &consumer.ordered {
             consumer.mode = ordered.mode;
             if ordered.descriptor != StreamRequest::None {
-                // An order opens a disallowed stream as little as a request does.
+                // An order cannot open a disallowed stream either.
                 consumer.descriptor = self.grant(&ordered.descriptor, &self.policy.descriptor_ids);
             }
         }
