@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 import tensorpool as tp
-from tensorpool.sbe import ConsumerConfig, Mode
+from tensorpool.sbe import ConsumerConfig, ConsumerConfigR2, Mode
 from tests.remote_process import RemoteProcess
 
 from .roles import ConsumerProcess
-from .test_orders_and_qos import order
 
 SECOND_NS = 1_000_000_000
 SOURCE_HZ = 100
@@ -127,9 +126,21 @@ def test_order_outlives_later_hellos_of_its_consumer(
     process = start_consumers(free_stream_id)
     wait_until(lambda: producer.consumers() == (5, PER_CONSUMER_STREAMS), timeout=60)
     wait_until(lambda: process.call("states")[1]["on_per_consumer"], timeout=60)
-    consumer_id = process.call("states")[1]["consumer_id"]
+    state = process.call("states")[1]
+    consumer_id, descriptor_stream_id = state["consumer_id"], state["descriptors"][1]
     control = raw_messages()
-    control.publish(order(free_stream_id, consumer_id, mode=Mode.RATE_LIMITED))
+    # Without a rate nothing would be limited, and the producer would answer mode STREAM.
+    control.publish(
+        ConsumerConfigR2(
+            stream_id=free_stream_id,
+            consumer_id=consumer_id,
+            use_shm=True,
+            mode=Mode.RATE_LIMITED,
+            descriptor_channel="aeron:ipc",
+            descriptor_stream_id=descriptor_stream_id,
+            max_rate_hz=5,
+        )
+    )
 
     def modes() -> list[str]:
         return [state["mode"] for state in process.call("states")]

@@ -45,7 +45,7 @@ def test_declined_order_is_reported_as_not_in_force_and_the_next_one_is_obeyed(
     consumer = context.consumer(free_stream_id)
     wait_until(lambda: consumer.epoch is not None)
     control, qos = raw_messages(), raw_messages(context.stream_ids.qos)
-    consumer_id = consumer.standing()["consumer_id"]
+    consumer_id = consumer.state()["consumer_id"]
 
     def limit_at(stream_id: int) -> None:
         control.publish(
@@ -76,11 +76,11 @@ def test_declined_order_is_reported_as_not_in_force_and_the_next_one_is_obeyed(
     limit_and_wait(1_100)
     assert modes(control, ConsumerConfig)[-1] is Mode.STREAM
     assert modes(qos, QosConsumer)[-1] is Mode.STREAM
-    assert consumer.standing()["mode"] == "stream"
+    assert consumer.state()["mode"] == "stream"
     limit_and_wait(31_301)
     assert modes(control, ConsumerConfig)[-1] is Mode.RATE_LIMITED
     assert modes(qos, QosConsumer)[-1] is Mode.RATE_LIMITED
-    wait_until(lambda: consumer.standing()["on_own"] and producer.consumers() == (1, 1))
+    wait_until(lambda: consumer.state()["on_per_consumer"] and producer.consumers() == (1, 1))
 
 
 @pytest.mark.requirement("wire-10.1.3-1")
