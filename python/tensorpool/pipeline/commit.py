@@ -8,7 +8,7 @@ gives.
 4. `<batch>.json` is the commit; the intent goes.
 
 A kill before 2 leaves garbage that the next start removes, and the batch is made again. A kill after 2 leaves
-an intent: whoever comes next does 3 and 4 again, which changes nothing for what was done. So a file is in its
+an intent: the next run does 3 and 4 again, which changes nothing for what was done. So a file is in its
 table once, under one name, and a reader needs none of this to read a table.
 """
 

@@ -1,4 +1,4 @@
-"""What a pipeline can be told: `[pipeline]`. The classes are in `definition.py`."""
+"""Settings of a pipeline: `[pipeline]`. The classes are in `definition.py`."""
 
 from .definition import PipelineSettings
 

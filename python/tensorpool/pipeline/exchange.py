@@ -1,4 +1,4 @@
-"""Two directories change places at once: whoever looks finds one or the other, and never none or both."""
+"""Exchange of two directories in one step: a reader finds one or the other, never none or both."""
 
 from __future__ import annotations
 
