@@ -97,10 +97,13 @@ class SystemListener:
         streams: Collection[StreamKind] = ALL_STREAMS,
         limits: ModelLimits | None = None,
         polls_services: bool = True,
+        max_messages: int = _MAX_MESSAGES_A_TURN,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        """`max_messages`: messages that one `poll` reads of each stream; the next `poll` reads the others."""
         limits = model_limits(connection) if limits is None else limits
         self._clock = clock
+        self._max_messages = max_messages
         self._observers = tuple(observers)
         self._raw_observers = tuple(raw_observers)
         self._notify = self._observers[0].observe if len(self._observers) == 1 else self._notify_all
@@ -193,7 +196,10 @@ class SystemListener:
 
     def _drain(self, kind: StreamKind, subscription: _native.Subscription, now_ns: int) -> int:
         received = 0
-        while received < _MAX_MESSAGES_A_TURN and (messages := subscription.poll(_BATCH)):
+        while received < self._max_messages:
+            messages = subscription.poll(min(_BATCH, self._max_messages - received))
+            if not messages:
+                break
             received += len(messages)
             self._notify_raw(kind, messages, now_ns)
             if not self._observers:
@@ -208,7 +214,7 @@ class SystemListener:
         if self._status is None:
             return 0
         received = 0
-        while received < _MAX_MESSAGES_A_TURN and (messages := self._status.take(_BATCH)):
+        while received < self._max_messages and (messages := self._status.take(_BATCH)):
             received += len(messages)
             self._notify_raw(StreamKind.STATUS, messages, now_ns)
             if not self._observers:

@@ -17,10 +17,11 @@ from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock
 from ..context import Context
 from ..errors import ClosedError, RecordingError
+from ..monitor.listener import SystemListener
 from ..recording import RecordingLedger, RecoveredSegment, WriterLimits, retain
 from .arena import ArenaRows
 from .config import RecorderSettings
-from .messages import MessageListener, MessageRow
+from .messages import OBSERVED_STREAMS, MessageObserver, MessageRow
 from .sink import Sink
 from .state import NOT_TRIGGERED, PreTriggerBuffer, RateMeter, RecorderStats, State, TriggerGate
 from .streams import RecordedStreams
@@ -35,6 +36,10 @@ _ARENA_WAIT_S: Final = 0.02
 _FLUSH_TIMEOUT_S: Final = 10.0
 _MAX_ARENAS_PER_CYCLE: Final = 16
 _MESSAGE_PERIOD_NS: Final = 50_000_000
+# Frames must not wait for a flood of messages: after so many of one stream, arenas are written first.
+_MAX_MESSAGES_PER_CYCLE: Final = 1024
+# Messages that are read at the end: more than a second of a busy system, and a bound against a flood.
+_MAX_LAST_POLLS: Final = 32
 _STATS_PERIOD_NS: Final = 250_000_000
 _RETENTION_PERIOD_NS: Final = 5_000_000_000
 # Part of the buffer that the pre-trigger buffer leaves free for new frames.
@@ -96,7 +101,9 @@ class RecorderAgent:
             self._sink.writer.close()
             raise
         self._streams = RecordedStreams(context, self._native, self._sink)
-        self._listener: MessageListener | None = None
+        self._messages = MessageObserver(self._is_recorded)
+        self._listener: SystemListener | None = None
+        self._has_messages_left = False
         self._stats = self._collect_stats()
 
     @property
@@ -111,7 +118,12 @@ class RecorderAgent:
 
     def on_start(self) -> None:
         """Subscribe to messages and open the streams of the settings."""
-        self._listener = MessageListener(self._context)
+        # The media driver registers in order: a consumer that is connected implies that no message about its
+        # frames is missed.
+        self._listener = SystemListener(
+            self._context.connection, raw_observers=(self._messages,), streams=OBSERVED_STREAMS,
+            max_messages=_MAX_MESSAGES_PER_CYCLE, clock=self._clock,
+        )  # fmt: skip
         for stream_id in self.settings.streams:
             self._streams.open(stream_id)
 
@@ -124,11 +136,11 @@ class RecorderAgent:
         self._run_calls()
         if self._gate.close_if_expired(self._clock.monotonic_ns()):
             self._on_gate_closed()
-        work = self._take_arenas(_ARENA_WAIT_S)
+        work = self._take_arenas(0.0 if self._has_messages_left else _ARENA_WAIT_S)
         now_ns = self._clock.monotonic_ns()
         if now_ns >= self._next_messages_ns:
-            self._next_messages_ns = now_ns + _MESSAGE_PERIOD_NS
-            self._write_messages()
+            self._has_messages_left = self._write_messages() >= _MAX_MESSAGES_PER_CYCLE
+            self._next_messages_ns = now_ns + (0 if self._has_messages_left else _MESSAGE_PERIOD_NS)
             if self._is_active:
                 self._streams.open_discovered(now_ns)
         if now_ns >= self._next_retention_ns:
@@ -147,6 +159,7 @@ class RecorderAgent:
                 return
             self._is_closed = True
         self._native.close()
+        self._write_last_messages()
         self._streams.close()
         if self._listener is not None:
             self._listener.close()
@@ -221,6 +234,7 @@ class RecorderAgent:
         if not self._is_active:
             return
         self._is_active = False
+        self._write_last_messages()
         self._streams.close_streams()
         self._drain()
         self._seal()
@@ -329,11 +343,21 @@ class RecorderAgent:
             self._streams.discover(row.stream_id)
         return row.stream_id in self._streams
 
-    def _write_messages(self) -> None:
-        if self._listener is None:
-            return
-        for row in self._listener.poll(is_recorded=self._is_recorded):
-            self._sink.write_message(row)
+    def _write_messages(self) -> int:
+        """Write the received messages; returns how many were received, recorded or not."""
+        received = 0 if self._listener is None else self._listener.poll()
+        rows = self._messages.rows
+        while rows:
+            # Removed when written: an error of the writer costs no message.
+            self._sink.write_message(rows[0])
+            rows.popleft()
+        return received
+
+    def _write_last_messages(self) -> None:
+        """Write the messages that wait, before the streams that they are about are closed."""
+        for _ in range(_MAX_LAST_POLLS):
+            if not self._write_messages():
+                return
 
     def _apply_retention(self) -> None:
         settings = self.settings

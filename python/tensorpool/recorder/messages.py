@@ -1,19 +1,18 @@
 """Messages about recorded streams: announces, metadata, QoS reports, trace links (wire §10).
 
-`MessageListener` receives them on the agent's thread. `MessageFilter` decides which of them become rows of
-the recording's tables and ignores repeated messages.
+`MessageObserver` takes them from the `monitor.SystemListener` of the agent's thread. `MessageFilter` decides
+which of them become rows of the recording's tables and ignores repeated messages. Pure.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections import OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from .. import _native
-from ..context import Context
 from ..errors import CodecError
+from ..monitor.listener import StreamKind
 from ..sbe import (
     DataSourceAnnounce,
     DataSourceMeta,
@@ -31,11 +30,10 @@ from ..sbe import (
 K = TypeVar("K")
 V = TypeVar("V")
 
-# Untethered: a recorder that pauses must not hold publishers back.
-_CHANNEL: Final = "aeron:ipc?tether=false"
-_TRACE_SCHEMA: Final = 904
-_MAX_CONTROL_FRAGMENTS: Final = 4096
-_MAX_FRAGMENTS: Final = 256
+OBSERVED_STREAMS: Final = frozenset(
+    {StreamKind.ANNOUNCE, StreamKind.METADATA, StreamKind.QOS, StreamKind.CONTROL}
+)
+"""The kinds of streams whose messages are recorded; of the control stream, trace links only."""
 # Bounds of the filter's memory: messages of one stream, and streams. The least recently used entry is
 # evicted, which costs one more row if its message is repeated.
 _MAX_MESSAGES: Final = 65_536
@@ -112,35 +110,28 @@ def _put_bounded(cache: OrderedDict[K, V], key: K, value: V, max_entries: int) -
         cache.popitem(last=False)
 
 
-class MessageListener:
-    """Subscriptions to the announce, metadata and QoS streams, and to the control stream for trace links."""
+class MessageObserver:
+    """A raw observer of a `SystemListener`: keeps the rows of received messages until they are written."""
 
-    def __init__(self, context: Context) -> None:
-        ids = context.stream_ids
-        stream_ids = dict.fromkeys((ids.announce, ids.metadata, ids.qos))
-        conductor = context.connection.conductor
-        self._subscriptions = [_native.Subscription(conductor, _CHANNEL, stream) for stream in stream_ids]
-        self._control = _native.Subscription(conductor, _CHANNEL, ids.control)
+    def __init__(self, is_recorded: Callable[[MessageRow], bool]) -> None:
+        """`is_recorded` says whether a row is about a recorded stream. It is asked on receipt."""
+        self.rows: deque[MessageRow] = deque()
+        """Rows in order of receipt. The agent removes each row when it is written."""
+        self._is_recorded = is_recorded
         self._filter = MessageFilter()
+        self._trace_schema_id = TraceLinkSet.layout().schema_id
 
-    def poll(self, *, is_recorded: Callable[[MessageRow], bool]) -> Iterator[MessageRow]:
-        """The rows of received messages that `is_recorded` accepts."""
+    def observe_message(self, kind: StreamKind, message: bytes, now_ns: int) -> None:
+        """Adds the row of a message, if it becomes one."""
         # Most messages of the control stream are between clients and the driver: do not decode them.
-        links = (message for message in self._control.poll(_MAX_CONTROL_FRAGMENTS) if _is_trace(message))
-        for messages in (links, *(source.poll(_MAX_FRAGMENTS) for source in self._subscriptions)):
-            for message in messages:
-                row = self._filter.to_row(message)
-                if row is not None and is_recorded(row):
-                    yield row
+        if kind is StreamKind.CONTROL and not self._is_trace(message):
+            return
+        row = self._filter.to_row(message)
+        if row is not None and self._is_recorded(row):
+            self.rows.append(row)
 
-    def close(self) -> None:
-        """Close the subscriptions."""
-        for subscription in (self._control, *self._subscriptions):
-            subscription.close()
-
-
-def _is_trace(message: bytes) -> bool:
-    try:
-        return read_header(message).schema_id == _TRACE_SCHEMA
-    except CodecError:
-        return False
+    def _is_trace(self, message: bytes) -> bool:
+        try:
+            return read_header(message).schema_id == self._trace_schema_id
+        except CodecError:
+            return False
