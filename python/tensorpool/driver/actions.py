@@ -79,7 +79,16 @@ class Stop:
     message: str
 
 
-Action: TypeAlias = Send | MakeFiles | AssignFiles | RemoveFiles | Announce | Withdraw | SaveProvisions | Stop
+@dataclass(frozen=True, slots=True)
+class Warn:
+    """Log a warning."""
+
+    text: str
+
+
+Action: TypeAlias = (
+    Send | MakeFiles | AssignFiles | RemoveFiles | Announce | Withdraw | SaveProvisions | Stop | Warn
+)
 
 
 @dataclass(frozen=True, slots=True)

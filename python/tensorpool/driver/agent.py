@@ -43,6 +43,7 @@ from .actions import (
     SaveProvisions,
     Send,
     Stop,
+    Warn,
     Withdraw,
 )
 from .config import DriverSettings
@@ -295,6 +296,8 @@ class DriverAgent:
                     resources.has_unsaved = True
                 case Stop() as stop:
                     self._stop = self._stop or stop
+                case Warn(text):
+                    _LOG.warning("%s", text)
 
     def _send(self, message: Message) -> None:
         self._unsent.append(message.encode())

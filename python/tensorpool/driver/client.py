@@ -29,6 +29,8 @@ class StreamRow(TypedDict):
     bytes: int
     epoch: str | None
     state: str
+    fault: str | None
+    """Why the stream waits for files."""
     producer: int | None
     consumers: int
     directory: str | None

@@ -13,18 +13,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ..sbe.driver import LeaseRevokeReason, Role, ShmLeaseRevoked
 from ..sbe.wire import ResponseCode
 from ..shm import EpochFiles
-from .actions import Action, Announce, AssignFiles, MakeFiles, RemoveFiles, Send, Withdraw
+from .actions import Action, Announce, AssignFiles, MakeFiles, RemoveFiles, Send, Warn, Withdraw
 from .config import DriverSettings
 from .counters import DriverCounters
 from .leases import Lease, LeaseTable, Refusal
 from .plan import Plan, StreamLayout, StreamPlan
 from .requests import Attach, ResponseCache, ascii_text, attach_granted, attach_refused
 
+# Pauses between two attempts to create the files of an epoch that is owed: the first, and the longest.
+_FIRST_RETRY_NS: Final = 250_000_000
+_MAX_RETRY_NS: Final = 2_000_000_000
 _STOPPING = Refusal(ResponseCode.REJECTED, "the driver is stopping; attach again when it is back")
 
 
@@ -59,7 +62,13 @@ class StreamRecord:
     announced: tuple[int, int] | None = None
     """Announced epoch and producer id."""
     is_requested: bool = False
-    """Files are created even without a pending attach."""
+    """An epoch is owed: files are created and announced even without a pending attach."""
+    fault: str | None = None
+    """Why the owed epoch could not be created at the last attempt."""
+    retry_after_ns: int = _FIRST_RETRY_NS
+    """Pause before the next attempt; each failure doubles it."""
+    is_pausing: bool = False
+    """File work has failed: without an attach, the next attempt waits for the end of the pause."""
     pending: list[PendingAttach] = field(default_factory=list)
     superseded: Path | None = None
     """The files of the last producer, which a paused process may still map. Removed after the grace."""
@@ -71,11 +80,11 @@ class StreamRecord:
 
     @property
     def state(self) -> str:
-        """The state for users: a job, `absent`, `clean` or `used`."""
+        """The state for users: a job, `absent`, `waiting` for space, `clean` or `used`."""
         if self.job is not Job.NONE:
             return str(self.job.value)
         if self.files is None:
-            return "absent"
+            return "waiting" if self.fault is not None else "absent"
         return "clean" if self.is_clean else "used"
 
     @property
@@ -203,6 +212,8 @@ class Lifecycle:
         self._actions = actions
         # Ordered by due time, because all have the same grace.
         self._retired: deque[_RetiredDirectory] = deque()
+        # Streams that are owed an epoch whose files could not be created, and the time of the next attempt.
+        self._waiting: dict[int, int] = {}
 
     # --- attaches
 
@@ -243,13 +254,44 @@ class Lifecycle:
         response = attach_granted(attach.request, attach.lease, plan, files)
         self._responses.respond(response, attach.request.key)
 
-    def _fail(self, record: StreamRecord, refusal: Refusal) -> None:
-        """Refuses all pending attaches; a later attach tries again."""
-        record.is_requested = False
+    def _fail(self, record: StreamRecord, refusal: Refusal, now_ns: int) -> None:
+        """Refuses all pending attaches. An epoch that is owed is tried again later, without an attach."""
         pending, record.pending = record.pending, []
         for attach in pending:
             self._refuse(attach, refusal)
+        # Clients with a lease have lost their epoch: they wait for an announce of the next one.
+        is_owed = record.is_requested or bool(self._leases.of_stream(record.stream_id))
+        record.is_requested = is_owed and not self.is_stopping
+        record.is_pausing = record.is_pausing and record.is_requested
+        if record.is_requested:
+            self._wait(record, refusal, now_ns)
         self._drop_if_empty(record)
+
+    def _wait(self, record: StreamRecord, refusal: Refusal, now_ns: int) -> None:
+        if record.fault is None:
+            self._actions.append(
+                Warn(
+                    f"stream {record.stream_id} has no files, and the next epoch cannot be created yet: "
+                    f"{refusal.reason}; the driver tries again until there is room"
+                )
+            )
+        record.fault = refusal.reason
+        self._waiting[record.stream_id] = now_ns + record.retry_after_ns
+        record.retry_after_ns = min(2 * record.retry_after_ns, _MAX_RETRY_NS)
+
+    def retry_waiting(self, now_ns: int) -> None:
+        """Tries again to create the epochs that are owed and due."""
+        for stream_id in [stream_id for stream_id, due_ns in self._waiting.items() if due_ns <= now_ns]:
+            del self._waiting[stream_id]
+            record = self.records.get(stream_id)
+            if record is None or not record.is_requested:
+                continue
+            record.is_pausing = False
+            is_used = record.is_static or record.pending or self._leases.of_stream(stream_id)
+            if not is_used and now_ns - record.idle_since_ns >= self._settings.release_idle_ns:
+                # By now the driver would have removed the files of this dynamic stream.
+                record.is_requested = False
+            self.advance(record, now_ns)
 
     # --- the next step
 
@@ -265,7 +307,7 @@ class Lifecycle:
         ):
             self._replace_layout(record, now_ns)
         if record.files is None:
-            self._make(record, plan)
+            self._make(record, plan, now_ns)
             return
         if record.is_clean and record.has_pending_producer:
             self._assign(record, record.files, plan)
@@ -289,9 +331,11 @@ class Lifecycle:
             self._retire(record, now_ns)
         record.is_requested = True
 
-    def _make(self, record: StreamRecord, plan: StreamPlan) -> None:
+    def _make(self, record: StreamRecord, plan: StreamPlan, now_ns: int) -> None:
         if not record.pending and not record.is_requested:
             self._drop_if_empty(record)
+            return
+        if record.is_pausing and not record.pending:
             return
         total = self.records.total_bytes
         refusal = self._plan.over_quota(plan, stream_bytes=record.nbytes, total_bytes=total)
@@ -299,10 +343,7 @@ class Lifecycle:
             self.records.start_creation(record, plan.layout.nbytes)
             self._actions.append(MakeFiles(plan))
             return
-        # The removal of old files may make room: the request stays for the next attempt.
-        stays_requested = record.is_requested and bool(record.directories)
-        self._fail(record, refusal)
-        record.is_requested = stays_requested
+        self._fail(record, refusal, now_ns)
 
     def _assign(self, record: StreamRecord, files: EpochFiles, plan: StreamPlan) -> None:
         record.job = Job.ASSIGNING
@@ -318,21 +359,21 @@ class Lifecycle:
         """Files were created or assigned."""
         was_assigned = record.job is Job.ASSIGNING
         self.records.finish_job(record, files)
-        record.is_requested = False
         if files.epoch <= record.last_epoch:
             self._remove_live(record)
             reason = f"epoch {files.epoch} is not above {record.last_epoch}; check the state directory"
-            self.on_failed(record, Refusal(ResponseCode.INTERNAL_ERROR, reason))
+            self.on_failed(record, Refusal(ResponseCode.INTERNAL_ERROR, reason), now_ns)
             return
         record.last_epoch = files.epoch
         record.is_clean = not (was_assigned and record.has_pending_producer)
         self.advance(record, now_ns)
 
-    def on_failed(self, record: StreamRecord, refusal: Refusal) -> None:
+    def on_failed(self, record: StreamRecord, refusal: Refusal, now_ns: int) -> None:
         """Files could not be created or assigned."""
         self._counters.failures.add()
         self.records.fail_job(record)
-        self._fail(record, refusal)
+        record.is_pausing = True
+        self._fail(record, refusal, now_ns)
 
     def on_removed(self, record: StreamRecord, directory: Path, now_ns: int) -> None:
         """A directory was removed."""
@@ -344,12 +385,14 @@ class Lifecycle:
         record.job = Job.NONE
         if failure is None:
             self._counters.epochs.add()
+            record.is_requested, record.is_pausing = False, False
+            record.fault, record.retry_after_ns = None, _FIRST_RETRY_NS
             self.advance(record, now_ns)
             return
         # The files were never announced, so they can be removed at once.
         self._actions.append(Withdraw(record.stream_id))
         self._remove_live(record)
-        self.on_failed(record, Refusal(ResponseCode.INTERNAL_ERROR, failure))
+        self.on_failed(record, Refusal(ResponseCode.INTERNAL_ERROR, failure), now_ns)
 
     # --- ends
 
@@ -398,11 +441,11 @@ class Lifecycle:
                 self._actions.append(Withdraw(record.stream_id))
                 self._remove_live(record)
 
-    def refuse_all(self) -> None:
+    def refuse_all(self, now_ns: int) -> None:
         """Refuses all pending attaches, and all later ones."""
         self.is_stopping = True
         for record in self.records:
-            self._fail(record, _STOPPING)
+            self._fail(record, _STOPPING, now_ns)
 
     def remove_all(self) -> None:
         """Withdraws all announces and removes all directories."""

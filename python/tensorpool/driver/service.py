@@ -157,6 +157,7 @@ class DriverService(Service, name="driver"):
             "bytes": 0 if record is None else record.nbytes,
             "epoch": None if files is None else str(files.epoch),
             "state": "absent" if record is None else record.state,
+            "fault": None if record is None else record.fault,
             "producer": None if producer is None else producer.client_id,
             "consumers": sum(lease.role is Role.CONSUMER for lease in leases),
             "directory": None if files is None else str(files.directory),

@@ -135,7 +135,7 @@ class DriverState:
             case FilesReady(_, files):
                 self._lifecycle.on_ready(record, files, now_ns)
             case FilesFailed(_, refusal):
-                self._lifecycle.on_failed(record, refusal)
+                self._lifecycle.on_failed(record, refusal, now_ns)
             case FilesRemoved(_, directory):
                 self._lifecycle.on_removed(record, directory, now_ns)
         return self._take_actions()
@@ -167,6 +167,7 @@ class DriverState:
         for lease in self.leases.overdue(now_ns if drained else now_ns - self.leases.lease_ns):
             self._lifecycle.end(lease, LeaseRevokeReason.EXPIRED, "no keepalive came in time", now_ns)
         self._lifecycle.remove_retired(now_ns)
+        self._lifecycle.retry_waiting(now_ns)
         if now_ns >= self._next_scan_ns:
             self._next_scan_ns = now_ns + _IDLE_SCAN_NS
             self._lifecycle.release_idle(now_ns)
@@ -176,7 +177,7 @@ class DriverState:
         """Stops the driver: sends a notice, which ends all leases, then removes all files."""
         if self.is_stopping:
             return []
-        self._lifecycle.refuse_all()
+        self._lifecycle.refuse_all(now_ns)
         notice = ShmDriverShutdown(timestamp_ns=now_ns, reason=reason, error_message=ascii_text(text))
         self._actions.append(Send(notice))
         self._lifecycle.remove_all()

@@ -89,6 +89,7 @@ def test_service_returns_status_streams_and_leases(
             "bytes": status["bytes"],
             "epoch": str(granted.epoch),
             "state": "used",
+            "fault": None,
             "producer": 5,
             "consumers": 1,
         }
