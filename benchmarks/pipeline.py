@@ -14,7 +14,7 @@ from .targets import Target
 
 _FRAMES, _QUICK_FRAMES = 3_200, 64
 
-HEAD = ["ingest into bronze", "s", "MB/s", "Parquet → Parquet s", "ratio"]
+HEAD = ["ingest into bronze", "s", "MiB/s", "Parquet → Parquet s", "ratio"]
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class PipelineRuns:
         """Rows of the table."""
         if not self.runs:
             return []
-        size = self.runs[0]["bytes"] / 1e6
+        size = self.runs[0]["bytes"] / (1 << 20)
         return [
             [
                 name, f"{self.median(key):.2f}", f"{size / self.median(key):,.0f}",

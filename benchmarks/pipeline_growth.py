@@ -238,9 +238,9 @@ def table_cells(growth: Growth) -> list[str]:
 
 def stage_times(growth: Growth) -> str:
     """Seconds of each stage, as text."""
-    size = growth.rows * growth.payload_bytes / 1e6
+    size = growth.rows * growth.payload_bytes / (1 << 20)
     return ", ".join(
-        f"{name} {spent:.1f} s ({spent / growth.rows * 1e6:.0f} µs a row, {size / spent:,.0f} MB/s)"
+        f"{name} {spent:.1f} s ({spent / growth.rows * 1e6:.0f} µs a row, {size / spent:,.0f} MiB/s)"
         for name, spent in growth.stage_s.items()
         if spent
     )

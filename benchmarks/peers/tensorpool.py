@@ -15,13 +15,13 @@ import numpy.typing as npt
 
 import tensorpool as tp
 from tensorpool import _native
+from tensorpool.shm.epoch_files import SUPERBLOCK_BYTES
 
 from .. import driver_process
 from ..library import WORD_BYTES, Frames, Plan, Sender, Source
 
 # In the range of streams that a driver creates on demand.
 STREAM_ID = 20000
-_SUPERBLOCK_BYTES = 64
 _MIN_STRIDE = 64
 # Empty polls before the caller's loop gets control and reads the clock.
 _POLLS_PER_YIELD = 256
@@ -52,7 +52,7 @@ def map_slots(producer: tp.Producer, plan: Plan) -> list[npt.NDArray[np.uint64]]
     with pool.open("r+b") as file:
         region = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
     count = plan.size_bytes // WORD_BYTES
-    offsets = (_SUPERBLOCK_BYTES + slot * stride for slot in range(plan.nslots))
+    offsets = (SUPERBLOCK_BYTES + slot * stride for slot in range(plan.nslots))
     return [np.frombuffer(region, np.uint64, count, offset) for offset in offsets]
 
 

@@ -1,6 +1,7 @@
-"""Sizes, durations and shapes as text: `parse_…` reads, `…_literal` is exact, `format_…` is for people.
+"""Numbers, sizes, durations, times and shapes as text.
 
-Literals are the forms of the configuration: parsing a literal gives the same value. Pure.
+`parse_…` reads, `…_literal` is exact, `format_…` is for people. Literals are the forms of the configuration:
+parsing a literal gives the same value. Pure.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Final
 
@@ -30,7 +32,10 @@ _DURATION_UNITS: Final = {
 }
 _DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zµ]+)\s*", re.ASCII)
 _MAX_DURATION_NS: Final = (1 << 63) - 1
-_DISPLAY_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+_DISPLAY_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_NUMBER_UNITS: Final = ((1e12, 1e12, " T"), (1e9, 1e9, " G"), (1e6, 1e6, " M"), (1e4, 1e3, " k"))
+"""From which magnitude on, divided by what, with which suffix."""
+_SHORT_DURATIONS: Final = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"), (1, "ns"))
 
 
 def parse_size(text: str | int) -> int:
@@ -107,3 +112,50 @@ def format_shape(shape: Sequence[int] | None) -> str:
     if shape is None:
         return ""
     return "x".join(map(str, shape)) if shape else "scalar"
+
+
+def format_count(value: float) -> str:
+    """`12,345`: a whole number with separators."""
+    return f"{value:,.0f}"
+
+
+def format_number(value: float) -> str:
+    """At most three figures and a suffix: `1.25 M`, `940`, `0.25`."""
+    for minimum, divisor, suffix in _NUMBER_UNITS:
+        if abs(value) >= minimum:
+            return f"{_three_figures(value / divisor)}{suffix}"
+    return _three_figures(value)
+
+
+def format_precise_duration(ns: float) -> str:
+    """`12.5 ms`, `850 ns`: three figures; from two minutes on two units, as in `1 h 5 min`."""
+    if ns == 0:
+        return "0 s"
+    if abs(ns) >= 120_000_000_000:
+        return _two_units(abs(ns) / 1e9)
+    divisor, unit = next((entry for entry in _SHORT_DURATIONS if abs(ns) >= entry[0]), _SHORT_DURATIONS[-1])
+    return f"{_three_figures(ns / divisor)} {unit}"
+
+
+def _two_units(seconds: float) -> str:
+    days, rest = divmod(round(seconds), 86_400)
+    hours, rest = divmod(rest, 3_600)
+    minutes, rest = divmod(rest, 60)
+    if days:
+        return f"{days} d {hours} h" if hours else f"{days} d"
+    if hours:
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+
+
+def _three_figures(value: float) -> str:
+    decimals = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+    text = f"{value:.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def format_time_utc(ns: int, *, with_date: bool = True, with_ms: bool = False) -> str:
+    """`2026-03-01 12:00:00` of a wall clock time in nanoseconds, in UTC."""
+    seconds, rest = divmod(ns, 1_000_000_000)
+    text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S" if with_date else "%H:%M:%S")
+    return f"{text}.{rest // 1_000_000:03}" if with_ms else text

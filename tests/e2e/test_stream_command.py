@@ -127,8 +127,8 @@ def test_hz_reports_the_latency_of_frames(live: LiveSystem) -> None:
         live.command.run("stream", "hz", str(live.images), "--count", "2", "--json").stdout.splitlines()[-1]
     )
     latency = report["latency"]
-    assert (latency["since"], latency["left_out"]) == ("capture", 0)
-    assert 0 < latency["life"]["p50_ns"] <= latency["life"]["p99_ns"] <= latency["life"]["max_ns"]
+    assert (latency["since"], latency["excluded"]) == ("capture", 0)
+    assert 0 < latency["total"]["p50_ns"] <= latency["total"]["p99_ns"] <= latency["total"]["max_ns"]
     output = live.command.run("stream", "hz", str(live.images), "--count", "1").stdout
     assert re.search(r"  latency p50 [\d.]+ .?s p99 [\d.]+ .?s", output), output
 

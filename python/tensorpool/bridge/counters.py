@@ -22,8 +22,8 @@ class BridgeCounters(CounterSet, name="bridge"):
     announces = counter("Announces forwarded.", unit="messages")
     forwarded = counters_by("kind", MESSAGE_KINDS, "Messages forwarded.", unit="messages")
     unforwarded = counters_by("kind", MESSAGE_KINDS, "Messages that no subscriber received.", unit="messages")
-    unusable = counters_by(
-        "kind", ("announce", "metadata", "ledger", "word"), "Invalid messages.", unit="messages"
+    invalid = counters_by(
+        "kind", ("announce", "metadata", "ledger", "control"), "Invalid messages.", unit="messages"
     )
     attaches = counter("Destinations attached.", unit="attaches")
     refusals = counter("Destinations refused by the driver.", unit="attaches")

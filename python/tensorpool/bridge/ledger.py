@@ -89,7 +89,7 @@ class ReceiverLedger:
     """A receiver's counts of one stream."""
 
     delivered: int
-    turned_away: int
+    not_ready: int
     """Frames received while there was no destination."""
     lost: Mapping[str, int]
     """Frames not delivered, by reason."""
@@ -103,7 +103,7 @@ class ReceiverLedger:
     def dropped(self) -> dict[str, int]:
         """Frames that the receiver dropped, by reason. Incomplete frames are not among them."""
         dropped = {name: n for name, n in self.lost.items() if n and name not in _INCOMPLETE}
-        return dropped | ({"turned_away": self.turned_away} if self.turned_away else {})
+        return dropped | ({"not_ready": self.not_ready} if self.not_ready else {})
 
     @property
     def incomplete(self) -> dict[str, int]:
@@ -124,8 +124,8 @@ class ReceiverLedger:
     def _combine(self, other: ReceiverLedger, sign: int) -> ReceiverLedger:
         names = self.lost.keys() | other.lost.keys()
         lost = {name: self.lost.get(name, 0) + sign * other.lost.get(name, 0) for name in names}
-        turned_away = self.turned_away + sign * other.turned_away
-        return ReceiverLedger(self.delivered + sign * other.delivered, turned_away, lost)
+        not_ready = self.not_ready + sign * other.not_ready
+        return ReceiverLedger(self.delivered + sign * other.delivered, not_ready, lost)
 
 
 EMPTY: Final = ReceiverLedger(0, 0, {})

@@ -80,10 +80,10 @@ class _ReceiverMapping:
 
     def received(self, sessions: tuple[int, ...]) -> SessionTotals:
         """The counts of these sessions."""
-        delivered, turned_away, lost, is_complete = self.receiver.received(
+        delivered, not_ready, lost, is_complete = self.receiver.received(
             self.resolved.source_stream_id, sessions
         )
-        return SessionTotals(ReceiverLedger(delivered, turned_away, lost), is_complete)
+        return SessionTotals(ReceiverLedger(delivered, not_ready, lost), is_complete)
 
     def ledger_start(self, session: int, position: int | None) -> ReceiverLedger | None:
         """The counts of a session at a position, or at its beginning; None if unknown or not reached yet."""
@@ -316,11 +316,11 @@ class ReceiverMappings:
         try:
             event = Event.decode(message)
         except CodecError:
-            self._counters.unusable["word"].add()
+            self._counters.invalid["control"].add()
             return
         sent = SenderLedger.decode(event.value) if event.key == LEDGER_KEY else None
         if sent is None:
-            self._counters.unusable["ledger"].add()
+            self._counters.invalid["ledger"].add()
             return
         mapping = self._by_stream.get((receiver, sent.source_stream_id))
         if mapping is not None:
@@ -331,7 +331,7 @@ class ReceiverMappings:
     def _on_metadata(self, address: StreamAddress, message: bytes) -> None:
         info = read_info(message)
         if info is None or info.template_id not in METADATA:
-            self._counters.unusable["metadata"].add()
+            self._counters.invalid["metadata"].add()
             return
         for mapping in self._mappings:
             resolved = mapping.resolved

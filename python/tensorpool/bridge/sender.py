@@ -192,7 +192,7 @@ class SenderMappings:
         try:
             announce = ShmPoolAnnounce.decode(message)
         except CodecError:
-            self._counters.unusable["announce"].add()
+            self._counters.invalid["announce"].add()
             return
         now_ns = self._clock.monotonic_ns()
         self._announces[info.stream_id] = _LatestAnnounce(message, announce.epoch, now_ns)

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from ..driver.config import nslots_fault, pools_fault
+from ..shm.epoch_files import HEADER_SLOT_BYTES
 
 RETRY_NS: Final = 1_000_000_000
 MAX_REFUSED_NS: Final = 5_000_000_000
 """Time for which refusals are retried: a producer that is closing may still hold the stream."""
-_HEADER_SLOT_BYTES: Final = 256
 
 Phase = Literal["wanted", "attaching", "attached"]
 
@@ -29,7 +29,7 @@ class DestinationLayout:
     @property
     def nbytes(self) -> int:
         """Memory of the header ring and the pools."""
-        return self.nslots * (_HEADER_SLOT_BYTES + sum(self.strides))
+        return self.nslots * (HEADER_SLOT_BYTES + sum(self.strides))
 
 
 @dataclass(frozen=True, slots=True)

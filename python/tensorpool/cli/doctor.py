@@ -28,7 +28,7 @@ Examples:
 """
 
 
-_LABELS = {"own_streams_bytes": "per-consumer"}
+_LABELS = {"per_consumer_bytes": "per-consumer"}
 
 
 @click.command(epilog=_SIZING_EPILOG)

@@ -189,7 +189,7 @@ def repair(directory: str, json_output: bool) -> None:
         report = {
             "recovered": [str(segment) for segment in result.recovered],
             "rewritten": [str(path) for path in result.rewritten],
-            "set_aside": [str(path) for path in result.set_aside],
+            "quarantined": [str(path) for path in result.quarantined],
             "lost": [_gap_json(gap) for gap in result.lost],
             "manifest_rebuilt": result.manifest_rebuilt,
         }
@@ -200,7 +200,7 @@ def repair(directory: str, json_output: bool) -> None:
         screen.print(f"recovered {segment}", soft_wrap=True)
     for path in result.rewritten:
         screen.print(f"rewritten {path}", soft_wrap=True)
-    for path in result.set_aside:
+    for path in result.quarantined:
         screen.print(f"set aside {path}", soft_wrap=True)
     for gap in result.lost:
         screen.print(

@@ -96,7 +96,7 @@ def status(to: ConnectOptions, instance: str | None) -> None:
         ("up for", format_duration(reply["uptime_s"])),
         ("asked on", f"{reply['channel']}, stream {reply['stream_id']}"),
         ("streams", reply["streams"]),
-        ("requests", f"{counters['questions']:,}"),
+        ("requests", f"{counters['requests']:,}"),
         ("rejected", _reasons(counters["refused"])),
         ("visibility", "by rules" if reply["has_rules"] else "all streams"),
     ]

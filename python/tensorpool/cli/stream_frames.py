@@ -133,7 +133,7 @@ def _print_rate(meter: _FrameMeter, json_output: bool) -> None:
             "stream_id": meter.consumer.stream_id,
             "new": report.new_frames,
             "rate": None if rate is None else rate.to_json(),
-            "made_hz": report.producer_hz,
+            "producer_hz": report.producer_hz,
             "dropped": dropped,
             "latency": meter.consumer.latency().to_json(),
         }

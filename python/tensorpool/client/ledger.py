@@ -173,8 +173,8 @@ class Latency:
         return {
             "since": self.since,
             "last": self.last.to_json(),
-            "life": self.total.to_json(),
-            "left_out": self.excluded,
+            "total": self.total.to_json(),
+            "excluded": self.excluded,
         }
 
 

@@ -101,7 +101,7 @@ class CameraEpoch:
         return {
             "epoch": self.epoch,
             "committed": self.committed,
-            "committed_as_told_by": "the header ring" if self.was_killed else "the camera",
+            "committed_counted_by": "the header ring" if self.was_killed else "the camera",
             "half_written": self.half_written,
             "published": self.published,
             "unpublished": self.unpublished,
@@ -196,12 +196,12 @@ class KillReport:
         return {
             "killed_process": self.pid,
             "lease_grace_s": self.lease_s,
-            "noticed_by_driver_ms": self.revoked_ms,
-            "driver_says": self.reason,
-            "viewers_told_ms": self.unmapped_ms,
-            "camera_back_ms": self.restarted_ms,
-            "viewers_have_frames_again_ms": self.resumed_ms,
-            "viewers_kept_their_leases": self.leases_kept,
+            "revoked_ms": self.revoked_ms,
+            "revoke_reason": self.reason,
+            "viewers_unmapped_ms": self.unmapped_ms,
+            "camera_restarted_ms": self.restarted_ms,
+            "viewers_resumed_ms": self.resumed_ms,
+            "viewer_leases_kept": self.leases_kept,
             "camera_lease": [self.lease, self.next_lease],
             "epoch": [self.epoch, self.next_epoch],
         }
@@ -395,7 +395,7 @@ class ReplayCheck:
 
     def to_json(self) -> dict[str, Any]:
         """The entry of the demo's JSON output."""
-        return {"played": self.replayed, "equal": self.equal, "wrong": self.wrong, "missed": self.missed}
+        return {"replayed": self.replayed, "equal": self.equal, "wrong": self.wrong, "missed": self.missed}
 
 
 def check_replay(demo: DemoEnvironment) -> ReplayCheck:

@@ -174,7 +174,7 @@ def _ledgers(viewer: _Viewer, row: dict[str, Any], recorder: Any) -> dict[str, A
     ]
     return {
         "bridge": row["ledger"],
-        "seen": viewer.checked,
+        "checked": viewer.checked,
         "wrong": viewer.wrong,
         "viewer": {
             "span": consumer.span,

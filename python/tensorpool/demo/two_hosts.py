@@ -117,7 +117,7 @@ def _print_result(result: dict[str, Any]) -> None:
         f"{dropped['sender']}, the network {dropped['network']}, the receiver {dropped['receiver']}"
     )
     click.echo(
-        f"the viewer on the other host checked {result['seen']} frames of {FRAME_BYTES / 1024:.0f} KiB, "
+        f"the viewer on the other host checked {result['checked']} frames of {FRAME_BYTES / 1024:.0f} KiB, "
         f"{result['wrong']} of them with a wrong byte; {result['rate_mib']:.0f} MiB/s"
     )
     click.echo(
@@ -211,7 +211,7 @@ class _TwoHosts:
         return {
             **ledger,
             "committed": camera["committed"],
-            "seen": lab["seen"],
+            "checked": lab["checked"],
             "wrong": lab["wrong"],
             "viewer": lab["viewer"],
             "recorder": recorded,
@@ -235,10 +235,10 @@ def _faults(camera: dict[str, Any], lab: dict[str, Any], recorded: dict[str, Any
         "published is not delivered + dropped": (
             ledger["published"] == ledger["delivered"] + sum(dropped.values()) and dropped["network"] >= 0
         ),
-        "the viewer's ledger": viewer["balanced"] and lab["seen"] == viewer["received"],
+        "the viewer's ledger": viewer["balanced"] and lab["checked"] == viewer["received"],
         "frames that were delivered and neither received nor dropped by the viewer": (
-            lab["seen"] + sum(viewer["dropped"].values()) == viewer["span"]
-            and viewer["span"] >= ledger["delivered"] >= lab["seen"]
+            lab["checked"] + sum(viewer["dropped"].values()) == viewer["span"]
+            and viewer["span"] >= ledger["delivered"] >= lab["checked"]
         ),
         "the recorder's ledger": all(epoch["balanced"] for epoch in lab["recorder"]),
         "the recorder's span differs from the viewer's": (

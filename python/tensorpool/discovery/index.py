@@ -13,9 +13,10 @@ from typing import Final, TypeVar
 
 from ..attributes.tags import from_wire
 from ..monitor.reports import RepeatedAnnounce, RepeatedMetadata
-from ..monitor.streams import HEADER_SLOT_BYTES, AnnouncedStream, StreamLabels
+from ..monitor.streams import AnnouncedStream, StreamLabels
 from ..sbe.discovery import DiscoveryResult, Tag
 from ..sbe.wire import DataSourceAnnounce, DataSourceMeta, PayloadPool, ShmPoolAnnounce
+from ..shm.epoch_files import HEADER_SLOT_BYTES
 from .config import MAX_STREAMS
 from .query import MAX_DIMS
 

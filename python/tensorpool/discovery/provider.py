@@ -139,7 +139,7 @@ class ResponsePublisher:
             reply, deadline_ns = channel.queue[0]
             outcome = self._offer(channel.publication, reply)
             if outcome == "sent":
-                self._counters.answers.add()
+                self._counters.responses.add()
                 sent += 1
             elif now_ns > deadline_ns:
                 self._counters.unsent["not_connected"].add()

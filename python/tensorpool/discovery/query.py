@@ -11,9 +11,9 @@ from ..attributes.tags import MAX_NAME_BYTES, fallback_uri_of, from_wire, needs_
 from ..errors import CodecError, ConfigError
 from ..sbe import read_header
 from ..sbe.discovery import DiscoveryRequest, DiscoveryResponse, DiscoveryResult, DiscoveryStatus, Tag
+from ..shm.epoch_files import HEADER_SLOT_BYTES
 
 MAX_DIMS: Final = 8
-_HEADER_SLOT_BYTES: Final = 256
 _MAX_U32: Final = 0xFFFF_FFFE
 _MAX_U64: Final = (1 << 64) - 2
 
@@ -125,7 +125,7 @@ def read_result(result: DiscoveryResult) -> DiscoveredStream | str:
         return "no_control_stream"
     if any(pool.pool_nslots != result.header_nslots for pool in result.payload_pools):
         return "slot_count"
-    if result.header_slot_bytes != _HEADER_SLOT_BYTES or result.max_dims != MAX_DIMS:
+    if result.header_slot_bytes != HEADER_SLOT_BYTES or result.max_dims != MAX_DIMS:
         return "layout"
     return DiscoveredStream(
         stream_id=result.stream_id,

@@ -48,7 +48,7 @@ _MAX_REQUEST_BYTES: Final = 64 << 10
 REJECTED: Final = ("malformed", "large", "invalid", "regressed", "full")
 """Why an announce or metadata was ignored. `invalid`: its pools do not have the slot count of its ring.
 `regressed`: it is of an older epoch than the fresh one."""
-UNUSABLE: Final = ("malformed", "version", "template")
+INVALID: Final = ("malformed", "version", "template")
 """Why a message of the request stream is no request."""
 REFUSED: Final = ("no_channel", "channel", "stream", "rate", "flood", "busy", "no_room")
 """Why a request was dropped: no response channel, a channel or a stream that is not allowed; too many
@@ -61,12 +61,12 @@ class DiscoveryCounters(CounterSet, name="discovery"):
     """Counters of a provider."""
 
     streams = gauge("Streams in the index.", unit="streams", aeron=True)
-    questions = counter("Requests that were answered.", unit="requests", aeron=True)
+    requests = counter("Requests that were answered.", unit="requests", aeron=True)
     results = counter("Streams in all responses.", unit="streams")
     errors = counter("Requests that were answered with an error.", unit="requests")
-    answers = counter("Responses that were sent.", unit="messages", aeron=True)
+    responses = counter("Responses that were sent.", unit="messages", aeron=True)
     refused = counters_by("reason", REFUSED, "Requests that were dropped.", unit="requests", aeron=True)
-    unusable = counters_by("reason", UNUSABLE, "Messages that are no requests.", unit="messages", aeron=True)
+    invalid = counters_by("reason", INVALID, "Messages that are no requests.", unit="messages", aeron=True)
     unsent = counters_by("reason", UNSENT, "Responses that were dropped.", unit="messages", aeron=True)
     rejected = counters_by("reason", REJECTED, "Announces and metadata ignored.", unit="messages")
     foreign = counter("Messages on announce streams that are of no known driver.", unit="messages")
@@ -400,13 +400,13 @@ class RequestQueue:
             # A client has named the request stream as its response stream.
             return None
         if template_id != request_template:
-            self._counters.unusable["template"].add()
+            self._counters.invalid["template"].add()
             return None
         try:
             request = DiscoveryRequest.decode(message)
         except CodecError as error:
             # Without decoding it, the address for an error response is unknown.
-            self._counters.unusable["version" if error.field == "version" else "malformed"].add()
+            self._counters.invalid["version" if error.field == "version" else "malformed"].add()
             return None
         return self._on_request(request, now_ns)
 
@@ -422,7 +422,7 @@ class RequestQueue:
             reason = "response_stream_id is 0: use the stream on which you receive responses"
             return Reply(channel, 0, request.request_id, error_response(request.request_id, reason))
         response = self._responses.respond(request, now_ns)
-        self._counters.questions.add()
+        self._counters.requests.add()
         self._counters.results.add(response.count)
         self._log(request, response.status.name, response.count)
         return Reply(channel, request.response_stream_id, request.request_id, response.message)

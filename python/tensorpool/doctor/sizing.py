@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..errors import ConfigError
+from ..shm.epoch_files import HEADER_SLOT_BYTES, SUPERBLOCK_BYTES
 from ..transport.channels import DEFAULT_DESCRIPTOR_TERM_BYTES, MAX_TERM_BYTES
 from ..units import format_bytes
 from .checks import Check, fail, ok, warn
@@ -15,8 +16,6 @@ from .memory import Space, parse_meminfo
 
 SAFETY: Final = 2.0
 """Rounding up to a power of two adds a factor of up to two: two to four times the need, as in wire §15.6."""
-SUPERBLOCK_BYTES: Final = 64
-HEADER_SLOT_BYTES: Final = 256
 PAGE_BYTES: Final = 4096
 _MIN_SLOTS: Final = 4
 """A reader that was overtaken continues in the middle of the ring: half a ring has to be useful."""
@@ -88,7 +87,7 @@ class Sizing:
     peak_bytes: int
     """With the previous epoch, whose regions stay for a moment when the producer changes."""
     descriptor_log_bytes: int
-    own_streams_bytes: int
+    per_consumer_bytes: int
     total_bytes: int
     figures: tuple[Figure, ...]
     notes: tuple[str, ...]
@@ -134,7 +133,7 @@ def size_stream(needs: Needs) -> Sizing:
         Figure("descriptor_term_bytes", term, term_text),
         Figure("descriptor_log_bytes", log, f"{_TERMS} * {term} + {PAGE_BYTES}"),
         Figure(
-            "own_streams_bytes",
+            "per_consumer_bytes",
             per_consumer,
             f"{needs.consumers} * ({_TERMS} * {PER_CONSUMER_TERM_BYTES} + {PAGE_BYTES}), one stream each",
         ),

@@ -25,10 +25,11 @@ from ..discovery.state import DiscoveryCounters, IndexUpdater
 from ..monitor.reports import is_driver_metadata, read_stream_id
 from ..monitor.streams import DRIVER_VERSION
 from ..sbe.wire import ClockDomain, DataSourceAnnounce, DataSourceMeta, PayloadPool, ShmPoolAnnounce
+from ..shm.epoch_files import HEADER_SLOT_BYTES
 from ..transport import StreamIds
 from ..transport.channels import ServiceStreams
 from .actions import Announce
-from .plan import HEADER_SLOT_BYTES, LAYOUT_VERSION, Plan, StreamPlan
+from .plan import LAYOUT_VERSION, Plan, StreamPlan
 
 if TYPE_CHECKING:
     from .agent import DriverAgent

@@ -17,13 +17,12 @@ from ..attributes.tags import MAX_DATA_SOURCE_ID, tags_fault
 from ..errors import ConfigError
 from ..sbe.wire import ResponseCode
 from ..shm import EpochFiles, parse_pools
-from ..shm.epoch_files import SUPERBLOCK_BYTES
+from ..shm.epoch_files import HEADER_SLOT_BYTES, SUPERBLOCK_BYTES
 from ..shm.ownership import PoolSpec
 from ..units import size_literal
 from .config import MAX_STREAM_ID, DriverSettings, StreamSettings, nslots_fault
 from .leases import Refusal
 
-HEADER_SLOT_BYTES: Final = 256
 LAYOUT_VERSION: Final = 1
 PRIVATE_PARENT: Final = 0o700
 SHARED_PARENT: Final = 0o711

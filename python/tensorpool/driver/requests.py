@@ -30,10 +30,11 @@ from ..sbe.driver import (
 from ..sbe.message import MessageHeader
 from ..sbe.wire import ControlResponse, PayloadPool, ResponseCode
 from ..shm import EpochFiles
+from ..shm.epoch_files import HEADER_SLOT_BYTES
 from .actions import Action, Send
 from .counters import DriverCounters
 from .leases import Lease, Refusal
-from .plan import HEADER_SLOT_BYTES, LAYOUT_VERSION, StreamPlan
+from .plan import LAYOUT_VERSION, StreamPlan
 
 _REQUESTS: Final = (ShmAttachRequest, ShmDetachRequest, ShmLeaseKeepalive, ShmDriverShutdownRequest)
 # The driver receives its own messages too, because the stream is shared.

@@ -111,7 +111,7 @@ class DriverState:
             case None:
                 self.counters.foreign.add()
             case InvalidRequest(reason, response):
-                self.counters.unusable[reason].add()
+                self.counters.invalid[reason].add()
                 if response is not None:
                     self._responses.respond(response)
             case Attach() as request:
@@ -152,7 +152,7 @@ class DriverState:
         record, lease = self.records.get(stream_id), self.leases.producer_of(stream_id)
         is_current = record is not None and record.files is not None and record.files.epoch == epoch
         if is_current and lease is not None and not lease.is_reserved and not self.is_stopping:
-            self.counters.deaths.add()
+            self.counters.dead_producers.add()
             self._lifecycle.end(lease, LeaseRevokeReason.EXPIRED, "the producer's process has ended", now_ns)
         return self._take_actions()
 

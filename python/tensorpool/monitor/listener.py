@@ -25,6 +25,7 @@ from ..clock import SYSTEM_CLOCK, Clock
 from ..sbe import MAGIC
 from ..sbe.wire import ShmPoolAnnounce, ShmRegionSuperblock
 from ..service import Event
+from ..shm.epoch_files import SUPERBLOCK_BYTES
 from ..shm.inspect import NotARegion, region_path
 from ..transport import Connection, StreamAddress
 from .ledger import LedgerRow, Verdict
@@ -38,7 +39,7 @@ from .reports import (
 )
 from .services import ServicePoller
 from .snapshot import Snapshot
-from .streams import SUPERBLOCK_BYTES, ModelLimits
+from .streams import ModelLimits
 
 _BATCH: Final = 512
 _MAX_MESSAGES_A_TURN: Final = 8192

@@ -11,12 +11,11 @@ from typing import Final
 
 from ..attributes.tags import MAX_NAME_BYTES, read_attributes, wire_length
 from ..sbe.wire import ClockDomain, ConsumerHello, DataSourceAnnounce, DataSourceMeta, Mode, ShmPoolAnnounce
+from ..shm.epoch_files import HEADER_SLOT_BYTES, SUPERBLOCK_BYTES
 from .rates import RateMeter
 from .reports import ConsumerQos, ConsumerStatus, LatencyStatus, ProducerQos, ProducerStatus
 from .snapshot import ON_PURPOSE, ConsumerView, PoolView, ProducerView
 
-HEADER_SLOT_BYTES: Final = 256
-SUPERBLOCK_BYTES: Final = 64
 DRIVER_VERSION: Final = 0
 """The metadata version of a driver's metadata about its streams; producers count from 1."""
 _MAX_SUMMARY: Final = 1024

@@ -32,7 +32,7 @@ class RepairResult:
     recovered: list[RecoveredSegment] = field(default_factory=list)
     """Segments that a crashed writer left open."""
     rewritten: list[Path] = field(default_factory=list)
-    set_aside: list[Path] = field(default_factory=list)
+    quarantined: list[Path] = field(default_factory=list)
     """The damaged originals, under their new paths."""
     lost: list[Gap] = field(default_factory=list)
     manifest_rebuilt: bool = False
@@ -40,7 +40,7 @@ class RepairResult:
     @property
     def changed(self) -> bool:
         """Whether anything was repaired."""
-        return bool(self.recovered or self.rewritten or self.set_aside or self.manifest_rebuilt)
+        return bool(self.recovered or self.rewritten or self.quarantined or self.manifest_rebuilt)
 
 
 def repair(root: str | os.PathLike[str], *, progress: Progress | None = None) -> RepairResult:
@@ -136,7 +136,7 @@ def _repair_segment(root: Path, name: layout.SegmentName, last_seq: int | None, 
         sync_directory(parent)
     path.rename(aside)
     sync_directory(aside.parent)
-    result.set_aside.append(aside)
+    result.quarantined.append(aside)
     if writer is not None:
         result.rewritten.append(writer.seal())
     result.lost += _lost_sequences(root, name, seqs, last_seq)

@@ -251,7 +251,7 @@ class Replay:
         if agent.playhead.is_paused:
             return "paused"
         if agent.is_disconnected:
-            return "away"
+            return "disconnected"
         return "waiting" if agent.is_waiting else "playing"
 
     def stats(self) -> ReplayStats:

@@ -12,8 +12,8 @@ from ..recording import Cursor, Recording
 from ..recording.manifest import RecordKind
 from .stream import ReplayStream
 
-State = Literal["waiting", "playing", "paused", "away", "ended", "failed", "closed"]
-"""waiting: for consumers. away: the driver or the media driver is not running."""
+State = Literal["waiting", "playing", "paused", "disconnected", "ended", "failed", "closed"]
+"""waiting: for consumers. disconnected: the driver or the media driver is not running."""
 
 
 @dataclass(frozen=True, slots=True)

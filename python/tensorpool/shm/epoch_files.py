@@ -19,6 +19,9 @@ from typing import Final, NamedTuple, Self
 from .. import _native
 
 SUPERBLOCK_BYTES: Final = 64
+"""Bytes before the first slot of a region (wire §7.1)."""
+HEADER_SLOT_BYTES: Final = 256
+"""Bytes of one slot of a header ring (wire §8)."""
 HEADER_RING: Final = "header.ring"
 
 

@@ -20,8 +20,15 @@ from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import TensorPoolError
 from ..sbe import MAGIC, RegionType
-from .epoch_files import HEADER_RING, SUPERBLOCK_BYTES, Superblock, is_alive, is_hugetlbfs
-from .slots import HEADER_SLOT_BYTES, RingReport, read_ring
+from .epoch_files import (
+    HEADER_RING,
+    HEADER_SLOT_BYTES,
+    SUPERBLOCK_BYTES,
+    Superblock,
+    is_alive,
+    is_hugetlbfs,
+)
+from .slots import RingReport, read_ring
 
 LAYOUT_VERSION: Final = 1
 # Three announce periods of one second: after that a consumer takes the owner for stale.

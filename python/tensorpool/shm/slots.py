@@ -13,9 +13,8 @@ from typing import Final, Literal
 
 from ..errors import CodecError
 from ..sbe import Dtype, MajorOrder, SlotHeader, TensorHeader
-from .epoch_files import SUPERBLOCK_BYTES
+from .epoch_files import HEADER_SLOT_BYTES, SUPERBLOCK_BYTES
 
-HEADER_SLOT_BYTES: Final = 256
 _TENSOR_HEADER_BYTES: Final = 192
 _MAX_DIMS: Final = 8
 _COMMIT_WORD_BYTES: Final = 8

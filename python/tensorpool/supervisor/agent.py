@@ -104,7 +104,7 @@ class SupervisorAgent:
                 max_consumers=settings.max_consumers,
             )
         )
-        self._snapshot = SharedSnapshot(self._model, settings.look_ns, clock)
+        self._snapshot = SharedSnapshot(self._model, settings.evaluation_period_ns, clock)
         self._mismatches: frozenset[MismatchView] = frozenset()
         self._started_ns = clock.monotonic_ns()
         self._next_poll_ns = self._next_evaluation_ns = 0
@@ -150,7 +150,7 @@ class SupervisorAgent:
             if not received and (failure := self._listener.failure):
                 raise RoleFailed(f"Aeron cannot subscribe: {failure}")
         if now_ns >= self._next_evaluation_ns:
-            self._next_evaluation_ns = now_ns + self._settings.look_ns
+            self._next_evaluation_ns = now_ns + self._settings.evaluation_period_ns
             with self._snapshot.lock:
                 self._evaluate(now_ns)
         self._counter_publisher.do_work()

@@ -113,7 +113,7 @@ class SupervisorSettings:
     """Monitors a system, and controls its consumers by rules."""
 
     rules: tuple[Rule, ...] = setting("The rules.", default=(), live=True)
-    look_ns: DurationNs = setting(
+    evaluation_period_ns: DurationNs = setting(
         "Period of the evaluation of rules.",
         default=parse_duration("1s"),
         minimum=parse_duration("50ms"),

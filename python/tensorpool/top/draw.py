@@ -51,11 +51,11 @@ HELP: Final = (
     ("space", "pause the page, and resume it"),
     ("q, ctrl-c", "quit"),
     ("", ""),
-    ("fps, MB/s", "as the producer reports, over the last seconds"),
+    ("fps, MiB/s", "as the producer reports, over the last seconds"),
     ("p99", "of the slowest consumer; one frame in a hundred took longer"),
     ("drop/s", "frames that consumers lost; not those skipped on purpose"),
     ("dropped", "by reason, since each consumer started"),
-    ("vacant", "the stream is announced and has no producer"),
+    ("no_producer", "the stream is announced and has no producer"),
     ("quiet", "the stream has a producer, and had no frame for a while"),
     ("stale", "no activity: its producer or driver has died"),
 )
@@ -177,7 +177,7 @@ def _producer(producer: ProducerView) -> Iterator[Text]:
     process = "" if producer.pid is None else f", process {producer.pid}"
     yield _fact("producer", f"{producer.producer_id}{process}")
     rate = "?" if producer.rate_hz is None else f"{producer.rate_hz:,.1f}"
-    bytes_per_s = "" if producer.bytes_per_s is None else f", {producer.bytes_per_s / 1e6:,.1f} MB/s"
+    bytes_per_s = "" if producer.bytes_per_s is None else f", {producer.bytes_per_s / (1 << 20):,.1f} MiB/s"
     seq = "no frame yet" if producer.current_seq is None else f"at sequence {producer.current_seq:,}"
     yield _fact("", f"{rate} fps{bytes_per_s}, {seq}")
     if producer.committed is not None and producer.published is not None:
@@ -281,7 +281,9 @@ def _title(page: PageState, width: int) -> Text:
     if ledger := page.snapshot.ledger:
         n = ledger.paths.get("mismatch", 0)
         line.append(f"  {n} ledger mismatch{'' if n == 1 else 'es'}" if n else "", style=BAD)
-    line.append(f"  {live} of {len(streams)} streams live  {rate_text(fps)} fps  {nbytes / 1e6:,.1f} MB/s")
+    line.append(
+        f"  {live} of {len(streams)} streams live  {rate_text(fps)} fps  {nbytes / (1 << 20):,.1f} MiB/s"
+    )
     line.append(f"  {rate_text(lost) if lost else 0} drops/s")
     return padded(line, width, _BAR)
 

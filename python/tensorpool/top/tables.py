@@ -140,7 +140,7 @@ GOOD, BAD, WARN, DIM = "green", "bold red", "yellow", "dim"
 _STATES: Final = {
     StreamState.LIVE: Cell("live", GOOD),
     StreamState.QUIET: Cell("quiet", WARN),
-    StreamState.NO_PRODUCER: Cell("vacant", WARN),
+    StreamState.NO_PRODUCER: Cell("no_producer", WARN),
     StreamState.STALE: Cell("stale", BAD),
 }
 # The worst state first: sorting by state shows the streams with problems.
@@ -215,8 +215,8 @@ def rate_text(value: float | None) -> str:
     return f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
 
 
-def _megabytes(value: float | None) -> str:
-    return "" if value is None else f"{value / 1e6:,.1f}"
+def _mebibytes(value: float | None) -> str:
+    return "" if value is None else f"{value / (1 << 20):,.1f}"
 
 
 def _drop_rate(value: float | None) -> Cell:
@@ -248,7 +248,7 @@ STREAM_COLUMNS: Final[tuple[Column[StreamView], ...]] = (
     Column("name", lambda s: s.name, lambda s: s.name or None, elastic=10, weight=1),
     Column("state", lambda s: _STATES[s.state], lambda s: _SEVERITY[s.state], weight=0),
     Column("fps", lambda s: rate_text(s.rate_hz), lambda s: s.rate_hz, right=True, weight=0),
-    Column("MB/s", lambda s: _megabytes(s.bytes_per_s), lambda s: s.bytes_per_s, right=True, weight=2),
+    Column("MiB/s", lambda s: _mebibytes(s.bytes_per_s), lambda s: s.bytes_per_s, right=True, weight=2),
     Column("p99", lambda s: _duration(_p99(s.latency)), lambda s: _p99(s.latency), right=True, weight=3),
     Column("cons", lambda s: str(len(s.consumers)), lambda s: len(s.consumers), right=True, weight=4),
     Column("drop/s", lambda s: _drop_rate(drops_per_s(s)), drops_per_s, right=True, weight=0),
@@ -379,7 +379,7 @@ RECORDER_COLUMNS: Final[tuple[Column[RecorderView], ...]] = (
     ),
     Column("streams", lambda r: str(len(r.streams)), lambda r: len(r.streams), right=True, weight=5),
     Column("rows/s", lambda r: rate_text(r.rows_per_s), lambda r: r.rows_per_s, right=True, weight=0),
-    Column("MB/s", lambda r: _megabytes(r.bytes_per_s), lambda r: r.bytes_per_s, right=True, weight=2),
+    Column("MiB/s", lambda r: _mebibytes(r.bytes_per_s), lambda r: r.bytes_per_s, right=True, weight=2),
     Column("rows", lambda r: f"{r.rows:,}", lambda r: r.rows, right=True, weight=3),
     Column(
         "backlog", lambda r: format_bytes(r.backlog_bytes), lambda r: r.backlog_bytes, right=True, weight=4

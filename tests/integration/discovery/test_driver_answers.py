@@ -61,7 +61,7 @@ def test_response_goes_to_the_request_stream_only_on_request(
     (response,) = wait_until(responses)
     assert (response.request_id, [result.stream_id for result in response.results]) == (99, [free_stream_id])
     # The driver's response on the shared stream is no request.
-    assert discovery_of(local_context)["unusable"] == {"malformed": 0, "version": 0, "template": 0}
+    assert discovery_of(local_context)["invalid"] == {"malformed": 0, "version": 0, "template": 0}
     assert camera.attached
 
 
@@ -99,7 +99,7 @@ def test_driver_keeps_working_under_invalid_requests(
     counters = discovery_of(local_context)
     assert counters["refused"]["channel"] == 5
     assert counters["refused"]["stream"] == 4
-    assert counters["unusable"]["malformed"] == len(complete) - 8
+    assert counters["invalid"]["malformed"] == len(complete) - 8
     assert counters["channels"] <= 64
     assert len(os.listdir("/proc/self/fd")) - files_before < 200
     # The driver still grants leases, and answers on the usual response stream.
@@ -139,7 +139,7 @@ def test_driver_messages_are_no_discovery_requests(
             return sum(driver.call("status")["counters"]["rejects"].values())
 
     wait_until(lambda: rejects() == 1)
-    assert discovery_of(local_context)["questions"] == 0
+    assert discovery_of(local_context)["requests"] == 0
 
 
 def test_settings_reach_the_driver(

@@ -204,7 +204,7 @@ def test_consumer_waits_for_a_stream_of_its_name(
     )
     thread.start()
     # Its requests are answered without results.
-    wait_until(lambda: discovery_of(local_context)["questions"] >= 2)
+    wait_until(lambda: discovery_of(local_context)["requests"] >= 2)
     with local_context.producer(free_stream_id, name="late", **POOL) as camera:
         thread.join(60)
         (consumer,) = consumers

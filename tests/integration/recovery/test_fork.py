@@ -111,7 +111,7 @@ def test_killed_producer_is_detected_although_its_child_lives(deployment: Deploy
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
         producer.call("close")
-    assert deployment.call_driver("status")["counters"]["deaths"] == ROUNDS
+    assert deployment.call_driver("status")["counters"]["dead_producers"] == ROUNDS
 
 
 @pytest.mark.requirement("driver-2.1-1")

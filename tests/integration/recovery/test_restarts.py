@@ -53,5 +53,5 @@ def test_producer_restarts_leave_one_epoch_and_no_memory(deployment: Deployment)
     assert open_descriptors(service.pid) <= before[1] + 2
     counters = deployment.call_driver("status")["counters"]
     assert counters["detached"] == RESTARTS
-    assert counters["expired"] == counters["deaths"] == counters["failures"] == 0
+    assert counters["expired"] == counters["dead_producers"] == counters["failures"] == 0
     deployment.assert_balanced(worker, [consumer])

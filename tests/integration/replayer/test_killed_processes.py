@@ -98,7 +98,7 @@ def test_replay_continues_after_a_driver_restart(
         service.kill()
     else:
         assert service.end() == 0
-        deployment.until(lambda: replayer.call("stats")["state"] == "away")
+        deployment.until(lambda: replayer.call("stats")["state"] == "disconnected")
     deployment.service()
     deployment.until(lambda: replayer.call("stats")["state"] == "ended")
     stats = replayer.call("stats")

@@ -30,7 +30,7 @@ def test_status_report_that_does_not_add_up_is_published_once(
     services = hub.service_streams
     report = ConsumerStatus(stream_id=free_stream_id, **STATUS)
     status = Event(f"service:consumer:{free_stream_id}", STATUS_KEY, report.encode())
-    settings = SupervisorSettings(look_ns=100_000_000)
+    settings = SupervisorSettings(evaluation_period_ns=100_000_000)
     agent = SupervisorAgent(hub, settings=settings)
     mailbox = _native.Mailbox(
         hub.connection.conductor, services.channel, services.status, ["service:supervisor"]

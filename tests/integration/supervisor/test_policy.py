@@ -33,7 +33,7 @@ def rule(**fields: Any) -> Rule:
 
 @contextmanager
 def supervising(ctx: tp.Context, *rules: Rule) -> Iterator[SupervisorAgent]:
-    agent = SupervisorAgent(ctx, settings=SupervisorSettings(rules=rules, look_ns=100 * MS))
+    agent = SupervisorAgent(ctx, settings=SupervisorSettings(rules=rules, evaluation_period_ns=100 * MS))
     runner = Runner(agent)
     runner.start()
     try:

@@ -67,7 +67,7 @@ class SupervisorProcess:
     def open(self, **options: Any) -> float:
         """Returns the time at which it was ready."""
         self.context = tp.open("standalone", media_driver="external", **options)
-        self.agent = SupervisorAgent(self.context, settings=SupervisorSettings(look_ns=50 * MS))
+        self.agent = SupervisorAgent(self.context, settings=SupervisorSettings(evaluation_period_ns=50 * MS))
         self.runner = Runner(self.agent)
         self.runner.start()
         deadline = time.monotonic() + TIMEOUT_S

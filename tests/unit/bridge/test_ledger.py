@@ -29,8 +29,8 @@ def sent(
     return SenderLedger(run, 10_000, count, dropped, sessions, position)
 
 
-def received(delivered: int, turned_away: int = 0, **lost: int) -> ReceiverLedger:
-    return ReceiverLedger(delivered, turned_away, lost)
+def received(delivered: int, not_ready: int = 0, **lost: int) -> ReceiverLedger:
+    return ReceiverLedger(delivered, not_ready, lost)
 
 
 @dataclass
@@ -55,8 +55,8 @@ class StubCounts:
         return self.starts.get((session, position))
 
 
-def stub(delivered: int, turned_away: int = 0, **lost: int) -> StubCounts:
-    return StubCounts({SESSION: received(delivered, turned_away, **lost)})
+def stub(delivered: int, not_ready: int = 0, **lost: int) -> StubCounts:
+    return StubCounts({SESSION: received(delivered, not_ready, **lost)})
 
 
 def joined(ledger: MappingLedger, counts: SessionCounts) -> JoinedLedger:

@@ -95,7 +95,7 @@ def test_format_duration(seconds: float, text: str) -> None:
         (1024, "1 KiB"),
         (1536, "1.5 KiB"),
         (64 << 20, "64 MiB"),
-        (1 << 50, "1024 TiB"),
+        (1 << 50, "1 PiB"),
     ],
 )
 def test_format_bytes(size: int, text: str) -> None:

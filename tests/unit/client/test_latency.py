@@ -25,8 +25,8 @@ def test_latency_has_the_figures_of_the_native_consumer() -> None:
 
 def test_latency_json_has_the_keys_of_the_status_stream() -> None:
     document = json.loads(json.dumps(Latency.from_figures(FIGURES).to_json()))
-    assert document["life"] == {"count": 100, "p50_ns": 2_000, "p99_ns": 40_000, "max_ns": 1_234_567}
-    assert (document["since"], document["left_out"], document["last"]["count"]) == ("publish", 3, 0)
+    assert document["total"] == {"count": 100, "p50_ns": 2_000, "p99_ns": 40_000, "max_ns": 1_234_567}
+    assert (document["since"], document["excluded"], document["last"]["count"]) == ("publish", 3, 0)
 
 
 @pytest.mark.parametrize("latency", [True, False])

@@ -18,7 +18,7 @@ LAB: dict[str, Any] = {
         "dropped": {"sender": 1, "network": 2, "receiver": 0},
         "exact": True,
     },
-    "seen": 96,
+    "checked": 96,
     "wrong": 0,
     "viewer": {"span": 99, "received": 96, "dropped": {"gap": 2, "late": 1}, "balanced": True},
     "recorder": [{"rows": 97, "gaps": {"gap": 2}, "span": 99, "balanced": True}],

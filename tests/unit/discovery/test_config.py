@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tensorpool.discovery import DiscoverySettings
-from tensorpool.discovery.state import REFUSED, REJECTED, UNSENT, UNUSABLE
+from tensorpool.discovery.state import INVALID, REFUSED, REJECTED, UNSENT
 from tensorpool.errors import InvalidConfig
 from tensorpool.registry import RegistrySettings
 from tensorpool.runtime.config import Config, IdRange
@@ -113,5 +113,5 @@ def test_distinguishable_drivers_may_share_an_address(second: str, tmp_path: Pat
 def test_reference_page_lists_every_counted_reason() -> None:
     page = (Path(__file__).parents[3] / "docs" / "reference" / "discovery.md").read_text("utf-8")
     documented = set(re.findall(r"`(\w+)`", page.partition("## Counters")[2]))
-    for reasons in (REFUSED, REJECTED, UNSENT, UNUSABLE):
+    for reasons in (REFUSED, REJECTED, UNSENT, INVALID):
         assert set(reasons) <= documented

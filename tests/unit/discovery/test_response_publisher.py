@@ -65,7 +65,7 @@ def test_channel_is_reused_for_all_responses() -> None:
         assert harness.work() == 1
     assert harness.opened == 1
     assert harness.publications["aeron:ipc", 9].sent == [b"answer"] * 3
-    assert harness.counters.answers.value == 3
+    assert harness.counters.responses.value == 3
 
 
 def test_response_waits_for_a_subscriber_until_its_deadline() -> None:
@@ -213,4 +213,4 @@ def test_sent_and_dropped_responses_free_their_bytes(outcome: str) -> None:
         harness.send(1, bytes(4 << 20))
         harness.work(3 * SECOND_NS)
     assert harness.counters.unsent["full"].value == 0
-    assert harness.counters.answers.value + harness.counters.unsent["not_connected"].value == 6
+    assert harness.counters.responses.value + harness.counters.unsent["not_connected"].value == 6

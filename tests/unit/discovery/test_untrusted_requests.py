@@ -32,7 +32,7 @@ def test_response_goes_to_the_requested_address(harness: ProviderHarness) -> Non
 def test_request_without_a_response_channel_is_dropped(harness: ProviderHarness, stream_id: int) -> None:
     assert harness.reply(response_channel="", response_stream_id=stream_id) is None
     assert harness.counters.refused["no_channel"].value == 1
-    assert harness.counters.questions.value == 0
+    assert harness.counters.requests.value == 0
 
 
 @pytest.mark.requirement(
@@ -90,10 +90,10 @@ def test_messages_are_selected_by_schema_and_template(harness: ProviderHarness) 
     assert is_discovery(request().encode())
     # A response on the request stream is no request and no fault.
     assert harness.requests.on_message(error_response(1, "no"), harness.now_ns) is None
-    assert harness.counters.unusable.total == 0
+    assert harness.counters.invalid.total == 0
     other_template = struct.pack("<HHHH", 28, 77, 910, 1) + bytes(64)
     assert harness.requests.on_message(other_template, harness.now_ns) is None
-    assert harness.counters.unusable["template"].value == 1
+    assert harness.counters.invalid["template"].value == 1
 
 
 @pytest.mark.requirement("discovery-10-4", "discovery-10-2", "discovery-10-3")
@@ -102,7 +102,7 @@ def test_other_version_is_refused_by_the_message_header(harness: ProviderHarness
     message = bytearray(request().encode())
     message[6:8] = struct.pack("<H", version)
     assert harness.requests.on_message(bytes(message), harness.now_ns) is None
-    assert harness.counters.unusable["version"].value == 1
+    assert harness.counters.invalid["version"].value == 1
 
 
 @NO_DEADLINE

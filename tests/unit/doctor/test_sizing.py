@@ -80,7 +80,7 @@ def test_sizing_is_sufficient_and_not_larger_than_needed(
     assert result.nslots & (result.nslots - 1) == 0
     # A reader with the longest allowed latency is not yet rested by Aeron.
     assert result.descriptor_term_bytes * 3 // 8 >= rate * latency * DESCRIPTOR_BYTES
-    assert result.total_bytes == result.peak_bytes + result.descriptor_log_bytes + result.own_streams_bytes
+    assert result.total_bytes == result.peak_bytes + result.descriptor_log_bytes + result.per_consumer_bytes
 
 
 @pytest.mark.parametrize(

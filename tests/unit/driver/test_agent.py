@@ -167,10 +167,10 @@ def test_producer_that_releases_its_lock_is_dead_at_once(
         # Held long enough for the announcer to poll the lock.
         before = len(client.announces)
         client.until(lambda: len(client.announces) > before + 3)
-        assert driver.driver.counters.deaths.value == 0
+        assert driver.driver.counters.dead_producers.value == 0
     notice = client.next(ShmLeaseRevoked, lease_id=granted.lease_id)
     assert notice.reason is LeaseRevokeReason.EXPIRED
-    assert driver.driver.counters.deaths.value == 1
+    assert driver.driver.counters.dead_producers.value == 1
     assert granted.epoch is not None
     assert client.announce(STREAM, granted.epoch).producer_id == 0
 
@@ -233,7 +233,7 @@ def test_malformed_messages_get_a_response_or_are_counted(
     assert client.next(ShmAttachResponse, correlation_id=78).code is ResponseCode.UNSUPPORTED
     client.keep_alive(request, 5, Role.CONSUMER)
     client.until(lambda: driver.driver.counters.keepalives.value == 1)
-    assert driver.driver.counters.unusable["short"].value <= 1
+    assert driver.driver.counters.invalid["short"].value <= 1
 
 
 @pytest.mark.requirement("driver-4.12-1", "driver-4.12-2")

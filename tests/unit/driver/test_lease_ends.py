@@ -159,7 +159,7 @@ def test_producer_with_a_released_lock_has_ended(harness: StateHarness) -> None:
     # One notice only; the exit of a producer without a lease is ignored.
     harness.perform(harness.state.on_producer_exit(10_000, granted.epoch, harness.now))
     assert len(harness.notices()) == 1
-    assert harness.state.counters.snapshot()["deaths"] == 1
+    assert harness.state.counters.snapshot()["dead_producers"] == 1
 
 
 def test_detach_and_exit_together_end_the_lease_once(harness: StateHarness) -> None:

@@ -112,7 +112,7 @@ def test_detach_response_is_short() -> None:
 
 
 def counted(harness: StateHarness) -> dict[str, int]:
-    counts = harness.state.counters.snapshot()["unusable"]
+    counts = harness.state.counters.snapshot()["invalid"]
     assert isinstance(counts, dict)
     return {reason: int(count) for reason, count in counts.items() if count}
 

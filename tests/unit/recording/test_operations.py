@@ -92,7 +92,7 @@ def test_repair_keeps_intact_frames_and_adds_gaps(make_recording: Make) -> None:
         (4, 7, "corrupt"),
     ]
     assert done.changed
-    assert [path.parent.name for path in done.set_aside] == [layout.DAMAGED_DIR]
+    assert [path.parent.name for path in done.quarantined] == [layout.DAMAGED_DIR]
     found = recording.open(root)
     assert seqs(found) == [0, 2, 3, *range(8, 16)]
     (ledger,) = found.ledger(STREAM)

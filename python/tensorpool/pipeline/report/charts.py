@@ -10,7 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from .scales import moment, ticks
+from ...units import format_time_utc
+from .scales import ticks
 from .timeline import Floats, TimeRange
 
 WIDTH: Final = 1000.0
@@ -85,7 +86,7 @@ def _bucket_texts(
         ]
         if extra is not None and (more := extra(at)):
             parts.append(more)
-        when = moment(span.start_ns + at * span.bucket_ns)
+        when = format_time_utc(span.start_ns + at * span.bucket_ns)
         found.append(f"{when}\n" + "\n".join(parts) if parts else "")
     return found
 
@@ -142,7 +143,7 @@ def _times(span: TimeRange) -> str:
     labels = []
     for share in (0.0, 0.5, 1.0):
         at = span.start_ns + int((span.end_ns - span.start_ns) * share)
-        text = moment(at)[5:16] if is_long else moment(at, with_date=False)
+        text = format_time_utc(at)[5:16] if is_long else format_time_utc(at, with_date=False)
         labels.append(f"<span>{escape(text)}</span>")
     return f'<div class="xs" aria-hidden="true">{"".join(labels)}</div>'
 

@@ -19,16 +19,23 @@ import numpy as np
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
+from ...units import format_bytes, format_count, format_number, format_precise_duration, format_time_utc
 from .charts import ChartLine, bars_of, chart, sparkline
 from .figures import AlignmentFigures, Counts, Report, Sample, StreamFigures
-from .scales import UNKNOWN, count_text, moment, short, size_text, span_text
 from .timeline import BucketSeries, Floats
 
 MAX_CHARTS: Final = 24
 """Streams that get a chart of each kind; the table has all streams."""
+UNKNOWN: Final = "\N{EN DASH}"
+"""Stands for a figure that is not known."""
 _FILES: Final = resources.files(__package__)
 
 Cell = str | Markup
+
+
+def duration_text(ns: float | None) -> str:
+    """A duration as text."""
+    return UNKNOWN if ns is None else format_precise_duration(ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +96,7 @@ def page(report: Report) -> str:
         script=Markup(script),
         policy=policy,
         time_range=_time_range(report),
-        made_at=moment(report.made_ns),
+        made_at=format_time_utc(report.made_ns),
         tiles=_tiles(report),
         ledger=_ledger(report),
         rates=_rate_charts(report),
@@ -119,7 +126,7 @@ def _time_range(report: Report) -> str:
     if not starts or not ends:
         return "no frames yet"
     first, last = min(starts), max(ends)
-    return f"{moment(first)} to {moment(last)} UTC, {span_text(last - first)}"
+    return f"{format_time_utc(first)} to {format_time_utc(last)} UTC, {duration_text(last - first)}"
 
 
 def _tiles(report: Report) -> list[Tile]:
@@ -127,11 +134,11 @@ def _tiles(report: Report) -> list[Tile]:
     rejected = sum(report.reasons("rejected").values())
     rates = [stream.rate_hz for stream in report.streams if stream.rate_hz is not None]
     tiles = [
-        Tile(count_text(report.total("frames")), "frames in silver"),
-        Tile(size_text(report.total("bytes")), "of tensors"),
-        Tile(f"{short(sum(rates))} Hz" if rates else UNKNOWN, "all streams together"),
-        Tile(count_text(dropped), "never recorded", "warn" if dropped else ""),
-        Tile(count_text(rejected), "rejected", "bad" if rejected else ""),
+        Tile(format_count(report.total("frames")), "frames in silver"),
+        Tile(format_bytes(report.total("bytes")), "of tensors"),
+        Tile(f"{format_number(sum(rates))} Hz" if rates else UNKNOWN, "all streams together"),
+        Tile(format_count(dropped), "never recorded", "warn" if dropped else ""),
+        Tile(format_count(rejected), "rejected", "bad" if rejected else ""),
     ]
     shares = [alignment.share for alignment in report.alignments if alignment.share is not None]
     if shares:
@@ -163,25 +170,26 @@ def _ledger(report: Report) -> TableView | None:
     ]  # fmt: skip
     rows: list[list[Cell]] = [
         [
-            _title(stream), count_text(stream.recorded), count_text(stream.frames), _reasons(stream.rejected),
-            _reasons(stream.dropped), size_text(stream.bytes),
-            f"{short(stream.rate_hz)} Hz" if stream.rate_hz is not None else UNKNOWN,
-            span_text(stream.latency_ns.get("p50")), span_text(stream.latency_ns.get("p99")),
-            span_text(stream.jitter_ns.get("p99")),
+            _title(stream), format_count(stream.recorded), format_count(stream.frames),
+            _reasons(stream.rejected), _reasons(stream.dropped), format_bytes(stream.bytes),
+            f"{format_number(stream.rate_hz)} Hz" if stream.rate_hz is not None else UNKNOWN,
+            duration_text(stream.latency_ns.get("p50")), duration_text(stream.latency_ns.get("p99")),
+            duration_text(stream.jitter_ns.get("p99")),
         ]
         for stream in report.streams
     ]  # fmt: skip
     footer: list[Cell] = [
-        "all", count_text(report.total("recorded")), count_text(report.total("frames")),
-        count_text(sum(report.reasons("rejected").values())),
-        count_text(sum(report.reasons("dropped").values())), size_text(report.total("bytes")), "", "", "", "",
+        "all", format_count(report.total("recorded")), format_count(report.total("frames")),
+        format_count(sum(report.reasons("rejected").values())),
+        format_count(sum(report.reasons("dropped").values())), format_bytes(report.total("bytes")),
+        "", "", "", "",
     ]  # fmt: skip
     if any(stream.traced for stream in report.streams):
         headings.append("steps from source")
         footer.append("")
         for row, stream in zip(rows, report.streams, strict=True):
             depth = stream.lineage_depth_max
-            row.append(UNKNOWN if depth is None else count_text(depth))
+            row.append(UNKNOWN if depth is None else format_count(depth))
     return TableView(headings, rows, footer if len(rows) > 1 else None)
 
 
@@ -194,7 +202,7 @@ def _alignments(report: Report) -> TableView | None:
             alignment.name,
             ", ".join(map(str, alignment.streams)),
             alignment.by or UNKNOWN,
-            count_text(alignment.rows),
+            format_count(alignment.rows),
             _reasons(alignment.unaligned),
             f"{alignment.share:.2%}" if alignment.share is not None else UNKNOWN,
             *(_spread(alignment, key) for key in ("p50", "p99", "max")),
@@ -208,12 +216,12 @@ def _spread(alignment: AlignmentFigures, key: str) -> str:
     value = alignment.spread.get(key)
     if value is None:
         return UNKNOWN
-    return count_text(value) if alignment.by == "sequence" else span_text(value)
+    return format_count(value) if alignment.by == "sequence" else duration_text(value)
 
 
 def _tables(report: Report) -> TableView:
     rows = [
-        [table.name, count_text(table.rows), count_text(table.files), size_text(table.bytes)]
+        [table.name, format_count(table.rows), format_count(table.files), format_bytes(table.bytes)]
         for table in report.tables
     ]
     return TableView(("table", "rows", "files", "size"), rows, kind="slim")
@@ -225,7 +233,7 @@ def _origin(report: Report) -> list[tuple[str, str]]:
         ("tables", report.root),
         ("pipeline", report.pipeline_id),
         ("schema versions", versions),
-        ("report", f"{moment(report.made_ns)} UTC, {report.made_by}"),
+        ("report", f"{format_time_utc(report.made_ns)} UTC, {report.made_by}"),
     ]
 
 
@@ -260,7 +268,7 @@ def _rate_charts(report: Report) -> list[Markup]:
 
 
 def _hz(value: float) -> str:
-    return f"{short(value)} Hz"
+    return f"{format_number(value)} Hz"
 
 
 def _time_charts(report: Report, what: str) -> list[Markup]:
@@ -272,9 +280,9 @@ def _time_charts(report: Report, what: str) -> list[Markup]:
             continue
         figures = stream.latency_ns if what == "latency" else stream.jitter_ns
         lines = [ChartLine("p99", p99, "b"), ChartLine("p50", p50, "a")]
-        note = f"p50 {span_text(figures.get('p50'))}, worst {span_text(figures.get('max'))}"
+        note = f"p50 {duration_text(figures.get('p50'))}, worst {duration_text(figures.get('max'))}"
         band = [ChartLine("", p99, "b", "area", p50)]
-        charts.append(Markup(chart(_title(stream), note, series.span, lines, span_text, under=band)))
+        charts.append(Markup(chart(_title(stream), note, series.span, lines, duration_text, under=band)))
     return charts
 
 
@@ -295,7 +303,7 @@ def _alignment_charts(report: Report) -> list[Markup]:
         lines = [ChartLine("aligned", series.sum("aligned"), "a", "bars")]
         if series.sum("unaligned").any():
             lines.append(ChartLine("not aligned", series.sum("unaligned"), "bad", "bars"))
-        charts.append(Markup(chart(alignment.name, "rows over time", series.span, lines, short)))
+        charts.append(Markup(chart(alignment.name, "rows over time", series.span, lines, format_number)))
     return charts
 
 
@@ -310,7 +318,9 @@ def _tensor_charts(report: Report) -> list[Markup]:
         title = _title(streams.get(stream_id, StreamFigures(stream_id)))
         lines = [ChartLine("mean", mean, "a")]
         band = [ChartLine("", greatest, "b", "area", least)]
-        charts.append(Markup(chart(title, "mean, least to largest", series.span, lines, short, under=band)))
+        charts.append(
+            Markup(chart(title, "mean, least to largest", series.span, lines, format_number, under=band))
+        )
     return charts
 
 
@@ -326,7 +336,7 @@ def _sample(sample: Sample, title: str) -> SampleView:
     shape = " x ".join(map(str, sample.shape))
     time = ""
     if sample.time_ns is not None:
-        time = moment(sample.time_ns, with_date=False, fraction=True)
+        time = format_time_utc(sample.time_ns, with_date=False, with_ms=True)
     return SampleView(
         title=title,
         seq=sample.seq,
