@@ -1,4 +1,4 @@
-"""Mappings with all settings resolved, faults of a bridge's configuration, and fallback URIs. Pure.
+"""Mappings of a bridge (which stream crosses as which), their faults, and fallback URIs. Pure.
 
 `settings_faults` checks `[bridge]` alone, each time it is loaded; `host_faults` checks it against the ids
 that the host uses (bridge §2.3, §4, §7.1, §9, §10).

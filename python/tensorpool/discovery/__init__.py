@@ -4,8 +4,8 @@ A result is a hint and no permission: only the stream's driver attaches clients.
 """
 
 from .client import DiscoveryClient, Route, routes
+from .client_query import DiscoveredStream, Filter, make_filter, merge_results
 from .config import DiscoverySettings, ProviderSettings, VisibilityRule
-from .query import DiscoveredStream, Filter, make_filter, merge_results
 
 __all__ = [
     "DiscoveredStream",

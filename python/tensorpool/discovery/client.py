@@ -17,8 +17,8 @@ from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import ConfigError, DiscoveryError, NoProvider
 from .channels import IPC, endpoint_of, is_ipc, udp_channel
+from .client_query import DiscoveredStream, Filter, PendingQuery, make_request
 from .config import DiscoverySettings
-from .query import DiscoveredStream, Filter, PendingQuery, make_request
 
 _LOG = logging.getLogger(__name__)
 _RETRY_S: Final = 0.5

@@ -17,8 +17,8 @@ from ..monitor.streams import AnnouncedStream, StreamLabels
 from ..sbe.discovery import DiscoveryResult, Tag
 from ..sbe.wire import DataSourceAnnounce, DataSourceMeta, PayloadPool, ShmPoolAnnounce
 from ..shm.epoch_files import HEADER_SLOT_BYTES
+from .client_query import MAX_DIMS
 from .config import MAX_STREAMS
-from .query import MAX_DIMS
 
 _MAX_POOLS: Final = 256
 _NEVER_NS: Final = 1 << 63

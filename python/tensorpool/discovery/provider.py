@@ -15,7 +15,7 @@ from .. import _native
 from .channels import IPC
 from .config import RESPONSE_STREAM_ID, ProviderSettings
 from .index import DiscoveryIndex
-from .state import DiscoveryCounters, Reply, RequestQueue, TokenBucket, is_discovery, too_large
+from .provider_state import DiscoveryCounters, Reply, RequestQueue, TokenBucket, is_discovery, too_large
 
 _RESPONSE_TIMEOUT_NS: Final = 2_000_000_000
 """How long a response waits for a subscriber: a UDP stream takes a moment to connect."""

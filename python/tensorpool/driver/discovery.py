@@ -21,7 +21,7 @@ from .. import _native
 from ..attributes.tags import MAX_NAME_BYTES, make_attributes, to_wire, wire_length
 from ..discovery.index import DiscoveryIndex, DriverIdentity
 from ..discovery.provider import DiscoveryProvider
-from ..discovery.state import DiscoveryCounters, IndexUpdater
+from ..discovery.provider_state import DiscoveryCounters, IndexUpdater
 from ..monitor.reports import is_driver_metadata, read_stream_id
 from ..monitor.streams import DRIVER_VERSION
 from ..sbe.wire import ClockDomain, DataSourceAnnounce, DataSourceMeta, PayloadPool, ShmPoolAnnounce

@@ -1,4 +1,4 @@
-"""Memory-mapped files, and an optional cache of mappings that outlive their readers.
+"""Memory maps of segment files, and an optional cache of maps that outlive their readers.
 
 Mapping and unmapping a file costs about as much as reading all of its bytes, because the kernel handles every
 page. Spark's workers run many short tasks over the same segments, so they enable the cache. Not thread-safe.
@@ -16,12 +16,12 @@ _MAX_FILES: Final = 64
 _MAX_BYTES: Final = 4 << 30
 
 
-class _CachedMapping(NamedTuple):
+class _CachedMap(NamedTuple):
     path: Path
     mapping: mmap.mmap
 
 
-_cache: OrderedDict[tuple[int, int], _CachedMapping] = OrderedDict()
+_cache: OrderedDict[tuple[int, int], _CachedMap] = OrderedDict()
 """By device and inode, which the kernel does not reuse while the file is mapped."""
 _is_enabled = False
 
@@ -43,7 +43,7 @@ def map_file(fd: int, path: Path) -> mmap.mmap:
         _cache.clear()
         mapping = mmap.mmap(fd, status.st_size, prot=mmap.PROT_READ)
     if _is_enabled:
-        _cache[identity] = _CachedMapping(path, mapping)
+        _cache[identity] = _CachedMap(path, mapping)
         _cache.move_to_end(identity)
         while len(_cache) > _MAX_FILES or _cached_bytes() > _MAX_BYTES:
             _cache.popitem(last=False)

@@ -17,7 +17,7 @@ from ..discovery import DiscoverySettings
 from ..discovery.channels import is_ipc
 from ..discovery.index import DiscoveryIndex, DriverIdentity
 from ..discovery.provider import DiscoveryProvider
-from ..discovery.state import DiscoveryCounters, IndexUpdater
+from ..discovery.provider_state import DiscoveryCounters, IndexUpdater
 from ..errors import ClosedError, RoleFailed
 from ..runtime.config import Config, Secret
 from ..runtime.counters import CounterPublisher

@@ -23,9 +23,9 @@ from ..recording.recording import Time
 from ..recording.retention import LeaseKeeper
 from .metadata import RecordedMetadata, read_metadata
 from .options import ReplayOptions, parse_speed
+from .playhead import Playhead, StreamMerge, Times, Window
 from .reader import ReplayReader
 from .schedule import Schedule, ScheduledBlock, find_message_points
-from .state import Playhead, StreamMerge, Times, Window
 from .stream import ReplayStream, pools_for, recorded_layouts, slots_for
 
 CYCLE_NS: Final = 20_000_000

@@ -18,7 +18,7 @@ from ..recording import NO_TIMESTAMP, Cursor, Frames, RecordedFrame, Recording
 from ..recording.recording import Time
 from ..recording.rows import RowBlock
 from .options import TimeBase
-from .state import Times
+from .playhead import Times
 
 # A block is large enough that the interpreter has little to do per frame.
 _MAX_BLOCK_BYTES: Final = 64 << 20

@@ -1,4 +1,7 @@
-"""The next window of a replay: rows in publication order, and the messages to publish between them."""
+"""The rows that a replay publishes next, and the messages to publish between them.
+
+`playhead` says in which order and when; a `Schedule` has the rows, their blocks and how far it got.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 
 from .. import _native
+from .playhead import Times, Window
 from .reader import ReplayBlock
-from .state import Times, Window
 from .stream import ReplayStream
 
 

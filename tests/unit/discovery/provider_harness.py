@@ -10,7 +10,7 @@ from hypothesis import settings as hypothesis_settings
 from tensorpool.attributes.tags import make_attributes, to_wire
 from tensorpool.discovery import ProviderSettings
 from tensorpool.discovery.index import DiscoveryIndex, DriverIdentity
-from tensorpool.discovery.state import DiscoveryCounters, IndexUpdater, Reply, RequestQueue
+from tensorpool.discovery.provider_state import DiscoveryCounters, IndexUpdater, Reply, RequestQueue
 from tensorpool.sbe import (
     ClockDomain,
     DataSourceAnnounce,

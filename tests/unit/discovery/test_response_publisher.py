@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from tensorpool.discovery.provider import ResponsePublisher
-from tensorpool.discovery.state import DiscoveryCounters, Reply
+from tensorpool.discovery.provider_state import DiscoveryCounters, Reply
 from tensorpool.sbe import DiscoveryResponse, DiscoveryStatus
 from tests.unit.discovery.provider_harness import SECOND_NS
 

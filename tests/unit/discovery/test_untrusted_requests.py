@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorpool.discovery.state import error_response, is_discovery
+from tensorpool.discovery.provider_state import error_response, is_discovery
 from tensorpool.sbe import DiscoveryResponse, DiscoveryStatus, Role, ShmAttachRequest
 from tests.unit.discovery.provider_harness import NO_DEADLINE, SECOND_NS, ProviderHarness, announce, request
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorpool.replayer.state import Playhead
+from tensorpool.replayer.playhead import Playhead
 
 NOW = 5_000_000_000
 MS = 1_000_000

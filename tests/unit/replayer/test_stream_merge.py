@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorpool.replayer.state import StreamMerge
+from tensorpool.replayer.playhead import StreamMerge
 
 Streams = list[list[list[int]]]
 """Streams of blocks of times."""

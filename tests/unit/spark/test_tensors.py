@@ -21,9 +21,9 @@ from tensorpool.errors import CorruptRecording, FrameNotRecorded, MissingPackage
 from tensorpool.preview import encode_png
 from tensorpool.spark import tensors
 from tensorpool.spark.tensors.functions import compute_stats, to_image
-from tensorpool.spark.tensors.mapping import ResultColumns
 from tensorpool.spark.tensors.rows import stack, views
 from tensorpool.spark.tensors.segments import RangedSegment, Segments
+from tensorpool.spark.tensors.tensor_map import ResultColumns
 from tests.unit.spark.conftest import add, batch_reader, read, tensor, write
 
 KEEP = ("stream_id", "epoch", "seq")

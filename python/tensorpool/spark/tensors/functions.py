@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 from ...errors import MissingPackage
 from ...preview import encode_png
 from ...recording.tensors import NUMBERS
-from .mapping import KEYS, map
 from .rows import to_numpy
+from .tensor_map import KEYS, map
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -1,4 +1,4 @@
-"""The order of frames of several streams, and the time at which each is due. Pure.
+"""The playhead of a replay: the order of the frames of several streams, and when each is due. Pure.
 
 `StreamMerge` merges the rows of several streams into one order. `Playhead` converts their recorded times
 into times of this machine's monotonic clock, through pauses, changes of speed, seeks and steps. The

@@ -1,5 +1,6 @@
-"""A provider's state: visibility rules, request limits, the request queue, responses and counters.
+"""The provider's side of a discovery request: visibility, limits, the request queue, responses, counters.
 
+`provider` reads requests and sends responses; `index` is what is searched; `client_query` is the other side.
 Pure: the time is an argument. Requests come from any process, so that each costs a bounded amount of work and
 memory, and none of them raises (discovery §5, §8, §12).
 """
@@ -22,9 +23,9 @@ from ..monitor.reports import AnnounceReader, RejectedMessage
 from ..runtime.counters import CounterSet, counter, counters_by, gauge
 from ..sbe.discovery import DiscoveryRequest, DiscoveryResponse, DiscoveryStatus
 from .channels import IPC, ResponseRules
+from .client_query import Filter
 from .config import ProviderSettings, VisibilityRule
 from .index import DiscoveryIndex, Entry
-from .query import Filter
 
 _LOG = logging.getLogger(__name__)
 _MAX_CACHED: Final = 32

@@ -1,4 +1,7 @@
-"""A query for streams and its results, on the side of the client (discovery §5, §7, §10). Pure."""
+"""The client's side of a discovery request: its filter, and the streams of its responses. Pure.
+
+Discovery §5, §7, §10. `client` sends the request; `provider_state` is the side that answers it.
+"""
 
 from __future__ import annotations
 
