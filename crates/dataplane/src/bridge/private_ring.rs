@@ -110,13 +110,17 @@ impl PrivateRing {
             meta_version: Some(get_u32(&header, SLOT_HEADER_META_VERSION)),
             trace_id,
         };
+        self.push(mapping.clone(), descriptor);
+        Ok(())
+    }
+
+    pub(crate) fn push(&self, mapping: Arc<MappedEpoch>, descriptor: FrameDescriptor) {
         let mut state = self.lock();
         if state.queue.len() == MAX_WAITING {
             state.queue.pop_front();
         }
-        state.queue.push_back((mapping.clone(), descriptor));
+        state.queue.push_back((mapping, descriptor));
         self.waiting.store(state.queue.len(), Ordering::Release);
-        Ok(())
     }
 
     /// The next complete frame, and its mapping.

@@ -46,6 +46,17 @@ impl<T: 'static> Handle<T> {
         Ok(())
     }
 
+    /// The ready handle. The next one is requested afresh.
+    pub fn take(&mut self) -> Option<T> {
+        match std::mem::take(self) {
+            Self::Ready(handle) => Some(handle),
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+
     pub fn get(&mut self) -> Option<&mut T> {
         match self {
             Self::Ready(handle) => Some(handle),

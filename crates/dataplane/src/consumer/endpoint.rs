@@ -43,7 +43,7 @@ impl Consumer {
         let mut state = self.state.lock_priority();
         if let Some(fresh) = &mapping {
             // While a fallback is in use, its epoch is the one that is counted.
-            if state.fallback.is_none() {
+            if state.source.fallback.is_none() {
                 state.reader.follow_epoch(fresh.epoch, u64::from(fresh.nslots), entitled);
             }
             (state.refusal.refused, state.refusal.reported) = (None, None);
@@ -79,16 +79,13 @@ impl Consumer {
         self.apply_progress_changes(&changes);
         for change in changes {
             if let hello_state::ConfigChange::Descriptors(address) = change {
-                let mut state = self.state.lock_priority();
-                if state.source.on_granted(address) {
-                    state.reader.overlaps = true;
-                }
+                self.state.lock_priority().on_descriptors(address);
                 self.connected.store(false, Ordering::Relaxed);
             }
         }
         let limited = self.control().is_limited();
         let mut state = self.state.lock_priority();
-        let on_per_consumer = state.source.on_per_consumer;
+        let on_per_consumer = state.source.on_per_consumer();
         state.reader.rate_limit.on_config(limited && on_per_consumer, on_per_consumer);
     }
 
@@ -171,9 +168,9 @@ impl Endpoint for Consumer {
         // Untethered: a consumer that stops polling must not delay the producer. It is rested instead.
         state.source.subscribe(client, &config.descriptor_channel, config.descriptor_stream_id)?;
         let progress_ready = state.reader.progress.as_mut().map_or(Ok(true), |f| f.advance(client))?;
-        let moved = state.source.move_to_per_consumer(client, limited)?;
-        if let Move::Moved { overlaps } = moved {
-            state.reader.overlaps |= overlaps;
+        let moved = state.source.move_to_granted(client, limited)?;
+        if let Move::Moved(switch) = moved {
+            state.reader.overlaps |= switch.overlaps();
             state.reader.rate_limit.on_config(limited, true);
         }
         let is_settled = moved != Move::Connecting && progress_ready;
@@ -191,7 +188,8 @@ impl Endpoint for Consumer {
         self.disconnect_fallback();
         {
             let mut state = self.state.lock_priority();
-            state.source.on_disconnected();
+            let switch = state.source.on_disconnected();
+            state.reader.overlaps |= switch.overlaps();
             state.reader.progress.iter_mut().for_each(|f| f.disconnect());
         }
         // The grants were lost with the media driver: they are requested again.

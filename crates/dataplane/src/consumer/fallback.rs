@@ -7,12 +7,10 @@
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use tensorpool_core::wire::chunk::Limits;
-use tensorpool_core::wire::descriptor::FrameDescriptor;
 use tensorpool_core::wire::fallback_uri::FallbackUri;
 use tensorpool_core::wire::layout::CLOCK_DOMAIN_MONOTONIC;
 
-use super::reader::{DropObserver, Reader};
-use super::{Consumer, Counters, State};
+use super::Consumer;
 use crate::aeron::Client;
 use crate::bridge::receiver::Config as ReceiverConfig;
 use crate::bridge::{PrivateRing, Receiver};
@@ -43,57 +41,7 @@ pub(super) struct FallbackReader {
     running: Option<(Arc<PrivateRing>, Receiver)>,
 }
 
-impl State {
-    /// Calls `f` with the fallback's mapping in place of the shared one.
-    pub(crate) fn with_fallback_mapping<T>(&mut self, f: impl FnOnce(&mut Reader) -> T) -> T {
-        let reader = &mut self.reader;
-        let Some(ring) = &self.fallback else { return f(reader) };
-        let shm_mapping = std::mem::replace(&mut reader.epoch.mapping, ring.mapping());
-        let done = f(reader);
-        reader.epoch.mapping = shm_mapping;
-        done
-    }
-
-    /// Whether the fallback has a frame. `None` without a fallback.
-    pub(crate) fn is_fallback_ready(&mut self) -> Option<bool> {
-        let has_any = self.fallback.as_ref()?.has_any();
-        self.discard_descriptors(64);
-        Some(has_any)
-    }
-
-    /// Discards descriptors of the shared stream, so that no publication waits for this reader.
-    fn discard_descriptors(&mut self, limit: usize) {
-        if let Some(subscription) = self.source.subscription.get() {
-            subscription.poll(limit, |_, _| {});
-        }
-    }
-}
-
 impl Consumer {
-    /// As for a descriptor stream: passes the descriptors of the fallback to `each` until it returns false.
-    pub(super) fn drain_fallback<W: DropObserver>(
-        &self,
-        state: &mut State,
-        limit: usize,
-        observer: &mut W,
-        each: &mut impl FnMut(&mut Reader, &Counters, FrameDescriptor, &mut W) -> bool,
-    ) -> usize {
-        state.discard_descriptors(limit);
-        let Some(ring) = state.fallback.clone() else { return 0 };
-        let (counters, mut taken, mut goes_on) = (&*self.counters, 0, true);
-        while taken < limit && goes_on {
-            let Some((mapping, descriptor)) = ring.next() else { break };
-            taken += 1;
-            let reader = &mut state.reader;
-            reader.follow_epoch(mapping.epoch, u64::from(mapping.nslots), None);
-            let shm_mapping = reader.epoch.mapping.replace(mapping);
-            goes_on = !reader.is_next(counters, &descriptor, observer)
-                || each(reader, counters, descriptor, observer);
-            reader.epoch.mapping = shm_mapping;
-        }
-        taken
-    }
-
     fn fallback(&self) -> MutexGuard<'_, FallbackReader> {
         self.fallback.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -120,9 +68,8 @@ impl Consumer {
         }
         let Some(epoch) = ring.mapping().map(|m| m.epoch) else { return };
         let mut state = self.state.lock_priority();
-        if state.fallback.is_none() {
-            (state.source.draining, state.reader.overlaps) = (None, true);
-            state.fallback = Some(ring.clone());
+        if state.source.fallback.is_none() {
+            state.reader.overlaps |= state.source.on_fallback(ring.clone()).overlaps();
             self.counters.latency.follow_clock(CLOCK_DOMAIN_MONOTONIC);
             drop(state);
             self.push_event(tick, "fallback_mapped", epoch, String::new());
@@ -158,10 +105,8 @@ impl Consumer {
         receiver.stop();
         receiver.close();
         let mut state = self.state.lock_priority();
-        if state.fallback.take().is_none() {
-            return;
-        }
-        state.reader.overlaps = true;
+        let Some(switch) = state.source.on_fallback_ended() else { return };
+        state.reader.overlaps |= switch.overlaps();
         if let Some(mapping) = state.reader.epoch.mapping.clone() {
             let entitled = mapping.newest_committed().map_or(0, |newest| newest + 1);
             state.reader.follow_epoch(mapping.epoch, u64::from(mapping.nslots), Some(entitled));

@@ -9,10 +9,8 @@ use tensorpool_core::consumer::hello_state::ConsumerRequest;
 use tensorpool_core::drop_reason::DropReason;
 use tensorpool_core::lease::attachment::LeaseOptions;
 use tensorpool_core::shm::epoch::MappedEpoch;
-use tensorpool_core::wire::descriptor::{Decoded, FrameDescriptor};
+use tensorpool_core::wire::descriptor::FrameDescriptor;
 
-use crate::aeron::Subscription;
-use crate::bridge::PrivateRing;
 use crate::descriptor_queue::DescriptorQueue;
 use crate::idle::{Idle, Strategy};
 use crate::lease::Lease;
@@ -27,6 +25,7 @@ mod progress;
 mod reader;
 mod record;
 mod source;
+mod state;
 mod status;
 
 use control::ConsumerControl;
@@ -36,9 +35,9 @@ pub use fallback::FallbackOptions;
 use fallback::FallbackReader;
 pub use progress::PartialFrame;
 use progress::ProgressReader;
-use reader::{DropObserver, Reader, RefusalState};
+use reader::{DropObserver, Reader};
 pub use reader::{Frame, RegionRefusal};
-use source::Source;
+use state::State;
 
 /// Messages that one poll for one frame consumes at most.
 const MAX_MESSAGES_PER_POLL: usize = 1024;
@@ -53,17 +52,6 @@ pub struct Config {
     /// Period of hellos and QoS reports.
     pub hello_period_ns: u64,
     pub fallback: FallbackOptions,
-}
-
-/// What a poll and the conductor share, under one lock. A poll borrows the source and the reader at once.
-struct State {
-    source: Source,
-    reader: Reader,
-    /// Frames are read from this ring instead of shared memory.
-    fallback: Option<Arc<PrivateRing>>,
-    refusal: RefusalState,
-    /// How often frames were polled.
-    polls: u64,
 }
 
 pub struct Consumer {
@@ -105,11 +93,9 @@ impl Consumer {
         if let Some(uri) = &config.fallback.only {
             control.use_fallback(uri);
         }
-        let (source, fallback, refusal) = (Source::default(), None, RefusalState::default());
-        let state = State { source, reader, fallback, refusal, polls: 0 };
         Self {
             config,
-            state: PriorityLock::new(state),
+            state: PriorityLock::new(State::new(reader)),
             connected: AtomicBool::new(false),
             has_subscription: AtomicBool::new(false),
             own_id: AtomicU32::new(crate::lease::random_id()),
@@ -136,7 +122,7 @@ impl Consumer {
     pub fn consumer_state(&self) -> ConsumerState {
         let (is_mapped, on_per_consumer) = {
             let state = self.lock();
-            (state.reader.epoch.mapping.is_some(), state.source.on_per_consumer)
+            (state.reader.epoch.mapping.is_some(), state.source.on_per_consumer())
         };
         let consumer_state = self.control.lock().map(|c| c.state(is_mapped)).unwrap_or_default();
         ConsumerState { on_per_consumer, ..consumer_state }
@@ -152,7 +138,8 @@ impl Consumer {
 
     pub fn mapping(&self) -> Option<Arc<MappedEpoch>> {
         let state = self.lock();
-        state.fallback.as_ref().map_or_else(|| state.reader.epoch.mapping.clone(), |ring| ring.mapping())
+        let fallback = state.source.fallback.as_ref();
+        fallback.map_or_else(|| state.reader.epoch.mapping.clone(), |ring| ring.mapping())
     }
 
     pub fn last_seq(&self) -> Option<u64> {
@@ -164,14 +151,11 @@ impl Consumer {
     }
 
     pub fn is_connected(&self) -> bool {
-        let mut state = self.lock();
-        let is_connected = |s: &mut Subscription| s.is_connected();
-        state.fallback.is_some() || state.source.subscription.get().is_some_and(is_connected)
+        self.lock().source.is_connected()
     }
 
     pub fn is_ready(&self) -> bool {
-        let mut state = self.lock();
-        self.config.fallback.only.is_some() || state.source.is_ready()
+        self.config.fallback.only.is_some() || self.lock().source.is_ready()
     }
 
     /// Reads up to `limit` descriptors and pushes the frames that pass onto `out`. Returns how many messages
@@ -260,54 +244,9 @@ impl Consumer {
         mut guard: MutexGuard<'_, State>,
         limit: usize,
         observer: &mut W,
-        mut each: impl FnMut(&mut Reader, &Counters, FrameDescriptor, &mut W) -> bool,
+        each: impl FnMut(&mut Reader, &Counters, FrameDescriptor, &mut W) -> bool,
     ) -> usize {
-        let state = &mut *guard;
-        state.polls += 1;
-        if state.fallback.is_some() {
-            return self.drain_fallback(state, limit, observer, &mut each);
-        }
-        let State { source, reader, .. } = state;
-        if let Some(before) = &mut source.draining {
-            let before = &mut before.subscription;
-            let taken = self.poll_stream(reader, before, &mut source.image, limit, observer, &mut each);
-            reader.overlaps |= source.is_drained();
-            if taken > 0 {
-                return taken;
-            }
-        }
-        if let Some(queue) = source.queue.as_ref().filter(|_| !source.on_per_consumer) {
-            return self.drain_queue(reader, queue, limit, observer, &mut each);
-        }
-        reader.rested |= source.was_rested();
-        let Some(subscription) = source.subscription.get() else { return 0 };
-        let taken = self.poll_stream(reader, subscription, &mut source.image, limit, observer, &mut each);
-        if let Some((session, joined @ None)) = &mut source.image {
-            *joined = subscription.images().joined_ns(*session);
-        }
-        taken
-    }
-
-    fn drain_queue<W: DropObserver>(
-        &self,
-        reader: &mut Reader,
-        queue: &DescriptorQueue,
-        limit: usize,
-        observer: &mut W,
-        each: &mut impl FnMut(&mut Reader, &Counters, FrameDescriptor, &mut W) -> bool,
-    ) -> usize {
-        let mut taken = 0;
-        while taken < limit
-            && let Some(descriptor) = queue.next()
-        {
-            taken += 1;
-            if reader.is_next(&self.counters, &descriptor, observer)
-                && !each(reader, &self.counters, descriptor, observer)
-            {
-                break;
-            }
-        }
-        taken
+        guard.drain_while(self.config.stream_id, &self.counters, limit, observer, each)
     }
 
     /// Channel and stream id of its descriptors.
@@ -317,33 +256,7 @@ impl Consumer {
 
     /// A fanout reads the descriptor stream from here on.
     pub(crate) fn read_from_queue(&self, queue: Arc<DescriptorQueue>) {
-        self.state.lock_priority().source.on_queue(queue);
-    }
-
-    #[inline]
-    fn poll_stream<W: DropObserver>(
-        &self,
-        reader: &mut Reader,
-        subscription: &mut Subscription,
-        image: &mut Option<(i32, Option<u64>)>,
-        limit: usize,
-        observer: &mut W,
-        each: &mut impl FnMut(&mut Reader, &Counters, FrameDescriptor, &mut W) -> bool,
-    ) -> usize {
-        let (counters, stream_id) = (&*self.counters, self.config.stream_id);
-        subscription.poll_while(limit, |bytes, header| match FrameDescriptor::decode(bytes) {
-            Decoded::Descriptor(d) if d.stream_id == stream_id => {
-                if image.is_none() {
-                    *image = Some((header.session_id(), None));
-                }
-                !reader.is_next(counters, &d, observer) || each(reader, counters, d, observer)
-            }
-            Decoded::Descriptor(_) | Decoded::Other => true,
-            Decoded::Malformed => {
-                counters.drops.add(DropReason::Malformed, 1);
-                true
-            }
-        })
+        self.state.lock_priority().on_queue(queue);
     }
 
     /// Waits for something to poll. Consumes nothing.
@@ -360,11 +273,7 @@ impl Consumer {
                 if let Some(refused) = state.refusal.refused.take() {
                     return Waited::Refused(refused);
                 }
-                if let Some(is_ready) = state.is_fallback_ready() {
-                    if is_ready {
-                        return Waited::Ready;
-                    }
-                } else if state.source.has_descriptors() {
+                if state.has_descriptors() {
                     return Waited::Ready;
                 }
             }

@@ -1,0 +1,179 @@
+//! What a consumer's polls and the conductor share: the source of descriptors, the reader, and refusals. Under
+//! one lock. A poll takes descriptors from the source in order and passes them through the reader.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tensorpool_core::drop_reason::DropReason;
+use tensorpool_core::wire::descriptor::{Decoded, FrameDescriptor};
+use tensorpool_core::wire::hello::StreamAddress;
+
+use super::counters::Counters;
+use super::reader::{DropObserver, RateLimit, Reader, RefusalState};
+use super::source::{DescriptorSource, Polled, Source, Stream, WatchedStream};
+use crate::aeron::Subscription;
+use crate::descriptor_queue::DescriptorQueue;
+
+/// A poll borrows the source and the reader at once.
+pub(crate) struct State<S = Subscription> {
+    pub(crate) source: Source<S>,
+    pub(crate) reader: Reader,
+    pub(crate) refusal: RefusalState,
+    /// How often frames were polled.
+    pub(crate) polls: u64,
+}
+
+impl<S: Stream> State<S> {
+    pub(crate) fn new(reader: Reader) -> Self {
+        Self { source: Source::default(), reader, refusal: RefusalState::default(), polls: 0 }
+    }
+
+    /// A config granted a per-consumer stream, or none.
+    pub(crate) fn on_descriptors(&mut self, address: Option<StreamAddress>) {
+        match address {
+            Some(address) => self.source.on_granted(address),
+            None => {
+                let limited = self.reader.rate_limit != RateLimit::Off;
+                self.reader.overlaps |= self.source.on_withdrawn(limited).overlaps();
+            }
+        }
+    }
+
+    /// A fanout reads the descriptor stream from here on.
+    pub(crate) fn on_queue(&mut self, queue: Arc<DescriptorQueue>) {
+        self.reader.overlaps |= self.source.on_queue(queue).overlaps();
+    }
+
+    /// Polls, and passes each descriptor that is next in order to `each` until it returns false. Returns how
+    /// many messages were consumed.
+    #[inline]
+    pub(crate) fn drain_while<W: DropObserver>(
+        &mut self,
+        stream_id: u32,
+        counters: &Counters,
+        limit: usize,
+        observer: &mut W,
+        mut each: impl FnMut(&mut Reader, &Counters, FrameDescriptor, &mut W) -> bool,
+    ) -> usize {
+        self.polls += 1;
+        let Self { source, reader, .. } = self;
+        let mut poll = Poll { reader, counters, stream_id, limit, observer, each: &mut each };
+        if source.fallback.is_some() {
+            return poll.read_fallback(source);
+        }
+        // A later source is not read before an earlier one is empty: its descriptors would overtake.
+        while let Some(oldest) = source.draining.front_mut() {
+            let taken = match &mut oldest.from {
+                DescriptorSource::Queue(queue) => poll.read_queue(queue),
+                from => from.stream().map_or(0, |stream| poll.read_stream(stream)),
+            };
+            let Some(switch) = source.on_drained(Instant::now()) else { return taken };
+            poll.reader.overlaps |= switch.overlaps();
+            if taken > 0 {
+                return taken;
+            }
+        }
+        match &mut source.current {
+            DescriptorSource::Shared(stream) | DescriptorSource::PerConsumer { stream, .. } => {
+                poll.reader.rested |= stream.was_rested();
+                poll.read_stream(stream)
+            }
+            DescriptorSource::Queue(queue) => poll.read_queue(queue),
+            DescriptorSource::Opening(_) | DescriptorSource::Closed => 0,
+        }
+    }
+
+    /// Calls `f` with the fallback's mapping in place of the shared one.
+    pub(crate) fn with_fallback_mapping<T>(&mut self, f: impl FnOnce(&mut Reader) -> T) -> T {
+        let reader = &mut self.reader;
+        let Some(ring) = &self.source.fallback else { return f(reader) };
+        let shm_mapping = std::mem::replace(&mut reader.epoch.mapping, ring.mapping());
+        let done = f(reader);
+        reader.epoch.mapping = shm_mapping;
+        done
+    }
+
+    /// Whether there is something to poll.
+    pub(crate) fn has_descriptors(&mut self) -> bool {
+        let Some(has_frame) = self.source.fallback.as_ref().map(|ring| ring.has_any()) else {
+            return self.source.has_descriptors();
+        };
+        discard_descriptors(&mut self.source, 64);
+        has_frame
+    }
+}
+
+/// Discards descriptors of the current stream, so that no publication waits for a reader of a fallback.
+fn discard_descriptors<S: Stream>(source: &mut Source<S>, limit: usize) {
+    if let Some(watched) = source.current.stream() {
+        watched.stream.poll_while(limit, |_, _| true);
+    }
+}
+
+/// One poll: who takes the descriptors, and how many.
+struct Poll<'a, W, E> {
+    reader: &'a mut Reader,
+    counters: &'a Counters,
+    stream_id: u32,
+    limit: usize,
+    observer: &'a mut W,
+    each: &'a mut E,
+}
+
+impl<W, E> Poll<'_, W, E>
+where
+    W: DropObserver,
+    E: FnMut(&mut Reader, &Counters, FrameDescriptor, &mut W) -> bool,
+{
+    #[inline]
+    fn read_stream<S: Stream>(&mut self, stream: &mut WatchedStream<S>) -> usize {
+        let Self { reader, counters, stream_id, limit, observer, each } = self;
+        let (stream_id, limit) = (*stream_id, *limit);
+        stream.poll(limit, |bytes| match FrameDescriptor::decode(bytes) {
+            Decoded::Descriptor(d) if d.stream_id == stream_id => {
+                let continues =
+                    !reader.is_next(counters, &d, *observer) || each(reader, counters, d, *observer);
+                Polled { is_ours: true, continues }
+            }
+            Decoded::Descriptor(_) | Decoded::Other => Polled { is_ours: false, continues: true },
+            Decoded::Malformed => {
+                counters.drops.add(DropReason::Malformed, 1);
+                Polled { is_ours: false, continues: true }
+            }
+        })
+    }
+
+    fn read_queue(&mut self, queue: &DescriptorQueue) -> usize {
+        let mut taken = 0;
+        while taken < self.limit
+            && let Some(descriptor) = queue.next()
+        {
+            taken += 1;
+            if self.reader.is_next(self.counters, &descriptor, self.observer)
+                && !(self.each)(self.reader, self.counters, descriptor, self.observer)
+            {
+                break;
+            }
+        }
+        taken
+    }
+
+    fn read_fallback<S: Stream>(&mut self, source: &mut Source<S>) -> usize {
+        discard_descriptors(source, self.limit);
+        let Some(ring) = &source.fallback else { return 0 };
+        let (mut taken, mut continues) = (0, true);
+        while taken < self.limit
+            && continues
+            && let Some((mapping, descriptor)) = ring.next()
+        {
+            taken += 1;
+            let reader = &mut *self.reader;
+            reader.follow_epoch(mapping.epoch, u64::from(mapping.nslots), None);
+            let shm_mapping = reader.epoch.mapping.replace(mapping);
+            continues = !reader.is_next(self.counters, &descriptor, self.observer)
+                || (self.each)(reader, self.counters, descriptor, self.observer);
+            reader.epoch.mapping = shm_mapping;
+        }
+        taken
+    }
+}
