@@ -28,12 +28,16 @@ unexport PYTHONHOME PYTHONPATH
 
 NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml \
     $(shell find crates cmake .cargo python/tensorpool/sbe/schemas -type f 2>/dev/null)
+# The outcomes that tools.conformance compares with the requirements.
+REPORT := --requirement-report=build/requirements.json
+# With ARGS a run may select tests, so that its report says nothing about the others.
+PARTIAL := $(if $(ARGS),--partial)
 TYPED := python/tensorpool python/pyspark_tensorpool tools tests $(wildcard benchmarks)
 # One profile for all targets: a second profile would compile Aeron a second time.
 CARGO_FLAGS := --release --locked --workspace
 
 .PHONY: help demo test test-long bench lint conformance pins clean native \
-    check-rust check-tests check-source check-native
+    check-rust check-tests check-source check-native check-requirements
 
 help:
 	@echo "make demo         a live demo: tensors move between processes"
@@ -41,7 +45,7 @@ help:
 	@echo "make test-long    the same, with the long tests"
 	@echo "make bench        the benchmarks (ARGS=\"--peers\" compares other libraries)"
 	@echo "make lint         formatting, style, types, layers, clippy"
-	@echo "make conformance  which requirements have a test (ARGS=\"--json\")"
+	@echo "make conformance  which requirements are proven, by the last test run (ARGS=\"--json\")"
 	@echo "make pins         newest versions of all Python dependencies into requirements/constraints.txt"
 	@echo "make clean        removes all build results"
 
@@ -52,16 +56,17 @@ demo: $(NATIVE)
 test: check-tests
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory check-native
-	@tools/step conformance python -m tools.conformance --quiet
-	@tools/step pytest python -m pytest $(WORKERS) -m "not long" --requirement-report=build/requirements.json $(ARGS)
+	@tools/step "requirement marks" python -m tools.conformance --marks
+	@tools/step pytest python -m pytest $(WORKERS) -m "not long" $(REPORT) $(ARGS)
+	@tools/step conformance python -m tools.conformance --quiet $(PARTIAL)
 
 test-long: export TENSORPOOL_TEST_LONG := 1
 test-long: check-tests
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory check-native
-	@tools/step conformance python -m tools.conformance --quiet
-	@tools/step "pytest, long tests too" \
-	    python -m pytest $(WORKERS) --requirement-report=build/requirements.json $(ARGS)
+	@tools/step "requirement marks" python -m tools.conformance --marks
+	@tools/step "pytest, long tests too" python -m pytest $(WORKERS) $(REPORT) $(ARGS)
+	@tools/step conformance python -m tools.conformance --quiet $(PARTIAL)
 
 lint: check-rust
 	@$(MAKE) --no-print-directory check-source
@@ -74,8 +79,17 @@ lint: check-rust
 bench: $(NATIVE) $(BENCH_DEPENDENCIES)
 	@python -m benchmarks $(ARGS)
 
-conformance: $(NATIVE)
+# It uses the reports of the last test run, or runs the tests that name a requirement if the sources have changed.
+# A test that fails is the verdict's to report.
+conformance: check-tests
+	@$(MAKE) --no-print-directory native >&2
+	@python -m tools.conformance --has-run || $(MAKE) --no-print-directory check-requirements >&2
 	@python -m tools.conformance $(ARGS)
+
+check-requirements:
+	-@$(MAKE) --no-print-directory check-native
+	-@tools/step "pytest, tests that name a requirement" \
+	    python -m pytest $(WORKERS) -m "requirement and not long" $(REPORT)
 
 pins: $(DEPENDENCIES)
 	@python -m tools.pins
@@ -102,9 +116,11 @@ check-source: $(DEPENDENCIES)
 	@tools/step mypy python -m mypy $(TYPED)
 
 check-native: $(NATIVE)
-	@tools/step "cargo test" tools/with-maturin-env cargo test $(CARGO_FLAGS) --quiet
+	@tools/step "cargo test" python -m tools.conformance.rust_run build/requirements-cargo.json \
+	    tools/with-maturin-env cargo test $(CARGO_FLAGS)
 	@tools/step "cargo test under loom" env RUSTFLAGS="--cfg loom" \
-	    cargo test --release --locked --quiet --target-dir target/loom --package tensorpool-core --test loom
+	    python -m tools.conformance.rust_run build/requirements-loom.json \
+	    cargo test --release --locked --target-dir target/loom --package tensorpool-core --test loom
 
 # --- build results
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import secrets
 import signal
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
@@ -19,7 +17,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import leaks
-from tools.conformance import known_ids
+from tools.conformance.pytest_report import RequirementReport
+from tools.conformance.requirements import ROOT, known_ids
 
 # Threads and processes that are still running this long after a test count as leaked.
 SETTLE_SECONDS = 10.0
@@ -169,7 +168,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--requirement-report",
         metavar="PATH",
-        help="write a JSON file: requirement id → its tests → outcome",
+        help="write a JSON file with the outcomes of the tests that name requirements",
     )
 
 
@@ -177,26 +176,8 @@ def pytest_configure(config: pytest.Config) -> None:
     path = config.getoption("--requirement-report")
     # xdist workers send their reports to the controller, which writes the file.
     if path and not config.option.collectonly and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(RequirementReport(Path(path)))
-
-
-class RequirementReport:
-    """JSON report: requirement id → its tests → outcome."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._proofs: defaultdict[str, dict[str, str]] = defaultdict(dict)
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        # Setup reports first ("passed" or "skipped"); a later failure, also of teardown, replaces it.
-        if report.when == "setup" or not report.passed:
-            for key, name in report.user_properties:
-                if key == "requirement":
-                    self._proofs[str(name)][report.nodeid] = report.outcome
-
-    def pytest_sessionfinish(self) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.write_text(json.dumps(dict(sorted(self._proofs.items())), indent=1) + "\n")
+        arguments = tuple(map(str, config.invocation_params.args))
+        config.pluginmanager.register(RequirementReport(Path(path), ROOT, arguments))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
