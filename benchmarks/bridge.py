@@ -264,7 +264,7 @@ def _published(
     ]
 
     def is_up() -> bool:
-        sent, received = sender.rows(), receiver.rows()
+        sent, received = sender.sender_rows(), receiver.receiver_rows()
         return (
             all(
                 row["connected"] and row["epoch"] == str(p.epoch)
@@ -289,7 +289,7 @@ def _published(
             pass
 
     with _in_background(offer):
-        yield lambda: sum(row["bytes"] for row in receiver.rows())
+        yield lambda: sum(row["bytes"] for row in receiver.receiver_rows())
 
 
 def _processed_frames(native: _native.BridgeSender, stream_id: int) -> int:
@@ -315,10 +315,10 @@ def _measure_latency(count: int, directory: str) -> Run:
         _wait_for(
             lambda: (
                 producer.is_connected
-                and sender.rows()[0]["connected"]
-                and sender.rows()[0]["epoch"] == str(producer.epoch)
-                and receiver.rows()[0]["destination"] == "attached"
-                and str(consumer.epoch) == receiver.rows()[0]["epoch"]
+                and sender.sender_rows()[0]["connected"]
+                and sender.sender_rows()[0]["epoch"] == str(producer.epoch)
+                and receiver.receiver_rows()[0]["destination"] == "attached"
+                and str(consumer.epoch) == receiver.receiver_rows()[0]["epoch"]
             ),
             "the bridge did not connect",
         )

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import TensorPoolError
+from .json_types import JsonObject
 
 _PNG_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 _PNG_COLOUR_TYPE: Final = {1: 0, 2: 4, 3: 2, 4: 6}
@@ -161,7 +162,7 @@ class ArraySummary:
     not_finite: int
     """NaNs and infinities, which the other figures omit."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The fields with values that JSON can hold."""
         return {
             "shape": self.shape,

@@ -76,7 +76,7 @@ class Metadata(Mapping[str, Any]):
 
     def __init__(self, attributes: list[tuple[str, str, bytes]], version: int, timestamp_ns: int) -> None:
         self._raw = {key: (form, value) for key, form, value in attributes}
-        self._values: dict[str, Any] = {}
+        self._values: dict[str, object] = {}
         self.version = version
         self.timestamp_ns = timestamp_ns
         """The time of the version on the producer's clock."""

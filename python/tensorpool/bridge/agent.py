@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from contextlib import ExitStack
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..context.context import Context
@@ -22,6 +22,7 @@ from .mappings import host_faults, resolve_mappings
 from .receiver import ReceiverMappings
 from .sender import SenderMappings
 from .service import BridgeService
+from .status import MappingRow, ReceiverRow, SenderRow
 
 _LOG = logging.getLogger(__name__)
 _SAMPLE_PERIOD_NS: Final = 1_000_000_000
@@ -147,11 +148,17 @@ class BridgeAgent:
             raise ClosedError("the bridge is not running")
         return self._open_ends
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[MappingRow]:
         """The status of every mapping, as JSON."""
-        if self._open_ends is None:
-            return []
-        return [*self._open_ends.sender.rows(), *self._open_ends.receiver.rows()]
+        return [*self.sender_rows(), *self.receiver_rows()]
+
+    def sender_rows(self) -> list[SenderRow]:
+        """The status of the mappings that this instance sends."""
+        return [] if self._open_ends is None else self._open_ends.sender.rows()
+
+    def receiver_rows(self) -> list[ReceiverRow]:
+        """The status of the mappings that this instance receives."""
+        return [] if self._open_ends is None else self._open_ends.receiver.rows()
 
 
 def ids_in_use(context: Context) -> dict[str, int]:

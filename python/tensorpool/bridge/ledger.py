@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, Protocol
 
 from .. import _native
+from .status import JoinedLedgerReply
 
 LEDGER_KEY: Final = "ledger"
 _INCOMPLETE: Final = frozenset(name for name, _, incomplete in _native.bridge_reasons() if incomplete)
@@ -170,7 +171,7 @@ class JoinedLedger:
         """Frames lost by the network or still on their way."""
         return self.published - self.delivered - self.sender - self.receiver
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JoinedLedgerReply:
         """The ledger as JSON."""
         return {
             "published": self.published,

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from .. import _native
 from ..client import Producer
@@ -37,6 +37,7 @@ from .forwarding import (
 from .ledger import LEDGER_KEY, MappingLedger, ReceiverLedger, SenderLedger, SessionTotals
 from .mappings import FallbackUri, ResolvedMapping
 from .state import AttachStep, DestinationFailure, DestinationLayout, DestinationState
+from .status import ReceiverRow
 
 _LOG = logging.getLogger(__name__)
 _IPC: Final = "aeron:ipc"
@@ -385,11 +386,11 @@ class ReceiverMappings:
         """Frames delivered, their bytes, and frames received incompletely or dropped."""
         return sum_totals(receiver.totals() for receiver in self._receivers.values())
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[ReceiverRow]:
         """The status of each mapping, with the joined ledger, as JSON."""
         return [self._row(mapping) for mapping in self._mappings]
 
-    def _row(self, mapping: _ReceiverMapping) -> dict[str, Any]:
+    def _row(self, mapping: _ReceiverMapping) -> ReceiverRow:
         resolved, destination = mapping.resolved, mapping.destination
         state = mapping.receiver.state(resolved.source_stream_id)
         received = ReceiverLedger.from_state(state)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from .. import _native
 from ..client import Consumer
@@ -25,6 +25,7 @@ from .counters import BridgeCounters, FrameTotals, sum_totals
 from .forwarding import METADATA, PROGRESS, QOS, SHM_POOL_ANNOUNCE, read_info
 from .ledger import LEDGER_KEY, SenderLedger
 from .mappings import FallbackUri, ResolvedMapping
+from .status import SenderRow
 
 # Untethered: a bridge that pauses must not hold publishers back.
 _IPC: Final = "aeron:ipc?tether=false"
@@ -269,11 +270,11 @@ class SenderMappings:
         """Frames sent, their bytes, and frames dropped."""
         return sum_totals(sender.totals() for sender in self._senders.values())
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[SenderRow]:
         """The status of each mapping, as JSON."""
         return [self._row(mapping) for mapping in self.mappings]
 
-    def _row(self, mapping: ResolvedMapping) -> dict[str, Any]:
+    def _row(self, mapping: ResolvedMapping) -> SenderRow:
         counters, dropped = self._count_frames(mapping)
         sender = self._senders[mapping.payload]
         epoch = self._consumers[mapping].epoch

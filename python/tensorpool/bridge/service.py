@@ -6,10 +6,11 @@ Small, but every role has its service in `service.py`.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ..runtime.config import Secret
 from ..service import Service, command
+from .status import BridgeStatus
 
 if TYPE_CHECKING:
     from .agent import BridgeAgent
@@ -27,7 +28,7 @@ class BridgeService(Service, name="bridge"):
         self._agent = agent
 
     @command
-    def status(self, first: int = 0, limit: int = 100) -> dict[str, Any]:
+    def status(self, first: int = 0, limit: int = 100) -> BridgeStatus:
         """The instance, its counters, and its mappings from number `first` on."""
         rows = self._agent.rows()
         return {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import click
 from rich.text import Text
@@ -11,6 +10,7 @@ from rich.text import Text
 from .. import context
 from ..bridge.config import BridgeSettings
 from ..bridge.mappings import host_faults
+from ..bridge.status import BridgeStatus, MappingRow
 from ..context.config import AeronSettings, ContextSettings, ShmSettings
 from ..driver import DriverSettings
 from ..errors import ConfigError, NoSuchService
@@ -130,10 +130,10 @@ def status(to: ConnectOptions, instance: str | None) -> None:
     console().print(table)
 
 
-def _fetch_status(to: ConnectOptions, instance: str | None) -> dict[str, Any]:
+def _fetch_status(to: ConnectOptions, instance: str | None) -> BridgeStatus:
     try:
         with to.client(f"bridge:{instance}" if instance else "bridge") as client:
-            reply: dict[str, Any] = client.call("status")
+            reply: BridgeStatus = client.call("status")
             while len(reply["mappings"]) < reply["total"]:
                 more = client.call("status", {"first": len(reply["mappings"])})["mappings"]
                 if not more:
@@ -146,7 +146,7 @@ def _fetch_status(to: ConnectOptions, instance: str | None) -> dict[str, Any]:
         ) from None
 
 
-def _cells(row: dict[str, Any]) -> list[Text | str]:
+def _cells(row: MappingRow) -> list[Text | str]:
     source, dest = str(row["source_stream_id"]), str(row["dest_stream_id"] or "?")
     reasons = dict(row["dropped"])
     if row["direction"] == "send":
@@ -159,14 +159,16 @@ def _cells(row: dict[str, Any]) -> list[Text | str]:
             cells = ["", str(row["delivered"]), "", "", str(sum(row["dropped"].values()))]
         else:
             drops = joined["dropped"]
-            cells = [
+            counts = (
                 joined["published"],
                 joined["delivered"],
                 drops["sender"],
                 drops["network"],
                 drops["receiver"],
-            ]
-            cells = [str(count) for count in cells]
+            )
+            cells = [str(count) for count in counts]
     state = "→" if row["connected"] else "not connected"
-    why = ", ".join(f"{name} {n}" for name, n in reasons.items()) or row.get("fault", "")
+    why = ", ".join(f"{name} {n}" for name, n in reasons.items()) or (
+        "" if row["direction"] == "send" else row["fault"]
+    )
     return [source, dest, Text(f"{row['direction']} {state}", style=DIM), *cells, why]

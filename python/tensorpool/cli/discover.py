@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, TypedDict, Unpack
 
 import click
 from rich.table import Table
@@ -103,6 +103,16 @@ class DiscoveryTable:
         return table
 
 
+class StreamQuery(TypedDict):
+    """What a stream has to match, as options of the command; None and (): any."""
+
+    name: str | None
+    tags: tuple[str, ...]
+    stream_id: int | None
+    producer_id: int | None
+    data_source_id: int | None
+
+
 @click.command(epilog=_EPILOG)
 @click.option("--name", help="The stream of exactly this name.")
 @click.option("--tag", "tags", multiple=True, help="Streams that have this tag. Repeat it: all of them.")
@@ -119,7 +129,9 @@ class DiscoveryTable:
 )
 @click.option("--count", type=click.IntRange(1), help="With --watch: stop after so many lines.")
 @connect_options
-def discover(to: ConnectOptions, watch: bool, period: float, count: int | None, **query: Any) -> None:
+def discover(
+    to: ConnectOptions, watch: bool, period: float, count: int | None, **query: Unpack[StreamQuery]
+) -> None:
     """Find the streams that match all options; without options, all streams.
 
     Asks the driver of this media driver, or the registries that `[discovery]` of the configuration names.
@@ -146,7 +158,7 @@ def _table(streams: list[DiscoveredStream]) -> Table:
     return table
 
 
-def _watch(ctx: Context, to: ConnectOptions, period: float, count: int | None, query: dict[str, Any]) -> None:
+def _watch(ctx: Context, to: ConnectOptions, period: float, count: int | None, query: StreamQuery) -> None:
     results = _poll(ctx, to.timeout, period, query)
     try:
         if sys.stdout.isatty() and not to.json_output and count is None:
@@ -199,7 +211,7 @@ def _print_changes(
 
 
 def _poll(
-    ctx: Context, timeout: float, period: float, query: dict[str, Any]
+    ctx: Context, timeout: float, period: float, query: StreamQuery
 ) -> Iterator[list[Change] | DiscoveryError]:
     """The changes since the previous result, or the error of a request; once a period."""
     known: list[DiscoveredStream] = []

@@ -21,6 +21,7 @@ from ..driver import DriverAgent, DriverSettings, other_driver, read_holder
 from ..driver.client import SERVICE, DriverStatus, LeaseRow, lease_rows, stream_rows
 from ..errors import NoSuchService, ServiceTimeout
 from ..runtime.config import Config
+from ..runtime.counters import Number
 from ..runtime.role import run_role
 from ..service import ServiceClient
 from ..service.config import ServiceSettings
@@ -296,7 +297,7 @@ def _allow_many_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _counter_text(value: int | dict[str, int]) -> str:
+def _counter_text(value: Number | dict[str, Number]) -> str:
     """One counter, or one per reason; empty for zeros."""
     if isinstance(value, dict):
         return ", ".join(f"{reason} {count:,}" for reason, count in value.items() if count)

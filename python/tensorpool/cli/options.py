@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -259,7 +259,7 @@ def _parameter(path: KeyPath) -> str:
 
 
 def _overrides(
-    flags: list[tuple[KeyPath, FieldSpec]], parameters: dict[str, Any]
+    flags: list[tuple[KeyPath, FieldSpec]], parameters: MutableMapping[str, Any]
 ) -> Iterator[tuple[KeyPath, Override]]:
     """Removes the flags' parameters from those of the command, and yields the flags that were used."""
     for path, field in flags:

@@ -9,13 +9,14 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TextIO, cast
+from typing import TYPE_CHECKING, Final, TextIO, cast
 
 import click
 
 from .. import context
 from ..context.config import AeronSettings, ContextSettings, ShmSettings
 from ..driver import DriverSettings
+from ..json_types import JsonObject
 from ..recorder.config import RecorderSettings
 from ..runtime.config import Config
 from ..runtime.logs import Logging
@@ -183,13 +184,12 @@ def _wait(recorder: Recorder, stop: list[bool], seconds: float | None, progress:
 def _print_result(
     root: Path, stats: RecorderStats, ledgers: list[RecordingLedger], json_output: bool
 ) -> None:
-    from ..recorder.service import ledger_json
 
     if json_output:
-        result: dict[str, Any] = {
+        result: JsonObject = {
             "root": str(root),
             **stats.to_json(),
-            "ledger": [*map(ledger_json, ledgers)],
+            "ledger": [ledger.to_json() for ledger in ledgers],
         }
         result["balanced"] = all(ledger.balanced for ledger in ledgers)
         click.echo(json.dumps(result, indent=2))

@@ -8,17 +8,18 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from ..json_types import JsonObject
 from .output import BAD, DIM, GOOD, WARN, columns, console, format_bytes, format_duration, key_values
 from .params import CommandGroup, Time
 
 if TYPE_CHECKING:
-    from ..recording import Gap, RecordingLedger
+    from ..recording import Gap
     from ..recording.copy import CopyResult
     from ..recording.inspect import Problem, RecordingInfo
 
@@ -153,7 +154,7 @@ def verify(directory: str, json_output: bool) -> None:
             "size_bytes": result.size_bytes,
             "problems": [_problem_json(problem) for problem in result.problems],
             "notes": [_problem_json(note) for note in result.notes],
-            "ledgers": [_ledger_json(ledger) for ledger in result.ledgers],
+            "ledgers": [ledger.to_json() for ledger in result.ledgers],
         }  # fmt: skip
         click.echo(json.dumps(report, indent=2))
         sys.exit(0 if result.ok else 1)
@@ -319,7 +320,7 @@ def _time_text(ns: int | None, *, with_seconds: bool) -> str:
     )
 
 
-def _info_json(recording_info: RecordingInfo) -> dict[str, Any]:
+def _info_json(recording_info: RecordingInfo) -> JsonObject:
     return {
         "path": str(recording_info.root),
         "version": recording_info.version,
@@ -331,7 +332,7 @@ def _info_json(recording_info: RecordingInfo) -> dict[str, Any]:
                 "open_segments": stream.open_segments, "rows": stream.rows, "size_bytes": stream.size_bytes,
                 "first_time_ns": _int_text(stream.first_time_ns),
                 "last_time_ns": _int_text(stream.last_time_ns),
-                "epochs": [_ledger_json(ledger) for ledger in stream.ledgers],
+                "epochs": [ledger.to_json() for ledger in stream.ledgers],
             }
             for stream in recording_info.streams
         ],
@@ -346,21 +347,13 @@ def _int_text(value: int | None) -> str | None:
     return None if value is None else str(value)
 
 
-def _ledger_json(ledger: RecordingLedger) -> dict[str, Any]:
-    return {
-        "stream_id": ledger.stream_id, "epoch": str(ledger.epoch), "first_seq": str(ledger.first_seq),
-        "last_seq": str(ledger.last_seq), "span": ledger.span, "rows": ledger.rows, "gaps": ledger.gaps,
-        "balanced": ledger.balanced,
-    }  # fmt: skip
-
-
-def _problem_json(problem: Problem) -> dict[str, Any]:
+def _problem_json(problem: Problem) -> JsonObject:
     return {
         "kind": problem.kind, "path": str(problem.path), "offset": problem.offset, "message": problem.message,
     }  # fmt: skip
 
 
-def _gap_json(gap: Gap) -> dict[str, Any]:
+def _gap_json(gap: Gap) -> JsonObject:
     return {
         "stream_id": gap.stream_id, "epoch": str(gap.epoch), "first_seq": str(gap.first_seq),
         "count": gap.count, "reason": gap.reason,

@@ -13,7 +13,9 @@ from ..discovery import DiscoverySettings
 from ..driver import DriverSettings
 from ..errors import NoSuchService
 from ..registry import RegistryAgent, RegistrySettings
+from ..registry.service import RegistryStatus
 from ..runtime.config import Config
+from ..runtime.counters import Number
 from ..runtime.role import RuntimeSettings, run_role
 from ..service.config import ServiceSettings
 from .options import ConnectOptions, connect_options, role_options
@@ -82,7 +84,7 @@ def status(to: ConnectOptions, instance: str | None) -> None:
     """Show its address, its drivers and the requests it has answered."""
     try:
         with to.client(f"registry:{instance}" if instance else "registry") as client:
-            reply: dict[str, Any] = client.call("status")
+            reply: RegistryStatus = client.call("status")
     except NoSuchService:
         raise NoSuchService(
             "no registry answers on this media driver: start one with tensorpool registry --config FILE"
@@ -113,5 +115,7 @@ def status(to: ConnectOptions, instance: str | None) -> None:
     screen.print(table)
 
 
-def _reasons(counts: dict[str, int]) -> str:
+def _reasons(counts: Number | dict[str, Number]) -> str:
+    if not isinstance(counts, dict):
+        return f"{counts:,}"
     return ", ".join(f"{reason} {count:,}" for reason, count in counts.items() if count) or "none"

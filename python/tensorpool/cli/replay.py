@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import click
 from rich.text import Text
 
+from ..json_types import JsonObject
 from .output import DIM, WARN, console, format_bytes, format_duration, format_shape
 from .params import Duration, Offset, Speed, StreamRemap, TimeOrOffset
 
@@ -75,7 +76,7 @@ def format_frame(frame: RecordedFrame) -> str:
     )
 
 
-def frame_json(frame: RecordedFrame) -> dict[str, Any]:
+def frame_json(frame: RecordedFrame) -> JsonObject:
     """A frame as JSON, with 64-bit numbers as text."""
     return {
         "stream_id": frame.stream_id, "epoch": str(frame.epoch), "seq": str(frame.seq),

@@ -52,10 +52,10 @@ def ls(to: ConnectOptions) -> None:
     with to.context() as ctx:
         services = ctx.services(min(to.timeout, _PING_S))
     if to.json_output:
-        click.echo(json.dumps(services, indent=2))
+        click.echo(json.dumps([entry.to_json() for entry in services], indent=2))
     elif services:
         for entry in services:
-            click.echo(f"{entry['tag']:<40} pid {entry['pid']}")
+            click.echo(f"{entry.tag:<40} pid {entry.pid}")
     else:
         click.echo("no service replies on this media driver", err=True)
 
@@ -69,7 +69,9 @@ def ping(to: ConnectOptions, target: str) -> None:
     """Check that a service replies: exit status 0 if it does."""
     with to.client(target) as client:
         identity = client.ping()
-    click.echo(json.dumps(identity) if to.json_output else f"{client.tag} is alive, pid {identity['pid']}")
+    click.echo(
+        json.dumps(identity.to_json()) if to.json_output else f"{client.tag} is alive, pid {identity.pid}"
+    )
 
 
 @service.command(

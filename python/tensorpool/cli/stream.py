@@ -16,6 +16,7 @@ from rich.text import Text
 from ..client import Metadata
 from ..context import Context
 from ..errors import TensorPoolError
+from ..json_types import JsonObject
 from ..monitor.listener import StreamKind, SystemMonitor
 from ..monitor.snapshot import StreamView
 from ..shm.inspect import region_path
@@ -323,7 +324,7 @@ def _leases(planned: StreamRow | None) -> str:
     return f"{0 if planned['producer'] is None else 1}+{planned['consumers']}"
 
 
-def _stream_json(stream: StreamView, planned: _DriverRows) -> dict[str, Any]:
+def _stream_json(stream: StreamView, planned: _DriverRows) -> JsonObject:
     directory = _directory(stream)
     return {
         "stream_id": stream.stream_id,
@@ -364,7 +365,7 @@ def attribute_rows(metadata: Metadata | None) -> list[tuple[str, str]]:
     return [*rows, *((f"  {key}", _attribute_text(metadata[key], metadata.raw(key)[0])) for key in metadata)]
 
 
-def _metadata_json(metadata: Metadata | None) -> dict[str, Any] | None:
+def _metadata_json(metadata: Metadata | None) -> JsonObject | None:
     if metadata is None:
         return None
     return {
@@ -391,7 +392,7 @@ def _attribute_json(value: Any, media_type: str, raw: bytes) -> Any:
     """The value; for an array or bytes, its format, length and, if it is short, its content as base64."""
     if not isinstance(value, np.ndarray | bytes):
         return value
-    shown: dict[str, Any] = {"format": media_type, "bytes": len(raw)}
+    shown: JsonObject = {"format": media_type, "bytes": len(raw)}
     if isinstance(value, np.ndarray):
         shown |= {"shape": value.shape, "dtype": str(value.dtype)}
     if len(raw) <= _MAX_BASE64_BYTES:

@@ -20,6 +20,7 @@ from ..client import Consumer, Latency, LatencySummary
 from ..context import Context
 from ..durable import replace_file
 from ..errors import FrameOverwritten, ReceiveTimeout, TensorPoolError
+from ..json_types import JsonObject
 from ..monitor.lineage import Lineage, LineageTracker, TracedFrame
 from ..monitor.rates import FrameIntervals, Rate, SampledRate
 from ..preview import encode_png, summarize, to_pixels
@@ -210,7 +211,7 @@ def _print_frame(frame: _native.Frame, image: Path | None, json_output: bool) ->
     summary = summarize(array, frame.element_type)
     path = None if image is None else _write_image(image, frame, array)
     if json_output:
-        line: dict[str, Any] = {
+        line: JsonObject = {
             "stream_id": frame.stream_id,
             "epoch": str(frame.epoch),
             "seq": str(frame.seq),

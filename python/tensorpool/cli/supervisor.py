@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -13,13 +13,14 @@ from .. import context
 from ..context.config import AeronSettings, ContextSettings, ShmSettings
 from ..driver import DriverSettings
 from ..errors import NoSuchService
+from ..json_types import JsonObject
 from ..metrics.config import MetricsSettings
 from ..monitor.listener import reduced_gc
 from ..runtime.config import Config
 from ..runtime.role import RuntimeSettings, run_role
 from ..service import ServiceClient
 from ..service.config import ServiceSettings
-from ..supervisor.agent import SupervisorAgent
+from ..supervisor.agent import SupervisorAgent, SupervisorStatus
 from ..supervisor.config import SupervisorSettings
 from .options import ConnectOptions, connect_options, role_options
 from .output import columns, console, format_duration, key_values
@@ -112,11 +113,11 @@ def _client(to: ConnectOptions, instance: str | None) -> Iterator[ServiceClient]
 def status(to: ConnectOptions, instance: str | None) -> None:
     """Show the system, the active rules and the latest decisions."""
     with _client(to, instance) as client:
-        reply: dict[str, Any] = client.call("status")
-        reply["decisions"] = client.call("decisions")
-        reply["system"] = _all_streams(client)
+        reply: SupervisorStatus = client.call("status")
+        decisions: list[JsonObject] = client.call("decisions")
+        streams = _all_streams(client)
     if to.json_output:
-        click.echo(json.dumps(reply, indent=2))
+        click.echo(json.dumps({**reply, "decisions": decisions, "system": streams}, indent=2))
         return
     screen = console()
     screen.print(
@@ -139,32 +140,32 @@ def status(to: ConnectOptions, instance: str | None) -> None:
     table = columns(
         "stream", "name", "state", "consumer", "mode", "Hz", "lost", "behind", right=("Hz", "lost")
     )
-    for stream in reply["system"]:
+    for stream in streams:
         for consumer in stream["consumers"] or [None]:
             cells = _consumer_cells(consumer)
             table.add_row(str(stream["stream_id"]), stream["name"], stream["state"], *cells)
     screen.print(table)
-    for decision in reply["decisions"][-10:]:
+    for decision in decisions[-10:]:
         target = _target_text(decision)
         screen.print(f"{decision['action']} {target} by {decision['by']}: {decision['reason']}")
 
 
-def _all_streams(client: ServiceClient) -> list[dict[str, Any]]:
+def _all_streams(client: ServiceClient) -> list[JsonObject]:
     """All streams, asked for in parts: a reply has a maximum size."""
-    streams: list[dict[str, Any]] = []
+    streams: list[JsonObject] = []
     while part := client.call("streams", first=streams[-1]["stream_id"] + 1 if streams else 0):
         streams += part
     return streams
 
 
-def _ledger_text(ledger: dict[str, Any] | None) -> str:
+def _ledger_text(ledger: JsonObject | None) -> str:
     """Paths by verdict; `tensorpool ledger` has the rows."""
     if ledger is None:
         return "not kept"
     return ", ".join(f"{n} {verdict}" for verdict, n in ledger["paths"].items() if n) or "no reports"
 
 
-def _consumer_cells(consumer: dict[str, Any] | None) -> list[str]:
+def _consumer_cells(consumer: JsonObject | None) -> list[str]:
     if consumer is None:
         return ["", "", "", "", ""]
     lost = sum(n for reason, n in consumer["dropped"].items() if reason not in ("rate_limited", "skipped"))
@@ -173,7 +174,7 @@ def _consumer_cells(consumer: dict[str, Any] | None) -> list[str]:
     return [str(consumer["consumer_id"]), consumer["mode"], rate, str(lost), behind]
 
 
-def _target_text(order: dict[str, Any]) -> str:
+def _target_text(order: Mapping[str, object]) -> str:
     rule = f"{order['rule']}: " if "rule" in order else ""
     consumer = "" if order["consumer_id"] is None else f"/{order['consumer_id']}"
     return f"{rule}{order['stream_id']}{consumer}"

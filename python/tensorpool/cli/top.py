@@ -7,13 +7,14 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 from rich.text import Text
 
 from ..context import Context
+from ..json_types import JsonObject
 from .options import ConnectOptions, connect_options
 from .output import console
 from .params import StreamId
@@ -162,7 +163,7 @@ def _print(
         time.sleep(max(0.0, due - time.monotonic()))
 
 
-def _to_json(page: PageState) -> dict[str, Any]:
+def _to_json(page: PageState) -> JsonObject:
     """The snapshot with the time of day."""
     from ..monitor.snapshot import to_json
 

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any, Final, Literal
 
 from .. import _native
+from ..json_types import JsonObject
 
 _UNPUBLISHED: Final = ("back_pressured", "not_connected", "closed")
 _WITHOUT_SEQUENCE: Final = ("no_pool", "slot_claimed", "detached", "abandoned", "after_close")
@@ -168,7 +169,7 @@ class Latency:
             excluded=figures["left_out"],
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The figures with the keys of the status stream."""
         return {
             "since": self.since,

@@ -60,7 +60,7 @@ class SourceDescription:
         dtype: npt.DTypeLike | None = None,
     ) -> None:
         self.version = 0
-        self.attributes: dict[str, Any] = {}
+        self.attributes: dict[str, object] = {}
         self.name, self.summary = _check_name(name or ""), _check_summary(summary or "")
         self.fixed_dtype: str | None = None
         self.extension: Extension | None = None

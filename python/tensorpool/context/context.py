@@ -61,7 +61,15 @@ from ..runtime.process import Readiness
 from ..runtime.role import LogSettings, RuntimeSettings, reload
 from ..runtime.runner import Runner
 from ..service import Event as ServiceEvent
-from ..service import RunningService, Service, ServiceAgent, ServiceClient, find_services, watch_all
+from ..service import (
+    RunningService,
+    Service,
+    ServiceAgent,
+    ServiceClient,
+    ServiceIdentity,
+    find_services,
+    watch_all,
+)
 from ..service.client import DEFAULT_TIMEOUT_S
 from ..shm import parse_pools
 from ..transport import (
@@ -594,7 +602,7 @@ class Context:
         service.use_token(self._options.service_token)
         return ServiceAgent(service, self.connection.conductor, self.service_streams)
 
-    def services(self, timeout: float = 1.0) -> list[dict[str, Any]]:
+    def services(self, timeout: float = 1.0) -> list[ServiceIdentity]:
         """All services that answer within `timeout` seconds."""
         self._check_open()
         return find_services(self.connection.conductor, timeout=timeout, streams=self.service_streams)

@@ -13,11 +13,12 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from ..client import ProducerOptions
 from ..driver import EmbeddedDriver, Holder
 from ..errors import DriverAlreadyRunning, ServiceError
+from ..json_types import JsonObject
 from ..service import ServiceClient
 from ..shm import parse_pools
 
@@ -153,7 +154,7 @@ def provision_stream(driver: ServiceClient, stream_id: int, options: ProducerOpt
 
     Raises ServiceError.
     """
-    request: dict[str, Any] = {"stream_id": stream_id}
+    request: JsonObject = {"stream_id": stream_id}
     if options.pools is not None:
         request["pools"] = [stride for _, stride in parse_pools(options.pools)]
     if options.nslots is not None:

@@ -14,14 +14,15 @@ from .processes import (
     POOL,
     SHAPE,
     DemoOptions,
-    Reports,
+    ReportWriter,
     fill_pattern,
     has_command,
     parse_options,
 )
+from .reports import CameraLedger, CameraReady, Sample
 
 
-def run_camera(options: DemoOptions, reports: Reports) -> None:
+def run_camera(options: DemoOptions, reports: ReportWriter) -> None:
     """Publishes frames for the time in the options, or until the parent stops it."""
     # The parent sends the first line when the driver runs.
     sys.stdin.readline()
@@ -29,7 +30,7 @@ def run_camera(options: DemoOptions, reports: Reports) -> None:
         options.attach() as ctx,
         ctx.producer(options.stream_id, pools=[POOL], nslots=NSLOTS, name=NAME) as camera,
     ):
-        reports.send("ready", pid=os.getpid(), **_lease_and_epoch(camera))
+        reports.send(CameraReady(pid=os.getpid(), lease=_lease(camera), epoch=_text(camera.epoch)))
         # The parent sends the second line when all consumers have mapped the epoch; a third stops the camera.
         sys.stdin.readline()
         start, frames = time.monotonic(), max(1, round(options.seconds * options.fps))
@@ -43,23 +44,24 @@ def run_camera(options: DemoOptions, reports: Reports) -> None:
                     sys.stdin.readline()
                     break
                 sent = camera.ledger().bytes
-                reports.send("sample", frames=number + 1, bytes=sent, **_lease_and_epoch(camera))
+                epoch = _text(camera.epoch)
+                reports.send(Sample(frames=number + 1, bytes=sent, lease=_lease(camera), epoch=epoch))
         ledger = camera.ledger()
         reports.send(
-            "ledger",
-            committed=ledger.committed,
-            published=ledger.published,
-            unpublished={reason: n for reason, n in ledger.unpublished.items() if n},
-            balanced=ledger.balanced,
+            CameraLedger(
+                committed=ledger.committed,
+                published=ledger.published,
+                unpublished={reason: n for reason, n in ledger.unpublished.items() if n},
+                balanced=ledger.balanced,
+            )
         )
         # The regions have to exist until the consumers have drained the stream.
         sys.stdin.readline()
 
 
-def _lease_and_epoch(camera: Producer) -> dict[str, str | None]:
-    """Both as text: JSON numbers are not exact beyond 53 bits."""
+def _lease(camera: Producer) -> str | None:
     lease = camera.lease() or {}
-    return {"lease": _text(lease.get("lease_id")), "epoch": _text(camera.epoch)}
+    return _text(lease.get("lease_id"))
 
 
 def _text(number: int | None) -> str | None:
@@ -67,4 +69,4 @@ def _text(number: int | None) -> str | None:
 
 
 if __name__ == "__main__":
-    run_camera(parse_options(), Reports())
+    run_camera(parse_options(), ReportWriter())

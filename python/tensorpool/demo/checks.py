@@ -17,20 +17,33 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from .. import _native, recording
 from ..client import ReportOptions
 from ..context import Context
 from ..context import open as open_context
+from ..json_types import JsonObject
 from ..monitor.ledger import LedgerRow, Verdict
 from ..monitor.listener import SystemMonitor
 from ..shm.epoch_files import HEADER_RING
 from ..shm.slots import read_ring
 from .processes import NSLOTS, TIMEOUT_S, ChildProcess, DemoEnvironment, DemoFailed, matches_pattern
+from .reports import (
+    CameraLedger,
+    CameraReady,
+    DriverReady,
+    DriverSample,
+    FirstFrame,
+    ReplayLedger,
+    Revoked,
+    Unmapped,
+    ViewerLedger,
+    ViewerReport,
+)
 
 REPLAY_SPEED: Final = 4.0
 REPLAY_NSLOTS: Final = 32
@@ -48,21 +61,6 @@ _POLL_S: Final = 0.02
 _SETTLE_S: Final = 20.0
 
 # --- the joined ledger (pure)
-
-
-@dataclass(frozen=True, slots=True)
-class ViewerLedger:
-    """The ledger of one viewer for one epoch."""
-
-    received: int = 0
-    dropped: dict[str, int] = field(default_factory=dict)
-    torn: int = 0
-    balanced: bool = True
-
-    @property
-    def accounted(self) -> int:
-        """Frames that the viewer received or dropped."""
-        return self.received + sum(self.dropped.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +94,7 @@ class CameraEpoch:
                 faults.append(f"the {name} accounts for {viewer.accounted} of {self.committed} frames")
         return [f"epoch {self.epoch}: {fault}" for fault in faults]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The entry of the demo's JSON output."""
         return {
             "epoch": self.epoch,
@@ -117,20 +115,12 @@ class CameraEpoch:
         }
 
 
-def viewer_ledgers(epoch: str, reports: dict[str, dict[str, Any]]) -> dict[str, ViewerLedger]:
+def viewer_ledgers(epoch: str, reports: Mapping[str, ViewerReport]) -> dict[str, ViewerLedger]:
     """The ledger of each viewer for one epoch, from its report; empty for an epoch that it never received."""
-    ledgers = {}
-    for name, report in reports.items():
-        entry = next((entry for entry in report["epochs"] if entry["epoch"] == epoch), None)
-        ledgers[name] = (
-            ViewerLedger()
-            if entry is None
-            else ViewerLedger(entry["received"], entry["dropped"], entry["torn"], entry["balanced"])
-        )
-    return ledgers
+    return {name: report.epochs.get(epoch, ViewerLedger()) for name, report in reports.items()}
 
 
-def find_faults(epochs: Sequence[CameraEpoch], reports: dict[str, dict[str, Any]]) -> list[str]:
+def find_faults(epochs: Sequence[CameraEpoch], reports: Mapping[str, ViewerReport]) -> list[str]:
     """Why the ledgers of all epochs do not add up."""
     faults = [fault for epoch in epochs for fault in epoch.faults()]
     for before, after in pairwise(epochs):
@@ -138,7 +128,7 @@ def find_faults(epochs: Sequence[CameraEpoch], reports: dict[str, dict[str, Any]
             faults.append(f"epoch {after.epoch} is not above {before.epoch}")
     known = {epoch.epoch for epoch in epochs}
     for name, report in reports.items():
-        unknown = [entry["epoch"] for entry in report["epochs"] if entry["epoch"] not in known]
+        unknown = [epoch for epoch in report.epochs if epoch not in known]
         if unknown:
             faults.append(f"the {name} has epochs that no camera published: {', '.join(unknown)}")
     return faults
@@ -191,7 +181,7 @@ class KillReport:
         """A time as milliseconds after the kill."""
         return (time_ns - self.killed_ns) / 1e6
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The entry of the demo's JSON output."""
         return {
             "killed_process": self.pid,
@@ -210,25 +200,25 @@ class KillReport:
 def kill_camera(demo: DemoEnvironment) -> KillReport:
     """Kills the camera and waits until the driver has revoked its lease."""
     camera = demo.camera
-    ready = camera.wait_for("ready", TIMEOUT_S)
+    ready = camera.wait_for(CameraReady, TIMEOUT_S)
     # Opened before the kill: the driver keeps the directory of a past epoch only for the grace.
-    descriptor = os.open(_directory(demo.driver, ready["epoch"]) / HEADER_RING, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = os.open(_directory(demo.driver, str(ready.epoch)) / HEADER_RING, os.O_RDONLY | os.O_CLOEXEC)
     try:
         killed_ns = time.monotonic_ns()
         camera.kill()
         ring = count_ring(descriptor)
     finally:
         os.close(descriptor)
-    revoked = demo.driver.wait_for(f"revoked-{ready['lease']}", TIMEOUT_S)
+    revoked = demo.driver.wait_for(Revoked, TIMEOUT_S, key=str(ready.lease))
     return KillReport(
         pid=camera.pid,
-        lease=ready["lease"],
-        epoch=ready["epoch"],
-        lease_s=demo.driver.wait_for("ready", TIMEOUT_S)["lease_s"],
+        lease=str(ready.lease),
+        epoch=str(ready.epoch),
+        lease_s=demo.driver.wait_for(DriverReady, TIMEOUT_S).lease_s,
         killed_ns=killed_ns,
         ring=ring,
-        revoked_ms=(revoked["revoked_ns"] - killed_ns) / 1e6,
-        reason=revoked["message"] or revoked["reason"],
+        revoked_ms=(revoked.revoked_ns - killed_ns) / 1e6,
+        reason=revoked.message or revoked.reason,
         viewer_leases=_viewer_leases(demo),
     )
 
@@ -236,48 +226,48 @@ def kill_camera(demo: DemoEnvironment) -> KillReport:
 def _directory(driver: ChildProcess, epoch: str) -> Path:
     """The directory of an epoch, from the driver's samples."""
     deadline = time.monotonic() + TIMEOUT_S
-    while (sample := driver.sample()).get("epoch") != epoch:
+    while (sample := driver.report(DriverSample)) is None or sample.epoch != epoch:
         if time.monotonic() > deadline:
             raise DemoFailed(f"the driver does not report epoch {epoch}")
         time.sleep(0.01)
-    return Path(sample["directory"])
+    return Path(str(sample.directory))
 
 
 def wait_unmapped(kill: KillReport, demo: DemoEnvironment) -> None:
     """Waits until every viewer has unmapped the epoch of the killed camera."""
     for viewer in demo.viewers:
-        report = viewer.wait_for(f"unmapped-{kill.epoch}", TIMEOUT_S)
-        kill.unmapped_ms[viewer.name] = kill.after_ms(report["unmapped_ns"])
+        report = viewer.wait_for(Unmapped, TIMEOUT_S, key=kill.epoch)
+        kill.unmapped_ms[viewer.name] = kill.after_ms(report.unmapped_ns)
 
 
 def wait_restarted(kill: KillReport, demo: DemoEnvironment) -> None:
     """Waits until the restarted camera is ready."""
-    ready = demo.camera.wait_for("ready", TIMEOUT_S)
-    kill.next_pid, kill.next_lease = ready["pid"], ready["lease"]
-    kill.next_epoch, kill.restarted_ms = ready["epoch"], kill.after_ms(ready["at_ns"])
+    ready = demo.camera.wait_for(CameraReady, TIMEOUT_S)
+    kill.next_pid, kill.next_lease = ready.pid, ready.lease
+    kill.next_epoch, kill.restarted_ms = ready.epoch, kill.after_ms(ready.at_ns)
 
 
 def wait_resumed(kill: KillReport, demo: DemoEnvironment) -> None:
     """Waits until every viewer has received a frame of the new epoch."""
     for viewer in demo.viewers:
         if (first := _first_frame(viewer, demo.camera, kill.next_epoch)) is not None:
-            kill.resumed_ms[viewer.name] = kill.after_ms(first["at_ns"])
+            kill.resumed_ms[viewer.name] = kill.after_ms(first.at_ns)
     kill.leases_kept = kill.viewer_leases == _viewer_leases(demo)
 
 
-def _first_frame(viewer: ChildProcess, camera: ChildProcess, epoch: str | None) -> dict[str, Any] | None:
+def _first_frame(viewer: ChildProcess, camera: ChildProcess, epoch: str | None) -> FirstFrame | None:
     """The report of the first frame of an epoch; None if the camera has ended and the viewer got none."""
     deadline = time.monotonic() + TIMEOUT_S
-    while (first := viewer.report(f"first-{epoch}")) is None and time.monotonic() < deadline:
+    while (first := viewer.report(FirstFrame, key=str(epoch))) is None and time.monotonic() < deadline:
         viewer.check_alive()
-        if camera.report("ledger") is not None:
+        if camera.report(CameraLedger) is not None:
             deadline = min(deadline, time.monotonic() + _LAST_FRAME_S)
         time.sleep(0.005)
     return first
 
 
 def _viewer_leases(demo: DemoEnvironment) -> dict[str, str | None]:
-    return {viewer.name: viewer.sample().get("lease") for viewer in demo.viewers}
+    return {viewer.name: viewer.sample().lease for viewer in demo.viewers}
 
 
 # --- the recording
@@ -330,7 +320,7 @@ class RecordingCheck:
             gaps.update(recorded.gaps)
         return sum(recorded.rows for recorded in self.epochs), dict(gaps)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The entry of the demo's JSON output."""
         return {
             "epochs": [
@@ -393,7 +383,7 @@ class ReplayCheck:
             faults.append(f"the replay's viewer accounts for {checked} of {self.replayed} frames")
         return faults
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The entry of the demo's JSON output."""
         return {"replayed": self.replayed, "equal": self.equal, "wrong": self.wrong, "missed": self.missed}
 
@@ -411,7 +401,7 @@ def check_replay(demo: DemoEnvironment) -> ReplayCheck:
     with options.attach() as ctx, ctx.consumer(REPLAY_STREAM_ID) as viewer:
         replayer = demo.start_replayer()
         replayer.send()
-        while (frame := viewer.receive_or_none(0.05)) is not None or replayer.report("ledger") is None:
+        while (frame := viewer.receive_or_none(0.05)) is not None or replayer.report(ReplayLedger) is None:
             replayer.check_alive()
             if frame is None:
                 continue
@@ -421,7 +411,7 @@ def check_replay(demo: DemoEnvironment) -> ReplayCheck:
                 check.equal += is_equal
                 check.wrong += not is_equal
         ledger = viewer.ledger()
-        check.replayed = replayer.wait_for("ledger", TIMEOUT_S)["frames"]
+        check.replayed = replayer.wait_for(ReplayLedger, TIMEOUT_S).frames
         check.missed = ledger.span - check.equal - check.wrong
         replayer.send()
     return check
@@ -431,22 +421,42 @@ def check_replay(demo: DemoEnvironment) -> ReplayCheck:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportCounts:
+    """The figures of the report page."""
+
+    frames: int
+    drops: dict[str, int]
+    faults: list[str]
+    page_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableCounts:
+    """The counts of the gold table, the rows of the silver table, and the figures of the report page."""
+
+    frames: int
+    silver: int
+    rejected: int
+    drops: dict[str, int]
+    report: ReportCounts
+
+
+@dataclass(frozen=True, slots=True)
 class SparkCheck:
     """Frames and equal checksums that a streaming query counted, and the figures of the pipeline's tables."""
 
     frames: int
     equal: int
-    tables: dict[str, Any]
-    """The counts of the gold table: `frames`, `drops` by reason, `rejected`; the rows of `silver`."""
+    tables: TableCounts
 
     def __str__(self) -> str:
         return f"a streaming query of Spark: {self.frames:,} frames, {self.equal:,} checksums equal"
 
     def pipeline_text(self) -> str:
         """The figures of the pipeline in one sentence."""
-        drops = ", ".join(f"{reason} {count:,}" for reason, count in sorted(self.tables["drops"].items()))
+        drops = ", ".join(f"{reason} {count:,}" for reason, count in sorted(self.tables.drops.items()))
         missing = f"missing: {drops or 'none'}; as in the ledger"
-        return f"a pipeline to gold tables and a report page: {self.tables['frames']:,} frames, {missing}"
+        return f"a pipeline to gold tables and a report page: {self.tables.frames:,} frames, {missing}"
 
     def faults(self, rows: int, gaps: Mapping[str, int]) -> list[str]:
         """Why the counts of Spark differ from those of the recording."""
@@ -455,21 +465,26 @@ class SparkCheck:
         if self.equal != rows:
             return [f"Spark finds {rows - self.equal} frames whose checksum differs from the recorded one"]
         tables = self.tables
-        if (tables["frames"], tables["silver"], tables["rejected"]) != (rows, rows, 0):
-            return [
-                f"the gold table has {tables['frames']} frames and {tables['rejected']} rejects, of {rows}"
-            ]
+        if (tables.frames, tables.silver, tables.rejected) != (rows, rows, 0):
+            return [f"the gold table has {tables.frames} frames and {tables.rejected} rejects, of {rows}"]
         missing = {reason: count for reason, count in gaps.items() if count}
-        if tables["drops"] != missing:
-            return [f"the gold table counts drops {tables['drops']}, and the ledger {missing}"]
-        page = tables["report"]
-        if (page["frames"], page["drops"]) != (rows, missing):
-            return [f"the report has {page['frames']} frames and drops {page['drops']}, of {rows}, {missing}"]
-        return [f"the report: {fault}" for fault in page["faults"]]
+        if tables.drops != missing:
+            return [f"the gold table counts drops {tables.drops}, and the ledger {missing}"]
+        page = tables.report
+        if (page.frames, page.drops) != (rows, missing):
+            return [f"the report has {page.frames} frames and drops {page.drops}, of {rows}, {missing}"]
+        return [f"the report: {fault}" for fault in page.faults]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The entry of the demo's JSON output."""
-        return {"frames": self.frames, "equal": self.equal, "tables": self.tables}
+        return asdict(self)
+
+
+def parse_spark_check(document: JsonObject) -> SparkCheck:
+    """The check in the JSON that the Spark process prints."""
+    tables: JsonObject = document["tables"]
+    counts = TableCounts(**{**tables, "report": ReportCounts(**tables["report"])})
+    return SparkCheck(document["frames"], document["equal"], counts)
 
 
 def spark_fault() -> str | None:
@@ -495,7 +510,7 @@ def check_with_spark(root: Path, environment: Mapping[str, str], page: Path) -> 
     )
     if done.returncode != 0:
         raise DemoFailed(f"the Spark query failed:\n{done.stderr[-2000:]}")
-    return SparkCheck(**json.loads(done.stdout.splitlines()[-1]))
+    return parse_spark_check(json.loads(done.stdout.splitlines()[-1]))
 
 
 # --- the ledger of the whole system

@@ -9,19 +9,20 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Any
 
 from .. import _native, context
+from ..driver.client import DriverStatus, StreamRow
 from ..errors import CodecError
 from ..sbe import decode
 from ..sbe.driver import ShmLeaseRevoked
 from ..service import ServiceClient
-from .processes import DemoOptions, Reports, has_command, parse_options
+from .processes import DemoOptions, ReportWriter, has_command, parse_options
+from .reports import DriverReady, DriverSample, Revoked
 
 _POLL_S = 0.005
 
 
-def run_driver(options: DemoOptions, reports: Reports) -> None:
+def run_driver(options: DemoOptions, reports: ReportWriter) -> None:
     """Runs an embedded driver until the parent ends it."""
     sys.stdin.readline()
     with (
@@ -34,43 +35,46 @@ def run_driver(options: DemoOptions, reports: Reports) -> None:
         try:
             while not control.is_ready:
                 time.sleep(_POLL_S)
-            status = driver.call("status")
-            reports.send("ready", pid=os.getpid(), lease_s=status["keepalive_s"] * status["grace"])
+            status: DriverStatus = driver.call("status")
+            lease_s = status["keepalive_s"] * status["grace"]
+            reports.send(DriverReady(pid=os.getpid(), lease_s=lease_s))
             while not has_command():
                 for message in control.poll():
                     _report_revocation(message, reports)
                 if reports.is_due():
-                    reports.send("sample", **_holdings(driver))
+                    reports.send(_sample(driver))
                 time.sleep(_POLL_S)
         finally:
             control.close()
 
 
-def _report_revocation(message: bytes, reports: Reports) -> None:
-    """Reports the end of a lease, which the driver publishes on the control stream."""
+def _report_revocation(message: bytes, reports: ReportWriter) -> None:
+    """ReportWriter the end of a lease, which the driver publishes on the control stream."""
     try:
         revoked = decode(message)
     except CodecError:
         return
     if isinstance(revoked, ShmLeaseRevoked):
         reports.send(
-            f"revoked-{revoked.lease_id}",
-            revoked_ns=revoked.timestamp_ns,
-            reason=revoked.reason.name.lower(),
-            message=revoked.error_message,
+            Revoked(
+                key=str(revoked.lease_id),
+                revoked_ns=revoked.timestamp_ns,
+                reason=revoked.reason.name.lower(),
+                message=revoked.error_message,
+            )
         )
 
 
-def _holdings(driver: ServiceClient) -> dict[str, Any]:
-    status, streams = driver.call("status"), driver.call("streams")
-    stream = streams[0] if streams else {}
-    return {
-        "leases": status["leases"],
-        "bytes": status["bytes"],
-        "epoch": stream.get("epoch"),
-        "directory": stream.get("directory"),
-    }
+def _sample(driver: ServiceClient) -> DriverSample:
+    status: DriverStatus = driver.call("status")
+    streams: list[StreamRow] = driver.call("streams")
+    return DriverSample(
+        leases=status["leases"],
+        bytes=status["bytes"],
+        epoch=streams[0]["epoch"] if streams else None,
+        directory=streams[0]["directory"] if streams else None,
+    )
 
 
 if __name__ == "__main__":
-    run_driver(parse_options(), Reports())
+    run_driver(parse_options(), ReportWriter())

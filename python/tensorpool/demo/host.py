@@ -7,23 +7,48 @@ hosts know of each other comes over UDP.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from ..bridge import BridgeAgent, BridgeSettings
+from ..bridge.status import JoinedLedgerReply
 from ..client import Consumer
 from ..context import open as open_context
 from ..context.context import Context
 from ..errors import FrameOverwritten
+from ..recorder.recorder import Recorder
 from ..runtime.config import Config
 from ..runtime.runner import Runner
 from .checks import ledger_faults, settled_ledger
-from .processes import DTYPE, NSLOTS, POOL, SHAPE, Reports, fill_pattern, has_command, matches_pattern
+from .processes import (
+    DTYPE,
+    NSLOTS,
+    POOL,
+    SHAPE,
+    DemoFailed,
+    ReportWriter,
+    fill_pattern,
+    has_command,
+    matches_pattern,
+)
+from .reports import (
+    CameraLedger,
+    CameraReady,
+    HostLedger,
+    LabLedger,
+    LabSample,
+    Mapped,
+    Ready,
+    RecordedSpan,
+    Sample,
+    ViewerLedger,
+)
 
 SOURCE: Final = 10_000
 DEST: Final = 50_000
@@ -77,18 +102,18 @@ def _wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(_POLL_S)
 
 
-def run_camera_host(options: HostOptions, reports: Reports) -> None:
+def run_camera_host(options: HostOptions, reports: ReportWriter) -> None:
     """Publishes frames for the time in the options, or until the parent stops it."""
     with ExitStack() as stack:
         ctx, bridge = _open_host(stack, options)
         camera = stack.enter_context(ctx.producer(SOURCE, pools=[POOL], nslots=NSLOTS, name="demo camera"))
 
         def is_connected() -> bool:
-            row = bridge.rows()[0]
+            row = bridge.sender_rows()[0]
             return bool(row["connected"]) and camera.is_connected and row["epoch"] == str(camera.epoch)
 
         _wait_for(is_connected)
-        reports.send("ready", epoch=str(camera.epoch))
+        reports.send(CameraReady(pid=os.getpid(), lease=None, epoch=str(camera.epoch)))
         sys.stdin.readline()
         started = time.monotonic()
         for number in range(max(1, round(options.seconds * options.fps))):
@@ -100,12 +125,12 @@ def run_camera_host(options: HostOptions, reports: Reports) -> None:
             with camera.claim(SHAPE, DTYPE) as slot:
                 fill_pattern(slot.array, slot.seq)
             if reports.is_due():
-                reports.send("sample", frames=camera.ledger().committed)
+                reports.send(Sample(frames=camera.ledger().committed))
         ledger = camera.ledger()
-        reports.send("ledger", committed=ledger.committed, balanced=ledger.balanced)
+        reports.send(CameraLedger(committed=ledger.committed, balanced=ledger.balanced))
         # The bridge continues to send its ledger until the other end has received it.
         sys.stdin.readline()
-        reports.send("system", **_system_ledger(ctx))
+        reports.send(_host_ledger(ctx))
 
 
 class _Viewer:
@@ -129,17 +154,17 @@ class _Viewer:
         return len(frames)
 
 
-def run_lab_host(options: HostOptions, reports: Reports) -> None:
+def run_lab_host(options: HostOptions, reports: ReportWriter) -> None:
     """Checks and records frames until the parent sends a line."""
     with ExitStack() as stack:
         ctx, bridge = _open_host(stack, options)
         viewer = _Viewer(stack.enter_context(ctx.consumer(DEST)))
         recorder = ctx.record(options.recording, streams=[DEST], buffer="64MiB", keep_free="256MiB")
         with recorder:
-            reports.send("running")
-            reported = ""
+            reports.send(Ready(pid=os.getpid()))
+            reported: str | None = ""
             while not has_command():
-                row = bridge.rows()[0]
+                row = bridge.receiver_rows()[0]
                 epoch = str(viewer.consumer.epoch)
                 # Mapped: viewer and recorder have the epoch that belongs to this epoch of the source.
                 if (
@@ -148,44 +173,51 @@ def run_lab_host(options: HostOptions, reports: Reports) -> None:
                     and row["source_epoch"] != reported
                 ):
                     reported = row["source_epoch"]
-                    reports.send(f"mapped-{reported}")
+                    reports.send(Mapped(key=str(reported)))
                 if not viewer.poll():
                     time.sleep(_POLL_S)
                 if reports.is_due():
-                    ledger = bridge.rows()[0]["ledger"]
-                    reports.send("sample", frames=viewer.checked, ledger=ledger, rows=recorder.stats().rows)
+                    ledger = bridge.receiver_rows()[0]["ledger"]
+                    rows = recorder.stats().rows
+                    reports.send(LabSample(frames=viewer.checked, ledger=ledger, rows=rows))
             viewer.poll()
-            row = bridge.rows()[0]
-            system = _system_ledger(ctx)
-        reports.send("ledger", **_ledgers(viewer, row, recorder), **system)
+            ledger = bridge.receiver_rows()[0]["ledger"]
+            host = _host_ledger(ctx)
+        if ledger is None:
+            raise DemoFailed("the bridge received no ledger of its sender")
+        reports.send(_lab_ledger(viewer, ledger, recorder, host))
 
 
-def _system_ledger(ctx: Context) -> dict[str, Any]:
+def _host_ledger(ctx: Context) -> HostLedger:
     """Every path on this host, from the reports of its endpoints."""
     rows = settled_ledger(ctx)
-    return {"paths": [row.to_json() for row in rows], "faults": ledger_faults(rows)}
+    return HostLedger(paths=[row.to_json() for row in rows], faults=ledger_faults(rows))
 
 
-def _ledgers(viewer: _Viewer, row: dict[str, Any], recorder: Any) -> dict[str, Any]:
+def _lab_ledger(
+    viewer: _Viewer, ledger: JoinedLedgerReply, recorder: Recorder, host: HostLedger
+) -> LabLedger:
     consumer = viewer.consumer.ledger()
-    recorded = [
-        {"rows": ledger.rows, "gaps": dict(ledger.gaps), "span": ledger.span, "balanced": ledger.balanced}
-        for ledger in recorder.ledger()
-    ]
-    return {
-        "bridge": row["ledger"],
-        "checked": viewer.checked,
-        "wrong": viewer.wrong,
-        "viewer": {
-            "span": consumer.span,
-            "received": consumer.received,
-            "dropped": {name: n for name, n in consumer.dropped.items() if n},
-            "balanced": consumer.balanced,
-        },
-        "recorder": recorded,
-    }
+    return LabLedger(
+        bridge=ledger,
+        checked=viewer.checked,
+        wrong=viewer.wrong,
+        viewer=ViewerLedger(
+            received=consumer.received,
+            dropped={name: n for name, n in consumer.dropped.items() if n},
+            torn=viewer.wrong,
+            balanced=consumer.balanced,
+            span=consumer.span,
+        ),
+        recorder=[
+            RecordedSpan(recorded.rows, dict(recorded.gaps), recorded.span, recorded.balanced)
+            for recorded in recorder.ledger()
+        ],
+        paths=host.paths,
+        faults=host.faults,
+    )
 
 
 if __name__ == "__main__":
     _options = HostOptions(**json.loads(sys.argv[1]))
-    (run_camera_host if _options.name == "camera" else run_lab_host)(_options, Reports())
+    (run_camera_host if _options.name == "camera" else run_lab_host)(_options, ReportWriter())

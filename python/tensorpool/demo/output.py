@@ -11,6 +11,7 @@ from rich.text import Text
 from ..monitor.ledger import LedgerRow
 from .checks import REPLAY_SPEED, CameraEpoch, KillReport, RecordingCheck, ReplayCheck
 from .processes import ChildProcess, DemoEnvironment
+from .reports import DriverSample
 
 
 def reasons_text(counts: Mapping[str, int]) -> str:
@@ -43,10 +44,10 @@ def live_table(demo: DemoEnvironment, epochs: Sequence[str], *, is_camera_dead: 
     for process in (demo.camera, *demo.viewers, demo.recorder):
         is_dead = is_camera_dead and process is demo.camera
         table.add_row(*_cells(process, epochs, is_dead=is_dead))
-    sample = demo.driver.sample()
-    if sample:
+    sample = demo.driver.report(DriverSample)
+    if sample is not None:
         table.caption = (
-            f"driver, process {demo.driver.pid}: {sample['leases']} leases, {sample['bytes'] / 2**20:.1f} MiB"
+            f"driver, process {demo.driver.pid}: {sample.leases} leases, {sample.bytes / 2**20:.1f} MiB"
         )
         table.caption_justify = "left"
     return table
@@ -55,16 +56,16 @@ def live_table(demo: DemoEnvironment, epochs: Sequence[str], *, is_camera_dead: 
 def _cells(process: ChildProcess, epochs: Sequence[str], *, is_dead: bool) -> Iterator[str | Text]:
     sample = process.sample()
     frames_per_s, bytes_per_s = (0.0, 0.0) if is_dead else process.rates()
-    latency = sample.get("latency_us")
+    latency = sample.latency_us
     yield process.name
-    yield "" if is_dead else short_id(sample.get("lease"))
-    epoch = sample.get("epoch")
+    yield "" if is_dead else short_id(sample.lease)
+    epoch = sample.epoch
     yield str(epochs.index(epoch) + 1) if epoch in epochs and not is_dead else "-"
     yield f"{frames_per_s:,.0f}"
     yield f"{bytes_per_s / 2**20:,.0f}"
     yield "" if latency is None else f"{latency:,.0f} µs"
-    yield f"{sample.get('frames', 0):,}"
-    yield Text("killed", style="bold red") if is_dead else reasons_text(sample.get("dropped", {}))
+    yield f"{sample.frames:,}"
+    yield Text("killed", style="bold red") if is_dead else reasons_text(sample.dropped)
 
 
 def killed_lines(kill: KillReport) -> Iterator[Text]:

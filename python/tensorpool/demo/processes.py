@@ -8,7 +8,6 @@ all of them at the end.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import select
 import shutil
@@ -23,13 +22,16 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal, Protocol, Self
+from typing import Any, Final, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import context
 from ..errors import TensorPoolError
+from .reports import CameraReady, FinalReport, Mapped, Ready, RecorderReady, Report, Sample, parse_line
+
+R = TypeVar("R", bound=Report)
 
 SHAPE: Final = (480, 640)
 DTYPE: Final = np.dtype("uint16")
@@ -119,7 +121,7 @@ def has_command() -> bool:
     return bool(select.select([sys.stdin], [], [], 0)[0])
 
 
-class Reports:
+class ReportWriter:
     """Writes reports as JSON lines to stdout; samples are due once a period."""
 
     def __init__(self) -> None:
@@ -133,9 +135,9 @@ class Reports:
         self._next_s = now + _REPORT_PERIOD_S
         return True
 
-    def send(self, kind: str, **fields: Any) -> None:
-        """Writes a report. `at_ns` is on the monotonic clock, which all processes of a machine share."""
-        sys.stdout.write(json.dumps({"kind": kind, "at_ns": time.monotonic_ns(), **fields}) + "\n")
+    def send(self, report: Report) -> None:
+        """Writes a report, with the time."""
+        sys.stdout.write(replace(report, at_ns=time.monotonic_ns()).to_line())
         sys.stdout.flush()
 
 
@@ -143,7 +145,7 @@ class Reports:
 
 
 class ChildProcess:
-    """A child process and its latest report of each kind."""
+    """A child process and its latest report of each class and key."""
 
     def __init__(
         self,
@@ -154,8 +156,9 @@ class ChildProcess:
         prefix: Sequence[str] = (),
     ) -> None:
         self.name = name
-        self._reports: dict[str, dict[str, Any]] = {}
-        self._previous_sample: dict[str, Any] | None = None
+        self._reports: dict[tuple[type[Report], str], Report] = {}
+        self._previous_sample: Sample | None = None
+        self._has_ended = False
         self._changed = threading.Condition()
         command = [*prefix, sys.executable, "-m", f"tensorpool.demo.{module}", *options.arguments()]
         # A session of its own: Ctrl-C reaches the parent alone, which then collects the ledgers.
@@ -179,18 +182,22 @@ class ChildProcess:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             try:
-                report = json.loads(line)
+                report = parse_line(line)
             except ValueError:
                 # Half a line: the process was killed.
                 break
             with self._changed:
-                if report["kind"] == "sample":
-                    self._previous_sample = self._reports.get("sample")
-                self._reports[report["kind"]] = report
+                if isinstance(report, Sample):
+                    self._previous_sample = self._find(Sample)
+                self._reports[type(report), report.key] = report
                 self._changed.notify_all()
         with self._changed:
-            self._reports.setdefault("end", {})
+            self._has_ended = True
             self._changed.notify_all()
+
+    def _find(self, kind: type[R], key: str = "") -> R | None:
+        reports = self._reports.values()
+        return next((report for report in reports if isinstance(report, kind) and report.key == key), None)
 
     def send(self, command: str = "go") -> None:
         """Writes a line to its stdin; each process knows what its next line means."""
@@ -201,12 +208,13 @@ class ChildProcess:
         except BrokenPipeError:
             raise DemoFailed(f"the {self.name} ended early; its output is above") from None
 
-    def wait_for(self, kind: str, timeout: float) -> dict[str, Any]:
-        """The latest report of a kind; waits for the first."""
+    def wait_for(self, kind: type[R], timeout: float, *, key: str = "") -> R:
+        """The latest report of a class; waits for the first."""
         with self._changed:
-            self._changed.wait_for(lambda: kind in self._reports or "end" in self._reports, timeout)
-            if kind in self._reports:
-                return self._reports[kind]
+            self._changed.wait_for(lambda: self._has_ended or self._find(kind, key) is not None, timeout)
+            report = self._find(kind, key)
+        if report is not None:
+            return report
         has_ended = self._process.poll() is not None
         state = "ended early; its output is above" if has_ended else "does not answer"
         raise DemoFailed(f"the {self.name} {state}")
@@ -214,26 +222,26 @@ class ChildProcess:
     def check_alive(self) -> None:
         """Raises DemoFailed if the process ended before it reported its ledger."""
         with self._changed:
-            if "end" in self._reports and "ledger" not in self._reports:
+            if self._has_ended and self._find(FinalReport) is None:
                 raise DemoFailed(f"the {self.name} ended early; its output is above")
 
-    def report(self, kind: str) -> dict[str, Any] | None:
-        """The latest report of a kind, if there is one."""
+    def report(self, kind: type[R], *, key: str = "") -> R | None:
+        """The latest report of a class, if there is one."""
         with self._changed:
-            return self._reports.get(kind)
+            return self._find(kind, key)
 
-    def sample(self) -> dict[str, Any]:
-        """The latest sample; empty before the first."""
-        return self.report("sample") or {}
+    def sample(self) -> Sample:
+        """The latest sample; without counts before the first."""
+        return self.report(Sample) or Sample()
 
     def rates(self) -> tuple[float, float]:
         """Frames and bytes a second between its last two samples."""
         with self._changed:
-            now, before = self._reports.get("sample"), self._previous_sample
-        if now is None or before is None or now["at_ns"] <= before["at_ns"]:
+            now, before = self._find(Sample), self._previous_sample
+        if now is None or before is None or now.at_ns <= before.at_ns:
             return 0.0, 0.0
-        elapsed = (now["at_ns"] - before["at_ns"]) / 1e9
-        return (now["frames"] - before["frames"]) / elapsed, (now["bytes"] - before["bytes"]) / elapsed
+        elapsed = (now.at_ns - before.at_ns) / 1e9
+        return (now.frames - before.frames) / elapsed, (now.bytes - before.bytes) / elapsed
 
     def kill(self) -> None:
         """Kills the process with SIGKILL."""
@@ -333,7 +341,7 @@ class DemoEnvironment:
             # All processes load at the same time; then each begins when the previous one is ready.
             for process in self.processes():
                 process.send()
-                process.wait_for("ready", TIMEOUT_S)
+                process.wait_for(Ready, TIMEOUT_S)
             self._stack = stack.pop_all()
         return self
 
@@ -363,9 +371,9 @@ class DemoEnvironment:
 
     def start_publishing(self) -> str:
         """Starts the camera's frames once all consumers have mapped its epoch. Returns that epoch."""
-        epoch = str(self.camera.wait_for("ready", TIMEOUT_S)["epoch"])
+        epoch = str(self.camera.wait_for(CameraReady, TIMEOUT_S).epoch)
         for process in (*self.viewers, self.recorder):
-            process.wait_for(f"mapped-{epoch}", TIMEOUT_S)
+            process.wait_for(Mapped, TIMEOUT_S, key=epoch)
         self.camera.send()
         return epoch
 
@@ -373,8 +381,7 @@ class DemoEnvironment:
         """Starts a recorder in place of the killed one. Returns the segments that it recovered."""
         self.recorder = self._start("recorder", "recorder", self.options)
         self.recorder.send()
-        recovered: list[str] = self.recorder.wait_for("ready", TIMEOUT_S)["recovered"]
-        return recovered
+        return self.recorder.wait_for(RecorderReady, TIMEOUT_S).recovered
 
     def restart_camera(self, seconds: float) -> None:
         """Starts a camera in place of the killed one."""

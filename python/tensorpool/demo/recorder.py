@@ -10,7 +10,8 @@ import os
 import sys
 import time
 
-from .processes import DemoOptions, Reports, has_command, parse_options
+from .processes import DemoOptions, ReportWriter, has_command, parse_options
+from .reports import Mapped, RecorderLedger, RecorderReady, Sample
 
 _POLL_S = 0.01
 _BUFFER = "64MiB"
@@ -18,7 +19,7 @@ _RETAIN = "4GiB"
 """A demo that runs for hours must not fill the disk."""
 
 
-def run_recorder(options: DemoOptions, reports: Reports) -> None:
+def run_recorder(options: DemoOptions, reports: ReportWriter) -> None:
     """Records until the parent sends a line."""
     # The parent prints what the recorder recovers: its warnings would repeat that.
     logging.getLogger("tensorpool").setLevel(logging.ERROR)
@@ -33,25 +34,27 @@ def run_recorder(options: DemoOptions, reports: Reports) -> None:
             keep_free="256MiB",
         )
         with recorder:
-            reports.send("ready", pid=os.getpid(), recovered=[str(segment) for segment in recorder.recovered])
+            recovered = [str(segment) for segment in recorder.recovered]
+            reports.send(RecorderReady(pid=os.getpid(), recovered=recovered))
             reported: set[int] = set()
             while not has_command():
                 epoch = recorder.mapped()[options.stream_id]
                 if epoch is not None and epoch not in reported:
                     reported.add(epoch)
-                    reports.send(f"mapped-{epoch}")
+                    reports.send(Mapped(key=str(epoch)))
                 if reports.is_due():
                     stats = recorder.stats()
                     reports.send(
-                        "sample",
-                        epoch=None if epoch is None else str(epoch),
-                        frames=stats.rows,
-                        bytes=stats.payload_bytes,
-                        dropped=stats.gaps,
+                        Sample(
+                            epoch=None if epoch is None else str(epoch),
+                            frames=stats.rows,
+                            bytes=stats.payload_bytes,
+                            dropped=stats.gaps,
+                        )
                     )
                 time.sleep(_POLL_S)
-        reports.send("ledger", balanced=all(ledger.balanced for ledger in recorder.ledger()))
+        reports.send(RecorderLedger(balanced=all(ledger.balanced for ledger in recorder.ledger())))
 
 
 if __name__ == "__main__":
-    run_recorder(parse_options(), Reports())
+    run_recorder(parse_options(), ReportWriter())

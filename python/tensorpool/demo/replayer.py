@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 
 from .checks import REPLAY_NSLOTS, REPLAY_SPEED, REPLAY_STREAM_ID
-from .processes import DemoOptions, Reports, parse_options
+from .processes import DemoOptions, ReportWriter, parse_options
+from .reports import ReplayLedger
 
 _WAIT_S = 10.0
 
 
-def run_replayer(options: DemoOptions, reports: Reports) -> None:
+def run_replayer(options: DemoOptions, reports: ReportWriter) -> None:
     """Replays the recording once, and reports the number of frames."""
     sys.stdin.readline()
     with (
@@ -26,10 +27,10 @@ def run_replayer(options: DemoOptions, reports: Reports) -> None:
         ) as replay,
     ):
         replay.wait()
-        reports.send("ledger", frames=replay.stats().frames)
+        reports.send(ReplayLedger(frames=replay.stats().frames))
         # The regions have to exist until the consumer has checked the last frames.
         sys.stdin.readline()
 
 
 if __name__ == "__main__":
-    run_replayer(parse_options(), Reports())
+    run_replayer(parse_options(), ReportWriter())

@@ -46,6 +46,7 @@ from .output import (
     unmapped_line,
 )
 from .processes import TIMEOUT_S, DemoEnvironment, EarlyStop, early_stop
+from .reports import CameraLedger, Mapped, RecorderLedger, ViewerReport
 
 _GOOD = "bold green"
 _DIM = "dim"
@@ -136,7 +137,7 @@ class DemoRun:
             if not self._stop:
                 self._kill_camera(seconds / 2)
         if not self._is_camera_dead:
-            self._wait(lambda: self._demo.camera.report("ledger") is not None)
+            self._wait(lambda: self._demo.camera.report(CameraLedger) is not None)
 
     def _wait(self, is_over: Callable[[], bool]) -> None:
         """Waits for a condition, or until the user stops the demo."""
@@ -167,12 +168,12 @@ class DemoRun:
         demo.recorder.kill()
         self.recovered = demo.restart_recorder()
         # The camera publishes meanwhile: the frames between the two recorders are a gap in the recording.
-        demo.recorder.wait_for(f"mapped-{self._epochs[-1]}", TIMEOUT_S)
+        demo.recorder.wait_for(Mapped, TIMEOUT_S, key=self._epochs[-1])
         self._wait(self._has_recorded)
         self._print(*recorder_lines(killed_pid, demo.recorder.pid, self.recovered))
 
     def _has_recorded(self) -> bool:
-        return bool(self._demo.recorder.sample().get("frames", 0) > 0)
+        return self._demo.recorder.sample().frames > 0
 
     def _print(self, *lines: Text) -> None:
         for line in lines:
@@ -183,16 +184,16 @@ class DemoRun:
         demo = self._demo
         camera = None
         if not self._is_camera_dead:
-            if demo.camera.report("ledger") is None:
+            if demo.camera.report(CameraLedger) is None:
                 demo.camera.send("stop")
-            camera = demo.camera.wait_for("ledger", TIMEOUT_S)
+            camera = demo.camera.wait_for(CameraLedger, TIMEOUT_S)
         for viewer in demo.viewers:
             viewer.send()
-        reports = {viewer.name: viewer.wait_for("ledger", TIMEOUT_S) for viewer in demo.viewers}
+        reports = {viewer.name: viewer.wait_for(ViewerReport, TIMEOUT_S) for viewer in demo.viewers}
         # The ledger of the recorder is read from its service: it has to run for that.
         self.system = listener.rows()
         demo.recorder.send()
-        demo.recorder.wait_for("ledger", TIMEOUT_S)
+        demo.recorder.wait_for(RecorderLedger, TIMEOUT_S)
         epochs = []
         if (kill := self.kill) is not None:
             killed = CameraEpoch(
@@ -206,10 +207,10 @@ class DemoRun:
         if camera is not None:
             last = CameraEpoch(
                 self._epochs[-1],
-                camera["committed"],
+                camera.committed,
                 viewer_ledgers(self._epochs[-1], reports),
-                published=camera["published"],
-                unpublished=camera["unpublished"],
+                published=camera.published,
+                unpublished=camera.unpublished,
             )
             epochs.append(last)
         return epochs, find_faults(epochs, reports)

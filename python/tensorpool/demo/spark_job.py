@@ -14,6 +14,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from .checks import ReportCounts, SparkCheck, TableCounts
+
 _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -23,7 +25,7 @@ _SETTINGS = {
 }
 
 
-def run_spark_job(root: str, directory: Path, page: Path) -> dict[str, Any]:
+def run_spark_job(root: str, directory: Path, page: Path) -> SparkCheck:
     """Runs the query and the pipeline; temporary files go to `directory`, the report page to `page`."""
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as F
@@ -55,15 +57,13 @@ def run_spark_job(root: str, directory: Path, page: Path) -> dict[str, Any]:
         )  # fmt: skip
         query.awaitTermination()
         row = spark.table("totals").first()
-        counts = {"frames": 0, "equal": 0}
-        if row is not None:
-            counts = {"frames": row["frames"], "equal": row["equal"] or 0}
-        return {**counts, "tables": run_pipeline(spark, root, directory / "tables", page)}
+        frame_count, equal = (0, 0) if row is None else (row["frames"], row["equal"] or 0)
+        return SparkCheck(frame_count, equal, run_pipeline(spark, root, directory / "tables", page))
     finally:
         spark.stop()
 
 
-def run_pipeline(spark: Any, root: str, out: Path, page: Path) -> dict[str, Any]:
+def run_pipeline(spark: Any, root: str, out: Path, page: Path) -> TableCounts:
     """Turns the recording into tables. Returns the counts of `gold/quality`, to compare with the ledger."""
     from ..pipeline import Pipeline
 
@@ -77,30 +77,19 @@ def run_pipeline(spark: Any, root: str, out: Path, page: Path) -> dict[str, Any]
         rejected += row["rejected"]
         drops.update(row["drops"])
     silver = spark.read.parquet(str(out / "silver" / "frames")).count()
-    return {
-        "frames": frames,
-        "silver": silver,
-        "rejected": rejected,
-        "drops": dict(drops),
-        "report": _write_report(out, page),
-    }
+    return TableCounts(frames, silver, rejected, dict(drops), _write_report(out, page))
 
 
-def _write_report(out: Path, page: Path) -> dict[str, Any]:
+def _write_report(out: Path, page: Path) -> ReportCounts:
     """Writes the report page on the tables. Returns its figures."""
     from ..pipeline import report
 
     result = report.write(out, page)
-    return {
-        "frames": result.total("frames"),
-        "drops": result.reasons("dropped"),
-        "faults": result.faults,
-        "page_bytes": page.stat().st_size,
-    }
+    return ReportCounts(result.total("frames"), result.reasons("dropped"), result.faults, page.stat().st_size)
 
 
 if __name__ == "__main__":
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     with tempfile.TemporaryDirectory(prefix=f"tensorpool-demo-{os.getpid()}-") as temporary:
-        print(json.dumps(run_spark_job(sys.argv[1], Path(temporary), Path(sys.argv[2]))))
+        print(json.dumps(run_spark_job(sys.argv[1], Path(temporary), Path(sys.argv[2])).to_json()))

@@ -16,15 +16,18 @@ import subprocess
 import tempfile
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
+from ..bridge.status import JoinedLedgerReply
+from ..json_types import JsonObject
 from .checks import RecordingCheck, check_recording
 from .host import DEST, HostName, HostOptions
 from .processes import FRAME_BYTES, ChildProcess, EarlyStop, early_stop
+from .reports import CameraLedger, CameraReady, HostLedger, LabLedger, LabSample, Mapped, Ready, ViewerLedger
 
 _PORTS: Final = (40100, 40101, 40102)
 _ADDRESSES: Final = ("10.78.0.1", "10.78.0.2")
@@ -104,33 +107,82 @@ def run(*, seconds: float, fps: int, json_output: bool) -> bool:
             click.echo(f"two hosts ({network.description}), a bridge between them: publishing…", err=True)
         result = _TwoHosts(stack, network, seconds, fps, stop).run()
     if json_output:
-        click.echo(json.dumps(result, indent=2))
+        click.echo(json.dumps(result.to_json(), indent=2))
     else:
         _print_result(result)
-    return bool(result["adds_up"])
+    return not result.faults
 
 
-def _print_result(result: dict[str, Any]) -> None:
-    dropped, recorded = result["dropped"], result["recorder"]
+@dataclass(frozen=True, slots=True)
+class RecorderTotals:
+    """The recording on the second host."""
+
+    rows: int
+    missing: int
+    torn: int
+    problems: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class TwoHostsResult:
+    """The joined ledger of both hosts."""
+
+    bridge: JoinedLedgerReply
+    committed: int
+    checked: int
+    wrong: int
+    viewer: ViewerLedger
+    recorder: RecorderTotals
+    whole_system: list[JsonObject]
+    """Every path on both hosts, as `tensorpool ledger --json` prints it."""
+    has_namespaces: bool
+    rate_mib: float
+    faults: list[str]
+
+    def to_json(self) -> JsonObject:
+        """The demo's JSON output."""
+        viewer = self.viewer
+        return {
+            **self.bridge,
+            "committed": self.committed,
+            "checked": self.checked,
+            "wrong": self.wrong,
+            "viewer": {
+                "span": viewer.span,
+                "received": viewer.received,
+                "dropped": viewer.dropped,
+                "balanced": viewer.balanced,
+            },
+            "recorder": asdict(self.recorder),
+            "whole_system": self.whole_system,
+            "namespaces": self.has_namespaces,
+            "rate_mib": self.rate_mib,
+            "faults": self.faults,
+            "adds_up": not self.faults,
+        }
+
+
+def _print_result(result: TwoHostsResult) -> None:
+    ledger, recorded = result.bridge, result.recorder
+    dropped = ledger["dropped"]
     click.echo(
-        f"published {result['published']} = delivered {result['delivered']} + dropped by the sender "
+        f"published {ledger['published']} = delivered {ledger['delivered']} + dropped by the sender "
         f"{dropped['sender']}, the network {dropped['network']}, the receiver {dropped['receiver']}"
     )
     click.echo(
-        f"the viewer on the other host checked {result['checked']} frames of {FRAME_BYTES / 1024:.0f} KiB, "
-        f"{result['wrong']} of them with a wrong byte; {result['rate_mib']:.0f} MiB/s"
+        f"the viewer on the other host checked {result.checked} frames of {FRAME_BYTES / 1024:.0f} KiB, "
+        f"{result.wrong} of them with a wrong byte; {result.rate_mib:.0f} MiB/s"
     )
     click.echo(
-        f"the recorder there has {recorded['rows']} of them and {recorded['missing']} gaps; "
-        f"{recorded['torn']} torn"
+        f"the recorder there has {recorded.rows} of them and {recorded.missing} gaps; {recorded.torn} torn"
     )
-    for path in result["whole_system"]:
+    for path in result.whole_system:
         reasons = ", ".join(f"{reason} {count}" for reason, count in path["dropped"].items() if count)
         click.echo(
             f"  stream {path['stream_id']}, {path['path']}: published {path['published']}, delivered "
             f"{path['delivered']}, dropped {reasons or 'nothing'}: {path['verdict']}"
         )
-    for fault in result["faults"]:
+    for fault in result.faults:
         click.echo(f"does not add up: {fault}", err=True)
 
 
@@ -159,92 +211,99 @@ class _TwoHosts:
             processes.append(process)
         self._camera, self._lab = processes
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> TwoHostsResult:
         """Publishes frames, and joins the ledgers when they have settled."""
-        self._lab.wait_for("running", _READY_S)
-        epoch = self._camera.wait_for("ready", _READY_S)["epoch"]
-        self._lab.wait_for(f"mapped-{epoch}", _READY_S)
+        self._lab.wait_for(Ready, _READY_S)
+        epoch = self._camera.wait_for(CameraReady, _READY_S).epoch
+        self._lab.wait_for(Mapped, _READY_S, key=str(epoch))
         started = time.monotonic()
         self._camera.send()
-        while self._camera.report("ledger") is None:
+        while self._camera.report(CameraLedger) is None:
             self._camera.check_alive()
             self._lab.check_alive()
             if self._stop:
                 self._camera.send("stop")
                 break
             time.sleep(0.02)
-        camera = self._camera.wait_for("ledger", self._seconds + _READY_S)
+        camera = self._camera.wait_for(CameraLedger, self._seconds + _READY_S)
         elapsed_s = time.monotonic() - started
-        self._settle(camera["committed"])
+        self._settle(camera.committed)
         self._lab.send("stop")
-        lab = self._lab.wait_for("ledger", _READY_S)
+        lab = self._lab.wait_for(LabLedger, _READY_S)
         self._camera.send("stop")
-        camera |= self._camera.wait_for("system", _READY_S)
-        return self._result(camera, lab, check_recording(self.recording, DEST, []), elapsed_s)
+        host = self._camera.wait_for(HostLedger, _READY_S)
+        check = check_recording(self.recording, DEST, [])
+        return join_ledgers(
+            camera, host, lab, check, elapsed_s=elapsed_s, has_namespaces=self._has_namespaces
+        )
 
     def _settle(self, committed: int) -> None:
         """Waits until the receiver's ledger covers the last frame, and its counts no longer change."""
         deadline = time.monotonic() + _SETTLE_S
         before, unchanged_since = None, time.monotonic()
         while (now := time.monotonic()) < deadline:
-            sample = self._lab.sample()
-            counts = (sample.get("ledger"), sample.get("frames"), sample.get("rows"))
+            sample = self._lab.report(LabSample)
+            counts = None if sample is None else (sample.ledger, sample.frames, sample.rows)
             if counts != before:
                 before, unchanged_since = counts, now
-            is_complete = (sample.get("ledger") or {}).get("published") == committed
+            ledger = None if sample is None else sample.ledger
+            is_complete = ledger is not None and ledger["published"] == committed
             if is_complete and now - unchanged_since > _QUIET_S:
                 break
             self._lab.check_alive()
             time.sleep(0.05)
 
-    def _result(
-        self, camera: dict[str, Any], lab: dict[str, Any], check: RecordingCheck, elapsed_s: float
-    ) -> dict[str, Any]:
-        ledger = lab["bridge"]
-        recorded = {
-            "rows": sum(epoch["rows"] for epoch in lab["recorder"]),
-            "missing": sum(sum(epoch["gaps"].values()) for epoch in lab["recorder"]),
-            "torn": check.torn,
-            "problems": check.problems,
-        }
-        faults = list(_faults(camera, lab, recorded))
-        return {
-            **ledger,
-            "committed": camera["committed"],
-            "checked": lab["checked"],
-            "wrong": lab["wrong"],
-            "viewer": lab["viewer"],
-            "recorder": recorded,
-            "whole_system": camera["paths"] + lab["paths"],
-            "namespaces": self._has_namespaces,
-            "rate_mib": ledger["delivered"] * FRAME_BYTES / elapsed_s / (1 << 20),
-            "faults": faults,
-            "adds_up": not faults,
-        }
+
+def join_ledgers(
+    camera: CameraLedger,
+    host: HostLedger,
+    lab: LabLedger,
+    check: RecordingCheck,
+    *,
+    elapsed_s: float,
+    has_namespaces: bool,
+) -> TwoHostsResult:
+    """The ledger of both hosts, and why it does not add up. `host` is the camera's host. Pure."""
+    recorder = RecorderTotals(
+        rows=sum(epoch.rows for epoch in lab.recorder),
+        missing=sum(sum(epoch.gaps.values()) for epoch in lab.recorder),
+        torn=check.torn,
+        problems=check.problems,
+    )
+    return TwoHostsResult(
+        bridge=lab.bridge,
+        committed=camera.committed,
+        checked=lab.checked,
+        wrong=lab.wrong,
+        viewer=lab.viewer,
+        recorder=recorder,
+        whole_system=[*host.paths, *lab.paths],
+        has_namespaces=has_namespaces,
+        rate_mib=lab.bridge["delivered"] * FRAME_BYTES / elapsed_s / (1 << 20),
+        faults=[*_faults(camera, lab, recorder), *host.faults, *lab.faults],
+    )
 
 
-def _faults(camera: dict[str, Any], lab: dict[str, Any], recorded: dict[str, Any]) -> list[str]:
+def _faults(camera: CameraLedger, lab: LabLedger, recorder: RecorderTotals) -> list[str]:
     """Why not every frame is in exactly one place."""
-    ledger, viewer = lab["bridge"], lab["viewer"]
+    ledger, viewer = lab.bridge, lab.viewer
     dropped = ledger["dropped"]
+    total_dropped = dropped["sender"] + dropped["network"] + dropped["receiver"]
     checks = {
         "the bridge's ledger is not exact": ledger["exact"],
         "frames that the camera committed and the bridge does not know": (
-            ledger["published"] == camera["committed"] and camera["balanced"]
+            ledger["published"] == camera.committed and camera.balanced
         ),
         "published is not delivered + dropped": (
-            ledger["published"] == ledger["delivered"] + sum(dropped.values()) and dropped["network"] >= 0
+            ledger["published"] == ledger["delivered"] + total_dropped and dropped["network"] >= 0
         ),
-        "the viewer's ledger": viewer["balanced"] and lab["checked"] == viewer["received"],
+        "the viewer's ledger": viewer.balanced and lab.checked == viewer.received,
         "frames that were delivered and neither received nor dropped by the viewer": (
-            lab["checked"] + sum(viewer["dropped"].values()) == viewer["span"]
-            and viewer["span"] >= ledger["delivered"] >= lab["checked"]
+            lab.checked + sum(viewer.dropped.values()) == viewer.span
+            and viewer.span >= ledger["delivered"] >= lab.checked
         ),
-        "the recorder's ledger": all(epoch["balanced"] for epoch in lab["recorder"]),
-        "the recorder's span differs from the viewer's": (
-            recorded["rows"] + recorded["missing"] == viewer["span"]
-        ),
-        "frames with a wrong byte": lab["wrong"] == recorded["torn"] == 0 and not recorded["problems"],
+        "the recorder's ledger": all(epoch.balanced for epoch in lab.recorder),
+        "the recorder's span differs from the viewer's": recorder.rows + recorder.missing == viewer.span,
+        "frames with a wrong byte": lab.wrong == recorder.torn == 0 and not recorder.problems,
     }
-    faults = [fault for fault, holds in checks.items() if not holds]
-    return faults + [fault for host in (camera, lab) for fault in host["faults"]]
+    return [fault for fault, holds in checks.items() if not holds]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Any
 
 from .. import _native
 from ..client import Consumer, ConsumerLedger
 from ..context import Context
-from .processes import NAME, DemoOptions, Reports, has_command, matches_pattern, parse_options
+from .processes import NAME, DemoOptions, ReportWriter, has_command, matches_pattern, parse_options
+from .reports import FirstFrame, Mapped, Ready, Sample, Unmapped, ViewerLedger, ViewerReport
 
 _RECEIVE_S = 0.05
 
@@ -50,21 +50,20 @@ class ViewerLedgers:
         self._before = consumer.ledger()
         self._torn_before = 0
         self.epoch: int | None = None
-        self.ledgers: list[dict[str, Any]] = []
+        self.ledgers: dict[str, ViewerLedger] = {}
 
     def start_epoch(self, checker: FrameChecker, epoch: int | None = None) -> None:
         """Completes the ledger of the current epoch, and starts that of `epoch`."""
         before, now = self._before, self._consumer.ledger()
-        ledger = {
-            "epoch": str(self.epoch),
-            "span": now.span - before.span,
-            "received": now.received - before.received,
-            "dropped": _new_drops(before, now),
-            "torn": checker.torn - self._torn_before,
-            "balanced": now.balanced,
-        }
-        if self.epoch is not None and (ledger["span"] or ledger["dropped"]):
-            self.ledgers.append(ledger)
+        ledger = ViewerLedger(
+            received=now.received - before.received,
+            dropped=_new_drops(before, now),
+            torn=checker.torn - self._torn_before,
+            balanced=now.balanced,
+            span=now.span - before.span,
+        )
+        if self.epoch is not None and (ledger.span or ledger.dropped):
+            self.ledgers[str(self.epoch)] = ledger
         self.epoch, self._before, self._torn_before = epoch, now, checker.torn
 
 
@@ -75,12 +74,12 @@ def _new_drops(before: ConsumerLedger, now: ConsumerLedger) -> dict[str, int]:
     return {reason: n - earlier[reason] for reason, n in counts.items() if n > earlier[reason]}
 
 
-def run_viewer(options: DemoOptions, reports: Reports) -> None:
+def run_viewer(options: DemoOptions, reports: ReportWriter) -> None:
     """Checks frames until the parent sends a line."""
     # The parent sends the first line when the stream exists.
     sys.stdin.readline()
     with options.attach() as ctx, ctx.consumer(name=NAME, policy=options.policy) as consumer:
-        reports.send("ready", pid=os.getpid())
+        reports.send(Ready(pid=os.getpid()))
         checker, ledgers, first_of = FrameChecker(), ViewerLedgers(consumer), None
         while not has_command():
             if (epoch := consumer.epoch) not in (None, ledgers.epoch):
@@ -88,12 +87,12 @@ def run_viewer(options: DemoOptions, reports: Reports) -> None:
                 # consumers have reported that they mapped its epoch.
                 _drain(consumer, checker)
                 ledgers.start_epoch(checker, epoch)
-                reports.send(f"mapped-{epoch}")
+                reports.send(Mapped(key=str(epoch)))
             frame = consumer.receive_or_none(_RECEIVE_S)
             if frame is not None:
                 if frame.epoch != first_of:
                     first_of = frame.epoch
-                    reports.send(f"first-{first_of}")
+                    reports.send(FirstFrame(key=str(first_of)))
                 checker.check(frame, options.work_s)
             if reports.is_due():
                 _report_events(ctx, reports)
@@ -102,7 +101,7 @@ def run_viewer(options: DemoOptions, reports: Reports) -> None:
         ledgers.start_epoch(checker)
         _report_events(ctx, reports)
         _report_sample(reports, consumer, checker)
-        reports.send("ledger", epochs=ledgers.ledgers)
+        reports.send(ViewerReport(epochs=ledgers.ledgers))
 
 
 def _drain(consumer: Consumer, checker: FrameChecker) -> None:
@@ -110,26 +109,27 @@ def _drain(consumer: Consumer, checker: FrameChecker) -> None:
         checker.check(frame, 0.0)
 
 
-def _report_events(ctx: Context, reports: Reports) -> None:
+def _report_events(ctx: Context, reports: ReportWriter) -> None:
     for event in ctx.events(timeout=0.0):
         if event.kind == "unmapped":
-            reports.send(f"unmapped-{event.epoch}", unmapped_ns=event.at_ns, reason=event.detail)
+            reports.send(Unmapped(key=str(event.epoch), unmapped_ns=event.at_ns, reason=event.detail))
 
 
-def _report_sample(reports: Reports, consumer: Consumer, checker: FrameChecker) -> None:
+def _report_sample(reports: ReportWriter, consumer: Consumer, checker: FrameChecker) -> None:
     ledger, lease = consumer.ledger(), consumer.lease() or {}
     counts = {**ledger.dropped, **ledger.outside}
     reports.send(
-        "sample",
-        frames=ledger.received,
-        bytes=checker.bytes,
-        dropped={reason: n for reason, n in counts.items() if n},
-        latency_us=checker.take_latency_us(),
-        torn=checker.torn,
-        lease=str(lease["lease_id"]) if lease.get("lease_id") else None,
-        epoch=str(consumer.epoch) if consumer.epoch else None,
+        Sample(
+            frames=ledger.received,
+            bytes=checker.bytes,
+            dropped={reason: n for reason, n in counts.items() if n},
+            latency_us=checker.take_latency_us(),
+            torn=checker.torn,
+            lease=str(lease["lease_id"]) if lease.get("lease_id") else None,
+            epoch=str(consumer.epoch) if consumer.epoch else None,
+        )
     )
 
 
 if __name__ == "__main__":
-    run_viewer(parse_options(), Reports())
+    run_viewer(parse_options(), ReportWriter())

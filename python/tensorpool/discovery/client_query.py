@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from ..attributes.tags import MAX_NAME_BYTES, fallback_uri_of, from_wire, needs_bridge, to_wire, wire_length
 from ..errors import CodecError, ConfigError
+from ..json_types import JsonObject
 from ..sbe import read_header
 from ..sbe.discovery import DiscoveryRequest, DiscoveryResponse, DiscoveryResult, DiscoveryStatus, Tag
 from ..shm.epoch_files import HEADER_SLOT_BYTES
@@ -102,7 +103,7 @@ class DiscoveredStream:
         name = f" {self.name!r}" if self.name else ""
         return f"stream {self.stream_id}{name} of driver {self.driver_instance_id!r}"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The stream as JSON values; 64-bit numbers are text."""
         return {
             "driver": self.driver_instance_id,

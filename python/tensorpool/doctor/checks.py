@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
+
+from ..json_types import JsonObject
 
 
 class Status(StrEnum):
@@ -28,7 +29,7 @@ class Check:
     meaning: str = ""
     remedy: str = ""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The fields by name."""
         return asdict(self)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from ..errors import ConfigError
+from ..json_types import JsonObject
 from ..shm.epoch_files import HEADER_SLOT_BYTES, SUPERBLOCK_BYTES
 from ..transport.channels import DEFAULT_DESCRIPTOR_TERM_BYTES, MAX_TERM_BYTES
 from ..units import format_bytes
@@ -97,7 +98,7 @@ class Sizing:
         """Whether the term differs from the default, so that the configuration has to set it."""
         return self.descriptor_term_bytes != DEFAULT_DESCRIPTOR_TERM_BYTES
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The fields by name."""
         return asdict(self)
 

@@ -12,7 +12,7 @@ import secrets
 from collections import deque
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock
@@ -20,7 +20,7 @@ from ..discovery.config import DiscoverySettings
 from ..errors import ClosedError, RegionRejected
 from ..runtime.agent import AgentFinished
 from ..runtime.config import Secret
-from ..runtime.counters import GAUGE_TYPE_ID, CounterPublisher
+from ..runtime.counters import GAUGE_TYPE_ID, CounterPublisher, CounterSnapshot
 from ..sbe.driver import (
     ShmAttachResponse,
     ShmAttachResponseR2,
@@ -263,7 +263,7 @@ class DriverAgent:
 
     # --- administration, by commands of the service, on this agent's thread
 
-    def discovery_counters(self) -> dict[str, Any]:
+    def discovery_counters(self) -> CounterSnapshot:
         """The counters of discovery."""
         return dict(self._resources.discovery.counters.snapshot())
 

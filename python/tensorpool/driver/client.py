@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final, Literal, Protocol, TypedDict, TypeVar
 
 from ..errors import CommandFailed, MediaDriverError, ServiceError
-from ..runtime.counters import read_aeron_counters
+from ..runtime.counters import CounterSnapshot, read_aeron_counters
 from ..service import ServiceClient
 
 DRIVER_LABEL: Final = "tensorpool-driver"
@@ -68,8 +68,15 @@ class DriverStatus(TypedDict):
     leases: int
     bytes: int
     quota: int | None
-    counters: dict[str, Any]
-    discovery: dict[str, Any]
+    counters: CounterSnapshot
+    discovery: CounterSnapshot
+
+
+class StopReply(TypedDict):
+    """The reply to `stop()`."""
+
+    pid: int
+    leases: int
 
 
 class ServiceHost(Protocol):

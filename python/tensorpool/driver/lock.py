@@ -19,11 +19,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import DriverAlreadyRunning, LockHeld, MediaDriverError
+from ..json_types import JsonObject
 from ..runtime.counters import read_aeron_counters
 from ..shm.epoch_files import is_alive, user_name
 from ..shm.ownership import base_digest
@@ -85,7 +86,7 @@ class Holder:
             return None
         if not isinstance(document, dict):
             return None
-        fields: dict[str, Any] = {name: document.get(name) for name in cls.__slots__}
+        fields: JsonObject = {name: document.get(name) for name in cls.__slots__}
         defaults = cls()
         if any(type(value) is not type(getattr(defaults, name)) for name, value in fields.items()):
             return None

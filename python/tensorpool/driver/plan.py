@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from ..attributes.tags import MAX_DATA_SOURCE_ID, tags_fault
 from ..errors import ConfigError
+from ..json_types import JsonObject
 from ..sbe.wire import ResponseCode
 from ..shm import EpochFiles, parse_pools
 from ..shm.epoch_files import HEADER_SLOT_BYTES, SUPERBLOCK_BYTES
@@ -240,7 +241,7 @@ class Plan:
 
     # --- provisions on disk
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> JsonObject:
         """The provisions in JSON types."""
         streams = [
             {

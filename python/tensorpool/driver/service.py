@@ -16,7 +16,7 @@ from ..runtime.config import Secret
 from ..sbe.driver import Role
 from ..service import Service, command
 from ..shm.epoch_files import user_name
-from .client import DriverStatus, LeaseRow, StreamRow
+from .client import DriverStatus, LeaseRow, StopReply, StreamRow
 from .leases import Lease, Refusal
 from .plan import StreamPlan
 
@@ -133,7 +133,7 @@ class DriverService(Service, name="driver"):
         return [self._lease(lease) for lease in revoked]
 
     @command(needs_token=True)
-    def stop(self, reason: str = "") -> dict[str, Any]:
+    def stop(self, reason: str = "") -> StopReply:
         """Stops the driver in good order: sends a notice to all clients, then removes all regions."""
         self._agent.stop(_text("reason", reason))
         return {"pid": os.getpid(), "leases": len(self._agent.state.leases)}

@@ -20,11 +20,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from .. import _native
 from ..durable import replace_file
 from ..errors import ConfigError, RegionCreateError, StreamBusy
+from ..json_types import JsonObject
 from ..sbe.wire import ResponseCode
 from ..shm import EpochFiles, remove_leftovers
 from ..shm.epoch_files import user_name
@@ -214,7 +215,7 @@ class Storage:
             _LOG.warning("%s cannot be read, so its provisions are lost: %s", self._provisions, error)
             return None
 
-    def save_provisions(self, dumped: dict[str, Any]) -> None:
+    def save_provisions(self, dumped: JsonObject) -> None:
         """Saves provisions for the next start. The file is replaced atomically, in the order of the calls."""
         self._queue(_PROVISIONS_QUEUE, lambda: self._save(dumped))
 
@@ -350,7 +351,7 @@ class Storage:
             _LOG.info("stream %d: removed epochs %s of a dead owner", stream_id, removed)
         self._release_if_empty(stream_id)
 
-    def _save(self, dumped: dict[str, Any]) -> None:
+    def _save(self, dumped: JsonObject) -> None:
         try:
             replace_file(self._provisions, json.dumps(dumped).encode())
         except OSError as error:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
+from ..json_types import JsonObject
 from .reports import (
     BridgeStatus,
     ConsumerQos,
@@ -76,7 +77,7 @@ class LedgerRow:
         """Frames without a known fate."""
         return self.published - self.delivered - sum(self.dropped.values()) - self.waiting
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The row as `tensorpool ledger --json` prints it."""
         return {
             "stream_id": self.stream_id,

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from ..errors import CodecError
+from ..json_types import JsonObject
 from ..sbe import FrameDescriptor, TraceLinkSet, decode
 
 _MAX_TRACES: Final = 100_000
@@ -28,7 +29,7 @@ class TracedFrame:
     seq: int
     trace_id: int
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Stream, epoch and sequence; 64-bit numbers are text."""
         return {"stream_id": self.stream_id, "epoch": str(self.epoch), "seq": str(self.seq)}
 
@@ -41,7 +42,7 @@ class Lineage:
     frames: tuple[TracedFrame, ...] = ()
     parents: tuple[Lineage, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The whole tree; 64-bit numbers are text."""
         return {
             "trace_id": str(self.trace_id),

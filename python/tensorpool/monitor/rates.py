@@ -6,7 +6,9 @@ import math
 from collections import deque
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
+
+from ..json_types import JsonObject
 
 _MAX_SAMPLES: Final = 4
 """Samples that a `RateMeter` keeps: three periods lie between four reports."""
@@ -23,7 +25,7 @@ class Rate:
     max_s: float
     std_dev_s: float
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The rate as `stream hz --json` prints it."""
         return {
             "frames": self.frames,

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from .. import _native
 from ..errors import CodecError
+from ..json_types import JsonObject
 from ..sbe import decode
 from ..sbe.driver import ShmDriverShutdown, ShmLeaseRevoked
 from ..sbe.layout import HEADER_BYTES, MessageLayout
@@ -291,7 +292,7 @@ def read_number(value: object) -> float:
     return float(value)
 
 
-def read_rows(value: object) -> tuple[dict[str, Any], ...]:
+def read_rows(value: object) -> tuple[JsonObject, ...]:
     """A list of JSON objects, cut to a bounded length. Raises ValueError."""
     if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
         raise ValueError("not a list of objects")

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias, TypeVar
 
+from ..json_types import JsonObject
 from ..service import Event
 from ..service.events import ALL_SERVICES, RESULT
 from .rates import RateMeter
@@ -43,7 +44,6 @@ _QUERIES: Final = {
 }
 """Commands for each kind of service; a ping is enough for all other services."""
 
-_JsonObject: TypeAlias = dict[str, Any]
 _MappingKey: TypeAlias = tuple[str, int, int]
 """Direction, source stream and destination stream."""
 _K = TypeVar("_K")
@@ -58,7 +58,7 @@ class _OpenQuery:
 
     service: str
     key: str
-    rows: list[_JsonObject] = field(default_factory=list)
+    rows: list[JsonObject] = field(default_factory=list)
 
 
 class ServicePoller:
@@ -135,7 +135,7 @@ class ServicePoller:
         service: str,
         key: str,
         value: str | None = None,
-        rows: list[_JsonObject] | None = None,
+        rows: list[JsonObject] | None = None,
     ) -> Event:
         self._next_id += 1
         self._open[self._next_id] = _OpenQuery(service, key, rows or [])
@@ -147,7 +147,7 @@ class ServicePoller:
 # --- answers as views; all raise ValueError, KeyError or TypeError for an invalid answer
 
 
-def read_driver(tag: str, status: _JsonObject) -> DriverView:
+def read_driver(tag: str, status: JsonObject) -> DriverView:
     """The status of a driver."""
     quota = status["quota"]
     return DriverView(
@@ -164,7 +164,7 @@ def read_driver(tag: str, status: _JsonObject) -> DriverView:
     )
 
 
-def read_lease(tag: str, row: _JsonObject) -> LeaseView:
+def read_lease(tag: str, row: JsonObject) -> LeaseView:
     """A lease of the driver `tag`."""
     expires_in_s = row["expires_in_s"]
     return LeaseView(
@@ -179,7 +179,7 @@ def read_lease(tag: str, row: _JsonObject) -> LeaseView:
     )
 
 
-def read_recorder(tag: str, status: _JsonObject) -> RecorderView:
+def read_recorder(tag: str, status: JsonObject) -> RecorderView:
     """The status of a recorder, without its ledger."""
     return RecorderView(
         tag=tag,
@@ -200,7 +200,7 @@ def read_recorder(tag: str, status: _JsonObject) -> RecorderView:
     )
 
 
-def read_recorded(row: _JsonObject) -> RecordedView:
+def read_recorded(row: JsonObject) -> RecordedView:
     """A row of a recorder's ledger."""
     return RecordedView(
         stream_id=read_unsigned(row["stream_id"]),
@@ -213,7 +213,7 @@ def read_recorded(row: _JsonObject) -> RecordedView:
     )
 
 
-def read_mapping(row: _JsonObject) -> MappingView:
+def read_mapping(row: JsonObject) -> MappingView:
     """A mapping of a bridge, without its rate."""
     is_sender = row["direction"] == "send"
     epoch = row["epoch"]

@@ -6,11 +6,12 @@ Commands run on the service's thread and use `RecorderAgent.call` to do their wo
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from ..errors import RequestRejected
-from ..recording import RecordingLedger
+from ..recording.gaps import LedgerReply
 from ..service import Event, Property, Service, command
+from .state import RecorderStatsReply, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,6 +20,19 @@ if TYPE_CHECKING:
 
 _MAX_LABEL_CHARS: Final = 10_000
 _MAX_TRIGGER_S: Final = 86_400.0
+
+
+class RecorderStatus(RecorderStatsReply):
+    """The reply to `status()`."""
+
+    root: str
+    pid: int
+
+
+class StateReply(TypedDict):
+    """The reply to commands that change the state."""
+
+    state: State
 
 
 class RecorderService(Service, name="recorder"):
@@ -52,45 +66,45 @@ class RecorderService(Service, name="recorder"):
         return super().take_events()
 
     @command
-    def status(self) -> dict[str, Any]:
+    def status(self) -> RecorderStatus:
         """All stats."""
         return {**self._agent.stats.to_json(), "root": str(self._agent.root), "pid": os.getpid()}
 
     @command
-    def start(self) -> dict[str, Any]:
+    def start(self) -> StateReply:
         """Continue after stop(); frames published in between are a gap."""
         return self._run(self._agent.start)
 
     @command
-    def stop(self) -> dict[str, Any]:
+    def stop(self) -> StateReply:
         """Write all received frames, seal the segments and close the streams until start()."""
         return self._run(self._agent.stop)
 
     @command
-    def rotate(self) -> dict[str, Any]:
+    def rotate(self) -> StateReply:
         """Write all received frames and seal the open segments."""
         return self._run(self._agent.rotate)
 
     @command
-    def mark(self, label: str, stream_id: int | None = None) -> dict[str, Any]:
+    def mark(self, label: str, stream_id: int | None = None) -> StateReply:
         """Write a label with the current time, for one stream or for all."""
         _check_label(label)
         _check_stream_id(stream_id)
         return self._run(lambda: self._agent.mark(label, stream_id))
 
     @command
-    def trigger(self, seconds: float | None = None) -> dict[str, Any]:
+    def trigger(self, seconds: float | None = None) -> StateReply:
         """Write the pre-trigger buffer and all frames from now on, for a time or without end."""
         _check_seconds(seconds)
         for_ns = None if seconds is None else int(seconds * 1e9)
         return self._run(lambda: self._agent.trigger(for_ns))
 
     @command
-    def ledger(self) -> list[dict[str, Any]]:
+    def ledger(self) -> list[LedgerReply]:
         """The ledger since the start, by stream and epoch: span = rows + gaps."""
-        return [ledger_json(ledger) for ledger in self._agent.call(self._agent.ledgers)]
+        return [ledger.to_json() for ledger in self._agent.call(self._agent.ledgers)]
 
-    def _run(self, function: Callable[[], None]) -> dict[str, Any]:
+    def _run(self, function: Callable[[], None]) -> StateReply:
         self._agent.call(function)
         return {"state": self._agent.state}
 
@@ -109,17 +123,3 @@ def _check_seconds(seconds: object) -> None:
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if seconds is not None and not (is_number and 0 < seconds <= _MAX_TRIGGER_S):  # type: ignore[operator]
         raise RequestRejected(f"trigger(): seconds must be a number up to {_MAX_TRIGGER_S:.0f}")
-
-
-def ledger_json(ledger: RecordingLedger) -> dict[str, Any]:
-    """A ledger as JSON. 64-bit numbers are strings, because many JSON readers would round them."""
-    return {
-        "stream_id": ledger.stream_id,
-        "epoch": str(ledger.epoch),
-        "first_seq": str(ledger.first_seq),
-        "last_seq": str(ledger.last_seq),
-        "span": ledger.span,
-        "rows": ledger.rows,
-        "gaps": dict(sorted(ledger.gaps.items())),
-        "balanced": ledger.balanced,
-    }

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, TypedDict
 
 from .arena import ArenaRows
 
@@ -127,6 +127,24 @@ class DiskSpace:
         return was_writable
 
 
+class RecorderStatsReply(TypedDict):
+    """`RecorderStats` in JSON."""
+
+    state: State
+    problem: str | None
+    seconds: float
+    streams: list[int]
+    rows: int
+    payload_bytes: int
+    gaps: dict[str, int]
+    rows_per_s: float
+    bytes_per_s: float
+    backlog_bytes: int
+    buffer_bytes: int
+    disk_free_bytes: int
+    strays: int
+
+
 @dataclass(frozen=True, slots=True)
 class RecorderStats:
     """State, counts and rates of a recorder at one moment."""
@@ -154,7 +172,7 @@ class RecorderStats:
         """Missing sequences of all reasons."""
         return sum(self.gaps.values())
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> RecorderStatsReply:
         """The stats as JSON."""
         return {
             "state": self.state,

@@ -10,12 +10,15 @@ measurements behind this choice.
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
 from .. import _native
 from . import layout
+
+TableRow: TypeAlias = dict[str, Any]
+"""A row of an Arrow table by column name; the schema in `TABLES` says what it holds."""
 
 CONTINUATION: Final = b"\xff\xff\xff\xff"
 END_OF_STREAM: Final = CONTINUATION + b"\0\0\0\0"

@@ -112,7 +112,7 @@ class FrameBatch:
 
     def rows(self, start: int, stop: int) -> FrameBatch:
         """A range of the frames, with the same arena."""
-        part: dict[str, Any] = {name: getattr(self, name)[start:stop] for name in _COLUMNS}
+        part = {name: getattr(self, name)[start:stop] for name in _COLUMNS}
         return replace(self, **part, crc32c=None if self.crc32c is None else self.crc32c[start:stop])
 
     def problem(self) -> str | None:
@@ -266,7 +266,7 @@ class BatchBuilder:
 
     def build(self) -> FrameBatch:
         """The frames so far as a batch. They stay in the builder until `clear`."""
-        columns: dict[str, Any] = {
+        columns: dict[str, npt.NDArray[Any]] = {
             name: np.array(values, _COLUMNS[name][0])
             for name, values in zip(_FrameRow._fields, zip(*self._rows, strict=True), strict=True)
         }

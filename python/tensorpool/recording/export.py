@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from ..durable import RETRY_HINT, write_errors
 from ..errors import FrameNotRecorded, InvalidFrames, MissingPackage
+from ..json_types import JsonObject
 from .frame import RecordedFrame
 from .inspect import Progress
 from .recording import Recording, Time
@@ -202,7 +203,7 @@ def export_mcap(streams: Sequence[Frames], path: Path, progress: Progress | None
     return done
 
 
-def _mcap_message(frame: RecordedFrame) -> tuple[dict[str, Any], dict[str, Any]]:
+def _mcap_message(frame: RecordedFrame) -> tuple[JsonObject, JsonObject]:
     """JSON schema and content of a frame's message."""
     array = frame.array
     sec, nsec = divmod(frame.receive_time_ns, 1_000_000_000)

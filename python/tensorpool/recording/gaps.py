@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,19 @@ class Gap:
         return self.first_seq + self.count - 1
 
 
+class LedgerReply(TypedDict):
+    """A `RecordingLedger` in JSON. 64-bit numbers are text, because many JSON readers would round them."""
+
+    stream_id: int
+    epoch: str
+    first_seq: str
+    last_seq: str
+    span: int
+    rows: int
+    gaps: dict[str, int]
+    balanced: bool
+
+
 @dataclass(frozen=True, slots=True)
 class RecordingLedger:
     """The sequences of one epoch of a stream: `span` = `rows` + the sum of `gaps`."""
@@ -69,6 +82,19 @@ class RecordingLedger:
     def __str__(self) -> str:
         gaps = "".join(f" + {reason} {count}" for reason, count in sorted(self.gaps.items()))
         return f"span {self.span} = rows {self.rows}{gaps}"
+
+    def to_json(self) -> LedgerReply:
+        """The ledger as JSON."""
+        return {
+            "stream_id": self.stream_id,
+            "epoch": str(self.epoch),
+            "first_seq": str(self.first_seq),
+            "last_seq": str(self.last_seq),
+            "span": self.span,
+            "rows": self.rows,
+            "gaps": dict(sorted(self.gaps.items())),
+            "balanced": self.balanced,
+        }
 
 
 def find_holes(seqs: npt.NDArray[Any], *, after: int | None = None) -> list[tuple[int, int]]:

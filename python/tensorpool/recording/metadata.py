@@ -13,6 +13,7 @@ from ..attributes import Extension, Metadata, describe
 from ..errors import CodecError
 from ..sbe import DataSourceMeta, decode
 from . import layout, metadata_index
+from .arrow_format import TableRow
 from .metadata_index import IndexRecordKind, Records
 from .tables import located_batches, read_batch
 
@@ -166,7 +167,7 @@ class _MetadataTable:
         return FrameMetadata(*describe(attributes, message.meta_version, message.timestamp_ns))
 
 
-def _version_rows(batch: pa.RecordBatch) -> list[tuple[int, dict[str, Any]]]:
+def _version_rows(batch: pa.RecordBatch) -> list[tuple[int, TableRow]]:
     """(row number, row) of the messages that name a version. The table also has blobs and trace links."""
     if not set(_COLUMNS) <= set(batch.schema.names):
         return []

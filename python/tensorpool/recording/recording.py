@@ -372,5 +372,5 @@ class FrameDataset(Generic[T]):
         item: T = self._transform(self._open()[index % self._length])
         return item
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_frames": None}

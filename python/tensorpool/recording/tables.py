@@ -10,14 +10,14 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
 from ..durable import make_directories, sync_directory, write_all, write_errors
 from ..errors import WriteFailed
 from . import arrow_format, layout
-from .arrow_format import TABLES, with_version
+from .arrow_format import TABLES, TableRow, with_version
 from .gaps import Gap
 from .metadata_index import INDEXED, MetadataIndexWriter
 
@@ -47,13 +47,13 @@ class TableWriter:
     def __init__(self, root: Path, session: str) -> None:
         self._root = root
         self._session = session
-        self._waiting: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+        self._waiting: defaultdict[str, list[TableRow]] = defaultdict(list)
         self._files: dict[str, _OpenFile] = {}
         self._dirty: set[str] = set()
         self._directories_to_sync: list[Path] = []
         self._index: MetadataIndexWriter | None = None
 
-    def add(self, table: str, row: dict[str, Any]) -> None:
+    def add(self, table: str, row: TableRow) -> None:
         """Adds a row to the waiting rows of a table."""
         self._waiting[table].append(row)
 

@@ -26,6 +26,7 @@ from ..errors import ClosedError, InvalidFrames, RecordingError
 from ..sbe import decode as decode_message
 from ..sbe import json_form
 from . import layout, manifest, manifest_store
+from .arrow_format import TableRow
 from .batch import FrameBatch
 from .gaps import Gap
 from .layout import create_root
@@ -47,7 +48,7 @@ class ClockAnchors:
         self._offset_ns: int | None = None
         self._last_ns = 0
 
-    def next_row(self, clock: Clock) -> dict[str, Any] | None:
+    def next_row(self, clock: Clock) -> TableRow | None:
         """The row of a new anchor if one is due: periodically, and after the wall clock was set."""
         wall, monotonic = clock.wall_ns(), clock.monotonic_ns()
         offset = wall - monotonic

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from ..runtime.config import Secret
+from ..runtime.counters import CounterSnapshot
 from ..service import Service, command
 from ..shm.epoch_files import user_name
 
 if TYPE_CHECKING:
-    from .agent import RegistryAgent
+    from .agent import DriverSummary, RegistryAgent
+
+
+class RegistryStatus(TypedDict):
+    """The reply to `status()`."""
+
+    instance: str
+    pid: int
+    user: str
+    uptime_s: float
+    channel: str
+    stream_id: int
+    drivers: list[DriverSummary]
+    streams: int
+    has_rules: bool
+    counters: CounterSnapshot
 
 
 class RegistryService(Service, name="registry"):
@@ -23,7 +39,7 @@ class RegistryService(Service, name="registry"):
         self._agent = agent
 
     @command
-    def status(self) -> dict[str, Any]:
+    def status(self) -> RegistryStatus:
         """The registry's drivers, streams and counters."""
         agent = self._agent
         now_ns = agent.clock.monotonic_ns()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 
+from ..json_types import JsonObject
 from ..recording import Cursor, Recording
 from ..recording.manifest import RecordKind
 from .stream import ReplayStream
@@ -43,7 +44,7 @@ class StreamStats:
             stream.outcomes(), stream.last, stream.reopened, stream.shift_ns,
         )  # fmt: skip
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The stats as JSON, with 64-bit numbers as text."""
         last = None if self.last is None else {"epoch": str(self.last.epoch), "seq": str(self.last.seq)}
         return {
@@ -111,7 +112,7 @@ class ReplayStats:
         done = self.done
         return None if not done or self.passes > 1 else self.elapsed_s * (1 - done) / done
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The stats as JSON, with 64-bit numbers as text."""
         return {
             "state": self.state, "speed": self.speed,

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Literal, NamedTuple, cast
+from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias, cast
 
 from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock
@@ -28,6 +28,8 @@ from ..errors import ForkedError
 
 Kind = Literal["counter", "gauge"]
 Number = int | float
+CounterSnapshot: TypeAlias = dict[str, Number | dict[str, Number]]
+"""The values of a counter set by name; of a family, by label value."""
 
 # The media driver has room for tens of thousands of counters, shared by all its clients.
 MAX_AERON_COUNTERS: Final = 6
@@ -193,9 +195,9 @@ class CounterSet:
             for label_value, labelled in member.items():
                 yield CounterValue(name, *rest, labelled.value, {label: label_value})
 
-    def snapshot(self) -> dict[str, Number | dict[str, Number]]:
+    def snapshot(self) -> CounterSnapshot:
         """All values by name; the values of a family by label value."""
-        values: dict[str, Number | dict[str, Number]] = {}
+        values: CounterSnapshot = {}
         for name in self.declarations:
             member = getattr(self, name)
             values[name] = (

@@ -19,9 +19,10 @@ from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Self, TextIO
+from typing import Final, Self, TextIO
 
 from ..clock import SYSTEM_CLOCK, Clock
+from ..json_types import JsonObject
 
 _REPEAT_WINDOW_NS: Final = 10_000_000_000
 _MAX_KEYS: Final = 512
@@ -140,7 +141,7 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as one JSON object."""
-        line: dict[str, Any] = {
+        line: JsonObject = {
             "time": _utc(record, "T"),
             "level": record.levelname.lower(),
             **self._identity,
@@ -243,7 +244,7 @@ def _one_line(text: str) -> str:
     return "".join(ch if ch.isprintable() else ch.encode("unicode_escape").decode() for ch in text)
 
 
-def _extras(record: logging.LogRecord) -> dict[str, Any]:
+def _extras(record: logging.LogRecord) -> dict[str, object]:
     return {name: value for name, value in vars(record).items() if name not in _RECORD_ATTRIBUTES}
 
 

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, get_args, get_type_hints
+from typing import Any, TypeAlias, get_args, get_type_hints
 
 from . import codec_errors
 from .layout import (
@@ -26,6 +26,9 @@ from .layout import (
     GroupLayout,
     MessageLayout,
 )
+
+Namespace: TypeAlias = dict[str, Any]
+"""The global names of generated code."""
 
 GroupPath = tuple[str, ...]
 """The attributes from the message to a group: ("results", "payload_pools")."""
@@ -376,7 +379,7 @@ class Codec:
 def compile_codec(kind: type, layout: MessageLayout) -> Codec:
     """Compiles the codec of a message class."""
     encoder, decoder = encoder_source(layout), decoder_source(layout)
-    names: dict[str, Any] = {**_ENCODER_NAMES, "LAYOUT": layout}
+    names: Namespace = {**_ENCODER_NAMES, "LAYOUT": layout}
     for name, codes in encoder.structs.items():
         names[name] = struct.Struct(f"<{codes}").pack
     for name, (group_path, field_layout) in encoder.enums.items():
@@ -395,7 +398,7 @@ def compile_codec(kind: type, layout: MessageLayout) -> Codec:
     return Codec(layout, encode, _run(decoder, "decode", layout, names))
 
 
-def _run(source: Source, function: str, layout: MessageLayout, names: dict[str, Any]) -> Any:
+def _run(source: Source, function: str, layout: MessageLayout, names: Namespace) -> Any:
     # The source is generated from the package's schema files, never from received bytes.
     exec(compile(source.text(), f"<sbe {layout.schema} {layout.name} {function}>", "exec"), names)
     return names[function]

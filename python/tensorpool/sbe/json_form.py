@@ -14,6 +14,7 @@ import binascii
 from typing import Any, Final, NoReturn
 
 from ..errors import CodecError
+from ..json_types import JsonObject
 from . import message
 from .codec import entry_class, value_class
 from .layout import PRIMITIVES, BlockLayout, DataLayout, FieldLayout
@@ -23,7 +24,7 @@ _WIDE_BYTES: Final = 8
 _MAX_SHOWN: Final = 60
 
 
-def to_json(message: Message) -> dict[str, Any]:
+def to_json(message: Message) -> JsonObject:
     """The message in the types of `json.dumps`."""
     layout = message.layout()
     return {
@@ -60,8 +61,8 @@ def class_named(name: object) -> type[Message]:
     raise CodecError(f"no message is called {_short(name)}; the messages are {names}")
 
 
-def _block_to_json(value: Any, layout: BlockLayout) -> dict[str, Any]:
-    form: dict[str, Any] = {}
+def _block_to_json(value: Any, layout: BlockLayout) -> JsonObject:
+    form: JsonObject = {}
     for field in layout.encoded_fields:
         form[field.python_name] = _field_to_json(getattr(value, field.python_name), field)
     for group in layout.groups:
@@ -90,7 +91,7 @@ def _block_from_json(form: Any, kind: type, layout: BlockLayout, message: str, p
         raise CodecError(
             f"expected an object, got {_short(form)}", message_name=message, field=path.rstrip(".")
         )
-    values: dict[str, Any] = {}
+    values: JsonObject = {}
     left = dict(form)
     for field in layout.encoded_fields:
         name = field.python_name

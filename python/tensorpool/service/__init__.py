@@ -6,7 +6,7 @@ scripts without one; it is closed when the program ends. With a context, use `ct
 
 from ..transport.channels import ServiceStreams
 from .agent import RunningService, ServiceAgent
-from .client import AsyncServiceClient, ServiceClient, find_services, watch_all
+from .client import AsyncServiceClient, ServiceClient, ServiceIdentity, find_services, watch_all
 from .declarations import Command, Property, command
 from .events import ALL_SERVICES, Bits, Event, FrameRef, Value, service_tag
 from .service import Service
@@ -23,6 +23,7 @@ __all__ = [
     "Service",
     "ServiceAgent",
     "ServiceClient",
+    "ServiceIdentity",
     "ServiceStreams",
     "Value",
     "command",

@@ -7,12 +7,14 @@ import json
 import secrets
 import threading
 from collections.abc import AsyncIterator, Generator, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any, Final, Self
 
 from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import ClosedError, CodecError, CommandFailed, NoSuchService, RequestRejected, ServiceTimeout
+from ..json_types import JsonObject
 from ..runtime.config import Secret
 from ..transport.channels import ServiceStreams
 from .events import ALL_SERVICES, ERROR, FAILED, LOST, RESULT, Event, Value, service_tag
@@ -25,6 +27,20 @@ _POLL_S: Final = 0.05
 _RESEND_S: Final = 1.0
 _RETRY_S: Final = 0.001
 _BATCH: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceIdentity:
+    """A running service, from its reply to a ping."""
+
+    tag: str
+    name: str
+    instance: str | None
+    pid: int
+
+    def to_json(self) -> JsonObject:
+        """The identity as JSON."""
+        return asdict(self)
 
 
 class ServiceClient:
@@ -139,7 +155,7 @@ class ServiceClient:
                 ) from None
         return self._needs_token
 
-    def ping(self, *, timeout: float | None = None) -> dict[str, Any]:
+    def ping(self, *, timeout: float | None = None) -> ServiceIdentity:
         """Name, instance and process id of the service."""
         identity = _identity(self._ask("ping()", None, (f"ping(){RESULT}",), timeout))
         if identity is None:
@@ -299,7 +315,7 @@ class AsyncServiceClient:
         """As `ServiceClient.call`."""
         return await asyncio.to_thread(self._client.call, name, arguments, timeout=timeout, **more)
 
-    async def ping(self, *, timeout: float | None = None) -> dict[str, Any]:
+    async def ping(self, *, timeout: float | None = None) -> ServiceIdentity:
         """As `ServiceClient.ping`."""
         return await asyncio.to_thread(self._client.ping, timeout=timeout)
 
@@ -321,13 +337,13 @@ def find_services(
     timeout: float = 1.0,
     streams: ServiceStreams,
     clock: Clock = SYSTEM_CLOCK,
-) -> list[dict[str, Any]]:
+) -> list[ServiceIdentity]:
     """The services that reply to a ping within `timeout` seconds, by name and instance."""
     mailbox = _native.Mailbox(conductor, streams.channel, streams.status, ["service:*"])
     control = _native.Publication(conductor, streams.channel, streams.control)
     correlation_id = secrets.randbits(62) | 1
     request = Event(ALL_SERVICES, "ping()", None, correlation_id).encode(clock)
-    services: dict[str, dict[str, Any]] = {}
+    services: dict[str, ServiceIdentity] = {}
     try:
         deadline = clock.monotonic_ns() / 1e9 + timeout
         is_sent = False
@@ -338,20 +354,28 @@ def find_services(
                 if event.correlation_id != correlation_id or event.key != f"ping(){RESULT}":
                     continue
                 if (identity := _identity(event)) is not None:
-                    services[f"{event.tag} {event.value!s}"] = {"tag": event.tag, **identity}
+                    services[f"{event.tag} {event.value!s}"] = identity
     finally:
         mailbox.close()
         control.close()
-    return sorted(services.values(), key=lambda service: (service["tag"], service["pid"]))
+    return sorted(services.values(), key=lambda service: (service.tag, service.pid))
 
 
-def _identity(event: Event) -> dict[str, Any] | None:
+def _identity(event: Event) -> ServiceIdentity | None:
     """The result of a ping; None if it is malformed, as services of other programs may be."""
     try:
-        identity = json.loads(str(event.value))
+        reply = json.loads(str(event.value))
     except (ValueError, RecursionError):
         return None
-    return identity if isinstance(identity, dict) and type(identity.get("pid")) is int else None
+    if not isinstance(reply, dict) or type(pid := reply.get("pid")) is not int:
+        return None
+    # Only the process id is needed. The tag has the names too, for a service that does not repeat them.
+    _, tag_name, tag_instance = f"{event.tag}::".split(":", 2)
+    name = reply.get("name", tag_name)
+    instance = reply.get("instance", tag_instance.rstrip(":") or None)
+    if not isinstance(name, str) or not isinstance(instance, str | None):
+        return None
+    return ServiceIdentity(event.tag, name, instance, pid)
 
 
 def watch_all(

@@ -14,17 +14,37 @@ import inspect
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast, overload
+from typing import Any, Generic, NotRequired, TypedDict, TypeVar, cast, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import RequestRejected
+from ..json_types import JsonObject
 from .events import Value, encode_value
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 _NUMBER_TYPES = (int, float)
+
+
+class PropertyDescription(TypedDict):
+    """A property in the reply to `describe()`."""
+
+    type: str
+    doc: str
+    writable: bool
+    minimum: NotRequired[Any]
+    maximum: NotRequired[Any]
+    choices: NotRequired[Any]
+
+
+class CommandDescription(TypedDict):
+    """A command in the reply to `describe()`."""
+
+    parameters: list[str]
+    doc: str
+    needs_token: bool
 
 
 class Property(Generic[T]):
@@ -103,11 +123,20 @@ class Property(Generic[T]):
             raise RequestRejected(f"the elements of {self.name} are at most {high}")
         return array.astype(like.dtype)
 
-    def description(self) -> dict[str, Any]:
+    def description(self) -> PropertyDescription:
         """The entry of the property in the result of `describe()`."""
-        limits = {"minimum": self.minimum, "maximum": self.maximum, "choices": self.choices}
-        known = {name: _plain(limit) for name, limit in limits.items() if limit is not None}
-        return {"type": self.type.__name__, "doc": self.doc, "writable": self.writable, **known}
+        described: PropertyDescription = {
+            "type": self.type.__name__,
+            "doc": self.doc,
+            "writable": self.writable,
+        }
+        if self.minimum is not None:
+            described["minimum"] = _plain(self.minimum)
+        if self.maximum is not None:
+            described["maximum"] = _plain(self.maximum)
+        if self.choices is not None:
+            described["choices"] = _plain(self.choices)
+        return described
 
 
 def _plain(value: Any) -> Any:
@@ -127,14 +156,14 @@ class Command:
     needs_token: bool
     signature: inspect.Signature
 
-    def bind(self, service: Any, arguments: dict[str, Any]) -> inspect.BoundArguments:
+    def bind(self, service: Any, arguments: JsonObject) -> inspect.BoundArguments:
         """The arguments of the method. Raises RequestRejected if they do not match its signature."""
         try:
             return self.signature.bind(service, **arguments)
         except TypeError as error:
             raise RequestRejected(f"{self.name}(): {error}") from None
 
-    def description(self) -> dict[str, Any]:
+    def description(self) -> CommandDescription:
         """The entry of the command in the result of `describe()`."""
         # Postponed annotations are text with quotes.
         parameters = [str(p).replace("'", "") for p in list(self.signature.parameters.values())[1:]]
@@ -161,12 +190,15 @@ def command(method: F | None = None, *, needs_token: bool = False) -> F | Callab
     return mark if method is None else mark(method)
 
 
-def parse_arguments(value: Value) -> dict[str, Any]:
+def parse_arguments(value: Value) -> JsonObject:
     """The arguments of a call, from its JSON object; an empty value has no arguments."""
-    if value is None or value == "":
+    if value is None:
         return {}
+    # The type comes first: to compare an array with a text is an error of numpy.
     if not isinstance(value, str):
         raise RequestRejected(f"a command takes its arguments as JSON text, not {type(value).__name__}")
+    if not value:
+        return {}
     try:
         arguments = json.loads(value)
     except (ValueError, RecursionError) as error:

@@ -12,18 +12,40 @@ import os
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple, TypedDict
 
 import numpy as np
 
 from ..errors import CodecError, ConfigError, RequestRejected
 from ..runtime.config import Secret
-from .declarations import Command, Property, command, parse_arguments
+from .declarations import (
+    Command,
+    CommandDescription,
+    Property,
+    PropertyDescription,
+    command,
+    parse_arguments,
+)
 from .events import ALL_SERVICES, ERROR, FAILED, RESULT, Event, Value, service_tag
 
 _MAX_REQUESTS: Final = 1024
 _MAX_BYTES: Final = 4 << 20
 _log = logging.getLogger(__name__)
+
+
+class PingReply(TypedDict):
+    """The reply to `ping()`."""
+
+    name: str
+    instance: str | None
+    pid: int
+
+
+class ServiceDescription(TypedDict):
+    """The reply to `describe()`."""
+
+    properties: dict[str, PropertyDescription]
+    commands: dict[str, CommandDescription]
 
 
 class _HandledRequest(NamedTuple):
@@ -127,7 +149,7 @@ class Service:
         self._token = Secret(token) if isinstance(token, str) else token
         if self._token is not None and not self._token.reveal():
             raise ConfigError("the token is empty; pass None, or a token that is not empty")
-        self._values: dict[str, Any] = {}
+        self._values: dict[str, Value] = {}
         self._replies = ReplyCache()
         self._own_events: deque[Event] = deque()
 
@@ -148,12 +170,12 @@ class Service:
     # --- commands of every service
 
     @command
-    def ping(self) -> dict[str, Any]:
+    def ping(self) -> PingReply:
         """Returns name, instance and process id."""
         return {"name": self._name, "instance": self.instance, "pid": os.getpid()}
 
     @command
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> ServiceDescription:
         """Returns the properties and commands with their types, limits and docs."""
         return {
             "properties": {name: p.description() for name, p in self._properties.items()},

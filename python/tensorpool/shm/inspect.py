@@ -14,11 +14,12 @@ import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import TensorPoolError
+from ..json_types import JsonObject
 from ..sbe import MAGIC, RegionType
 from .epoch_files import (
     HEADER_RING,
@@ -112,7 +113,7 @@ def _by_file(texts_by_file: list[tuple[str, tuple[str, ...]]]) -> list[str]:
     return lines
 
 
-def to_json(report: EpochReport) -> dict[str, Any]:
+def to_json(report: EpochReport) -> JsonObject:
     """The report in JSON types; 64-bit numbers are text."""
     return {
         "directory": str(report.directory),
@@ -123,7 +124,7 @@ def to_json(report: EpochReport) -> dict[str, Any]:
     }
 
 
-def _region_json(region: RegionReport) -> dict[str, Any]:
+def _region_json(region: RegionReport) -> JsonObject:
     ring = region.ring
     superblock = None
     if region.superblock is not None:
@@ -146,7 +147,7 @@ def _region_json(region: RegionReport) -> dict[str, Any]:
     }
 
 
-def _ring_json(ring: RingReport) -> dict[str, Any]:
+def _ring_json(ring: RingReport) -> JsonObject:
     return {
         "newest_seq": None if ring.newest_seq is None else str(ring.newest_seq),
         "committed": ring.count("committed"),

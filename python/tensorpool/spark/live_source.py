@@ -31,7 +31,9 @@ from ..context import Context
 from ..context import open as open_context
 from ..durable import replace_file
 from ..errors import AttachError, LockHeld, MediaDriverError, ServiceError
+from ..json_types import JsonObject
 from ..recording import Gap
+from ..recording.arrow_format import TableRow
 from ..recording.layout import signed
 from ..state_dir import state_dir
 from .options import Options, arrow_schema, check_schema
@@ -131,11 +133,11 @@ class LiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_single = False
         self._last_batch: int | None = None
 
-    def initialOffset(self) -> dict[str, Any]:
+    def initialOffset(self) -> JsonObject:
         """The number of the first micro-batch."""
         return {_BATCH_KEY: "0"}
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def latestOffset(self, start: JsonObject, limit: ReadLimit) -> JsonObject:
         """The number of the next micro-batch."""
         batch = int(start[_BATCH_KEY])
         if self._is_single and self._last_batch is not None:
@@ -147,7 +149,7 @@ class LiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Limits the run to one micro-batch."""
         self._is_single = True
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+    def partitions(self, start: JsonObject, end: JsonObject) -> list[InputPartition]:
         """One task per stream."""
         return [InputPartition(LiveRange(stream)) for stream in self._options["streams"]]
 
@@ -206,7 +208,7 @@ class LiveRows:
         self._limit = options["maxBatchBytes"]
         self._with_payload = "payload" in schema.names
         self._with_gaps = bool(options["includeGaps"])
-        self._rows: list[dict[str, Any]] = []
+        self._rows: list[TableRow] = []
         self._gaps: list[Gap] = []
         self._size = 0
         self.last = last
@@ -256,7 +258,7 @@ def _contiguous(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return array if is_contiguous else np.ascontiguousarray(array)
 
 
-def _row(frame: _native.Frame, array: npt.NDArray[Any], data: bytes) -> dict[str, Any]:
+def _row(frame: _native.Frame, array: npt.NDArray[Any], data: bytes) -> TableRow:
     return {
         "stream_id": frame.stream_id,
         "epoch": signed(frame.epoch),

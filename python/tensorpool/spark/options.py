@@ -234,7 +234,7 @@ class Options:
 
     def __init__(self, given: Mapping[str, Any], use: str) -> None:
         self.use = use
-        self._values: dict[str, Any] = {}
+        self._values: dict[str, object] = {}
         for key, text in given.items():
             self._values[key.lower()] = _parse_option(key, text, use)
         self._check()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -23,6 +23,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from ..errors import CorruptRecording, NotARecording
+from ..json_types import JsonObject
 from ..recording import Gap
 from ..recording.layout import check_root
 from ..recording.retention import LeaseKeeper
@@ -160,12 +161,12 @@ class FrameStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._lease: LeaseKeeper | None = None
         self._target: Offsets | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {"_options": self._options, "_schema": self._schema}
 
     # --- offsets
 
-    def initialOffset(self) -> dict[str, Any]:
+    def initialOffset(self) -> JsonObject:
         """Start of a new query."""
         start = self._plan(self._initial)
         self._hold_lease(start)
@@ -180,7 +181,7 @@ class FrameStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return named[requested]
         return {**named[EARLIEST], **_resolve(requested, named)}
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def latestOffset(self, start: JsonObject, limit: ReadLimit) -> JsonObject:
         """End of the next micro-batch."""
         begin = offsets.from_json(start)
         if self._lease is None:
@@ -213,13 +214,13 @@ class FrameStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Fixes the end of a run with Trigger.AvailableNow."""
         self._target = self._plan(lambda planner: planner.latest())
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:
+    def reportLatestOffset(self) -> JsonObject | None:
         """The end without limits, for Spark's progress."""
         return offsets.to_json(self._plan(lambda planner: planner.latest()))
 
     # --- tasks
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+    def partitions(self, start: JsonObject, end: JsonObject) -> list[InputPartition]:
         """The tasks of a micro-batch."""
         begin, stop = offsets.from_json(start), offsets.from_json(end)
         if self._lease is None:
@@ -242,7 +243,7 @@ class FrameStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The rows of one task."""
         return read_range(partition.value, self._options, self._schema)
 
-    def commit(self, end: dict[str, Any]) -> None:
+    def commit(self, end: JsonObject) -> None:
         """Frees the frames before `end` for retention."""
         self._hold_lease(offsets.from_json(end))
 

@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 from ..durable import write_all, write_errors
 from ..errors import ConfigError
 from ..recording import NO_TIMESTAMP, NO_TRACE
+from ..recording.arrow_format import TableRow
 from ..recording.layout import aligned, unsigned
 from ..recording.tensors import ITEM_BYTES, MAX_DIMS, NUMBERS, ORDER_NUMBERS, contiguous_strides
 from ..runtime.config.config import nearest
@@ -140,7 +141,7 @@ def incoming_frames(batches: Iterator[pa.RecordBatch], options: Options) -> Iter
 
 
 def _parse_row(
-    row: dict[str, Any], payload: Any, segments: Segments, options: Options, now_ns: int
+    row: TableRow, payload: Any, segments: Segments, options: Options, now_ns: int
 ) -> IncomingFrame:
     def number(name: str, default: int | None) -> int | None:
         value = row.get(name)

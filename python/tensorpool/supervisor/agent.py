@@ -12,17 +12,18 @@ import os
 from collections import deque
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, Final, TypedDict
+from typing import Final, TypedDict
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..context import Context
 from ..errors import RoleFailed
+from ..json_types import JsonObject
 from ..monitor.listener import SystemListener, model_limits
 from ..monitor.model import SharedSnapshot, SystemModel
 from ..monitor.reports import Notice
 from ..monitor.snapshot import MismatchView, Snapshot, to_json
 from ..runtime.config import Config, Secret
-from ..runtime.counters import CounterPublisher, CounterSet, counter, counters_by, gauge
+from ..runtime.counters import CounterPublisher, CounterSet, CounterSnapshot, counter, counters_by, gauge
 from ..sbe.message import Message
 from ..service import Event, ServiceAgent
 from ..shm.epoch_files import user_name
@@ -68,8 +69,8 @@ class SupervisorStatus(TypedDict):
     active: list[dict[str, str | int | None]]
     manual: list[dict[str, int]]
     rejected: dict[str, int]
-    ledger: Any
-    counters: dict[str, Any]
+    ledger: JsonObject | None
+    counters: CounterSnapshot
 
 
 class SupervisorAgent:

@@ -6,9 +6,10 @@ Every decision, of a rule or of a command, is an event on the status stream with
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from ..errors import RequestRejected
+from ..json_types import JsonObject
 from ..monitor.snapshot import MismatchView, to_json
 from ..runtime.config import Secret
 from ..service import Service, command
@@ -17,7 +18,7 @@ from .orders import MANUAL
 from .policy import Decision
 
 if TYPE_CHECKING:
-    from .agent import SupervisorAgent
+    from .agent import SupervisorAgent, SupervisorStatus
 
 _MAX_STREAMS = 50
 _MAX_REASON = 256
@@ -44,24 +45,24 @@ class SupervisorService(Service, name="supervisor"):
         self.add_event(key, json.dumps(to_json(view)))
 
     @command
-    def status(self) -> dict[str, Any]:
+    def status(self) -> SupervisorStatus:
         """Size of the system, rules in force, ledger and counters."""
-        return dict(self._agent.status())
+        return self._agent.status()
 
     @command
-    def streams(self, first: int = 0, limit: int = _MAX_STREAMS) -> list[dict[str, Any]]:
+    def streams(self, first: int = 0, limit: int = _MAX_STREAMS) -> list[JsonObject]:
         """Streams from the id `first` on, with their producers and consumers."""
         start, maximum = _read_id("first", first), min(_read_id("limit", limit), _MAX_STREAMS)
         streams = [stream for stream in self._agent.latest.streams if stream.stream_id >= start]
         return [to_json(stream) for stream in streams[:maximum]]
 
     @command
-    def decisions(self) -> list[dict[str, Any]]:
+    def decisions(self) -> list[JsonObject]:
         """The last decisions, oldest first."""
         return [to_json(decision) for decision in self._agent.decisions]
 
     @command
-    def limit(self, stream_id: int, consumer_id: int, max_rate_hz: int, reason: str = "") -> dict[str, Any]:
+    def limit(self, stream_id: int, consumer_id: int, max_rate_hz: int, reason: str = "") -> JsonObject:
         """Limits a consumer to a number of frames a second until it is released."""
         hz = _read_id("max_rate_hz", max_rate_hz)
         if not 0 < hz <= MAX_RATE_HZ:
@@ -69,7 +70,7 @@ class SupervisorService(Service, name="supervisor"):
         return self._decide("limit", stream_id, consumer_id, reason, max_rate_hz=hz)
 
     @command
-    def redirect(self, stream_id: int, consumer_id: int, uri: str, reason: str = "") -> dict[str, Any]:
+    def redirect(self, stream_id: int, consumer_id: int, uri: str, reason: str = "") -> JsonObject:
         """Makes a consumer read from a fallback instead of shared memory until it is released."""
         fault = fallback_fault(str(uri)) if uri else "use a fallback URI, as in bridge://…"
         if fault is not None:
@@ -77,7 +78,7 @@ class SupervisorService(Service, name="supervisor"):
         return self._decide("redirect", stream_id, consumer_id, reason, fallback_uri=uri)
 
     @command
-    def release(self, stream_id: int, consumer_id: int, reason: str = "") -> dict[str, Any]:
+    def release(self, stream_id: int, consumer_id: int, reason: str = "") -> JsonObject:
         """Ends the order for a consumer: its own request applies again."""
         return self._decide("release", stream_id, consumer_id, reason)
 
@@ -90,7 +91,7 @@ class SupervisorService(Service, name="supervisor"):
         *,
         max_rate_hz: int = 0,
         fallback_uri: str = "",
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         if not isinstance(reason, str) or len(reason) > _MAX_REASON:
             raise RequestRejected(f"reason: use a text of up to {_MAX_REASON} characters")
         stream, consumer = _read_id("stream_id", stream_id), _read_id("consumer_id", consumer_id)
@@ -108,7 +109,7 @@ class SupervisorService(Service, name="supervisor"):
             fallback_uri=fallback_uri,
         )
         self._agent.decide(decision)
-        decided: dict[str, Any] = to_json(decision)
+        decided: JsonObject = to_json(decision)
         return decided
 
 

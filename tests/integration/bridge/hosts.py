@@ -92,7 +92,7 @@ def flows(
     )
 
 
-def row(agent: BridgeAgent, number: int = 0) -> dict[str, Any]:
+def row(agent: BridgeAgent, number: int = 0) -> Any:
     return agent.rows()[number]
 
 

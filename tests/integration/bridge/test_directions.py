@@ -119,11 +119,13 @@ def test_many_mappings_share_one_payload_stream(
     producers = [pair.here.context.producer(source, pools=["4KiB"], nslots=8) for source in sources]
     wait_until(
         lambda: (
-            all(status["destination"] == "attached" for status in receiver.rows())
+            all(status["destination"] == "attached" for status in receiver.receiver_rows())
             and [status["epoch"] for status in sender.rows()] == [str(camera.epoch) for camera in producers]
         ),
         timeout=DEADLINE_S,
     )
     for producer in producers:
         producer.offer(np.zeros(4000, np.uint8))
-    wait_until(lambda: [status["delivered"] for status in receiver.rows()] == [1] * 10, timeout=DEADLINE_S)
+    wait_until(
+        lambda: [status["delivered"] for status in receiver.receiver_rows()] == [1] * 10, timeout=DEADLINE_S
+    )

@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 import tensorpool as tp
-from tensorpool.recorder.service import ledger_json
+from tensorpool.recorder.state import RecorderStatsReply
 from tensorpool.recording import segment_writer
+from tensorpool.recording.gaps import LedgerReply
 from tests.remote_process import Background
 
 _ODD = np.uint64(0x9E37_79B9_7F4A_7C15)
@@ -99,12 +100,12 @@ class RecorderProcess:
 
         segment_writer.write_all = write_slowly  # type: ignore[attr-defined]
 
-    def stats(self) -> dict[str, Any]:
-        stats: dict[str, Any] = self.recorder.stats().to_json()
+    def stats(self) -> RecorderStatsReply:
+        stats: RecorderStatsReply = self.recorder.stats().to_json()
         return stats
 
-    def ledger(self) -> list[dict[str, Any]]:
-        return [ledger_json(ledger) for ledger in self.recorder.ledger()]
+    def ledger(self) -> list[LedgerReply]:
+        return [ledger.to_json() for ledger in self.recorder.ledger()]
 
     def mark(self, label: str) -> None:
         self.recorder.mark(label)
@@ -133,7 +134,7 @@ class RecorderProcess:
             os._exit(failures)
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
-    def close(self) -> list[dict[str, Any]]:
+    def close(self) -> list[LedgerReply]:
         """Closes the recorder; returns the final ledgers."""
         self.recorder.close()
         return self.ledger()

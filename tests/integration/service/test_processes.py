@@ -263,7 +263,7 @@ def test_asyncio_clients_wait_without_blocking_the_loop(driver: str) -> None:
 def test_services_are_listed_and_the_module_opens_a_client(driver: str) -> None:
     with tp.open(aeron_dir=driver, media_driver="external") as ctx, ctx.serve(Heater(instance="7")):
         [service] = ctx.services(2.0)
-        assert (service["tag"], service["name"], service["instance"]) == ("service:heater:7", "heater", "7")
+        assert (service.tag, service.name, service.instance) == ("service:heater:7", "heater", "7")
     from tensorpool.context import startup
 
     with tp.open(aeron_dir=driver, media_driver="external") as ctx, ctx.serve(Heater()):

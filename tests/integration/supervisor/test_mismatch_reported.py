@@ -59,6 +59,8 @@ def test_status_report_that_does_not_add_up_is_published_once(
         "stream_id": free_stream_id, "path": "consumer", "who": "7", "problem": "1 frames unaccounted for",
     }  # fmt: skip
     assert agent.counters.snapshot()["mismatches"] == 1
-    assert agent.status()["ledger"]["paths"]["mismatch"] == 1
+    ledger = agent.status()["ledger"]
+    assert ledger is not None
+    assert ledger["paths"]["mismatch"] == 1
     [notice] = [notice for notice in agent.latest.notices if notice.kind == "mismatch"]
     assert (notice.stream_id, notice.text) == (free_stream_id, "consumer 7: 1 frames unaccounted for")

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from tensorpool.demo.checks import CameraEpoch, ViewerLedger, find_faults, viewer_ledgers
+from tensorpool.demo.checks import CameraEpoch, find_faults, viewer_ledgers
 from tensorpool.demo.output import ledger_table
+from tensorpool.demo.reports import ViewerLedger, ViewerReport
 
 
-def report(*epochs: tuple[str, int, dict[str, int]]) -> dict:
-    """The report of a viewer: epoch, received frames and drops."""
-    return {
-        "epochs": [
-            {"epoch": epoch, "received": received, "dropped": dropped, "torn": 0, "balanced": True}
-            for epoch, received, dropped in epochs
-        ]
-    }
+def report(*epochs: tuple[str, int, dict[str, int]]) -> ViewerReport:
+    """A viewer's report: epoch, received frames, drops."""
+    return ViewerReport(
+        epochs={epoch: ViewerLedger(received, dropped) for epoch, received, dropped in epochs}
+    )
 
 
 def test_frames_are_received_dropped_or_in_flight() -> None:

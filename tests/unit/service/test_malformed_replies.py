@@ -11,7 +11,7 @@ import pytest
 from tensorpool import _native
 from tensorpool.clock import ManualClock
 from tensorpool.errors import CommandFailed
-from tensorpool.service import Event, ServiceClient, find_services
+from tensorpool.service import Event, ServiceClient, ServiceIdentity, find_services
 from tensorpool.transport.channels import ServiceStreams
 
 MALFORMED = ("no JSON", "[1, 2]", "null", "7", "{}", '{"pid": "7"}', "[" * 100_000)
@@ -68,7 +68,7 @@ def test_service_with_a_malformed_ping_is_not_listed(fake_streams: FakeStreams, 
     )
     fake_streams.replies.append(("service:camera", "ping().result", '{"pid": 7}'))
     services = find_services(None, streams=ServiceStreams(), clock=clock)  # type: ignore[arg-type]
-    assert services == [{"tag": "service:camera", "pid": 7}]
+    assert services == [ServiceIdentity("service:camera", "camera", None, 7)]
 
 
 @pytest.mark.parametrize("value", MALFORMED)

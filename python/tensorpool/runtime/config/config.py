@@ -371,7 +371,7 @@ def _is_below(path: KeyPath, roots: Iterable[KeyPath]) -> bool:
 
 def _merge(table: TableSpec, old: Any, new: Any, path: KeyPath, changes: list[Change]) -> Any:
     """The old settings with the live values of the new settings. Appends all differences to `changes`."""
-    applied: dict[str, Any] = {}
+    applied: dict[str, object] = {}
     for field in table.fields.values():
         before, after = getattr(old, field.attribute), getattr(new, field.attribute)
         if before == after:

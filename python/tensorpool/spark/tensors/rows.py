@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from ... import _native
 from ...errors import CorruptRecording, FrameNotRecorded
+from ...recording.arrow_format import TableRow
 from ...recording.tensors import as_array
 from .segments import Segments, read_shared
 
@@ -64,7 +65,7 @@ class TensorRow:
     seq: int
     dtype: str
     shape: tuple[int, ...]
-    kept: dict[str, Any]
+    kept: TableRow
     """The columns named in `keep`."""
 
     def __str__(self) -> str:
