@@ -21,7 +21,8 @@ from .params import CommandGroup, Time
 if TYPE_CHECKING:
     from ..recording import Gap
     from ..recording.copy import CopyResult
-    from ..recording.inspect import Problem, RecordingInfo
+    from ..recording.inspect import RecordingInfo
+    from ..recording.verify import Problem
 
 # Terminal width from which on times are printed with seconds.
 _WIDE = 100
@@ -140,9 +141,9 @@ def info(directory: str, json_output: bool) -> None:
 @_directory
 @_json_option
 def verify(directory: str, json_output: bool) -> None:
-    """Read the whole recording DIR and check it against its checksums.
+    """Read the whole recording DIR and check every file against its checksums.
 
-    Exit status 1 if there is damage.
+    Exit status 1 if there is damage. A note (!) names something that affects no frame and no row.
     """
     from ..recording import verify as verify_recording
 
@@ -167,7 +168,8 @@ def verify(directory: str, json_output: bool) -> None:
         screen.print(f"stream {ledger.stream_id}, epoch {ledger.epoch}: {ledger}", soft_wrap=True)
     totals = f"{result.rows:,} frames in {result.segments:,} segments, {format_bytes(result.size_bytes)}"
     if result.ok:
-        screen.print(Text(f"✓ {totals}: all as written", style=GOOD))
+        text = "every frame and row as written, see the notes" if result.notes else "all as written"
+        screen.print(Text(f"✓ {totals}: {text}", style=GOOD))
         return
     screen.print(Text(f"✗ {totals}: {len(result.problems)} problems", style=BAD))
     click.echo(f"hint: tensorpool recording repair {shlex.quote(directory)}", err=True)
@@ -178,7 +180,7 @@ def verify(directory: str, json_output: bool) -> None:
 @_directory
 @_json_option
 def repair(directory: str, json_output: bool) -> None:
-    """Repair the recording DIR: intact frames are kept, damaged ones become gaps.
+    """Repair the recording DIR: intact frames and rows are kept, lost frames become gaps.
 
     Damaged files are moved to DIR/_damaged, not deleted. Fails while a writer is running.
     """
@@ -191,8 +193,15 @@ def repair(directory: str, json_output: bool) -> None:
             "recovered": [str(segment) for segment in result.recovered],
             "rewritten": [str(path) for path in result.rewritten],
             "quarantined": [str(path) for path in result.quarantined],
+            "put_back": [str(path) for path in result.put_back],
+            "tables": [
+                {"path": str(table.path), "rows": table.rows, "lost_rows": table.lost_rows}
+                for table in result.tables
+            ],
+            "indexes": [str(path) for path in result.indexes],
             "lost": [_gap_json(gap) for gap in result.lost],
             "manifest_rebuilt": result.manifest_rebuilt,
+            "marker_rewritten": result.marker_rewritten,
         }
         click.echo(json.dumps(report, indent=2))
         return
@@ -201,6 +210,12 @@ def repair(directory: str, json_output: bool) -> None:
         screen.print(f"recovered {segment}", soft_wrap=True)
     for path in result.rewritten:
         screen.print(f"rewritten {path}", soft_wrap=True)
+    for table in result.tables:
+        screen.print(Text(f"rewritten {table}", style=WARN if table.lost_rows else ""), soft_wrap=True)
+    for path in result.indexes:
+        screen.print(f"rewritten {path}", soft_wrap=True)
+    for path in result.put_back:
+        screen.print(f"put back {path}", soft_wrap=True)
     for path in result.quarantined:
         screen.print(f"set aside {path}", soft_wrap=True)
     for gap in result.lost:
@@ -212,6 +227,8 @@ def repair(directory: str, json_output: bool) -> None:
         )
     if result.manifest_rebuilt:
         screen.print("the manifest was rebuilt")
+    if result.marker_rewritten:
+        screen.print("recording.json was written again")
     if not result.changed:
         screen.print(Text("✓ nothing to repair", style=GOOD))
 

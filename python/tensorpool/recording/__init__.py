@@ -5,12 +5,13 @@ from .copy import cut, merge
 from .export import export
 from .frame import Cursor, PayloadRef, RecordedFrame
 from .gaps import Gap, RecordingLedger
-from .inspect import info, verify
+from .inspect import info
 from .recording import FrameDataset, Recording, open
 from .repair import repair
 from .retention import ReaderLease, RetentionResult, read_leases, retain
 from .selection import Frames
 from .stream_writer import RecoveredSegment
+from .verify import verify
 from .writer import RecordingWriter, WriterLimits
 
 __all__ = [

@@ -256,8 +256,8 @@ TABLES: Final[dict[str, pa.Schema]] = {
 }
 
 
-def with_version(schema: pa.Schema, **more: int) -> pa.Schema:
-    """The schema with the format version, and other numbers, in its metadata."""
+def with_version(schema: pa.Schema, **more: int | str) -> pa.Schema:
+    """The schema with the format version, and other values, in its metadata."""
     metadata = {layout.VERSION_KEY: str(layout.VERSION), layout.MINOR_KEY: str(layout.MINOR)}
     metadata |= {f"tensorpool.recording.{key}".encode(): str(value) for key, value in more.items()}
     return schema.with_metadata(metadata)

@@ -18,12 +18,12 @@ from ..errors import MergeConflict, NotARecording
 from .arrow_format import TABLES
 from .batch import FrameBatch
 from .gaps import Gap, classify_missing, find_holes, merge_gaps
-from .inspect import Progress
 from .recording import Recording, Time
 from .repair import consecutive_runs
 from .rows import RowBlock
 from .selection import Frames
 from .tables import TableWriter
+from .verify import Progress
 from .writer import RecordingWriter, WriterLimits
 
 CUT: Final = "cut"

@@ -26,9 +26,9 @@ from ..durable import RETRY_HINT, write_errors
 from ..errors import FrameNotRecorded, InvalidFrames, MissingPackage
 from ..json_types import JsonObject
 from .frame import RecordedFrame
-from .inspect import Progress
 from .recording import Recording, Time
 from .selection import Frames
+from .verify import Progress
 
 __all__ = ["FORMATS", "export", "export_mcap", "export_npy", "export_npz", "export_zarr"]
 

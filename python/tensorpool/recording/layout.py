@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from dataclasses import dataclass
@@ -12,12 +13,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from .. import _native
-from ..durable import JsonState, write_errors
+from ..durable import replace_file, write_errors
 from ..errors import LockHeld, NotARecording
 
 VERSION: Final = 1
 """Format version. It increases when an old reader would misread the files."""
-MINOR: Final = 1
+MINOR: Final = 2
 """Minor version. It increases when columns, tables or keys are added that old readers can ignore."""
 
 ALIGNMENT: Final = 64
@@ -30,6 +31,7 @@ PARTIAL: Final = ".arrows.partial"
 MARKER_FILE: Final = "recording.json"
 MANIFEST_FILE: Final = "_manifest"
 MANIFEST_LOCK: Final = "_manifest.lock"
+MANIFEST_COUNT: Final = "_manifest.count"
 TABLES_DIR: Final = "_tables"
 LEASES_DIR: Final = "_leases"
 DAMAGED_DIR: Final = "_damaged"
@@ -37,12 +39,18 @@ WRITER_LOCK: Final = "_writer.lock"
 
 VERSION_KEY: Final = b"tensorpool.recording.version"
 MINOR_KEY: Final = b"tensorpool.recording.minor"
+STREAM_KEY: Final = b"tensorpool.recording.stream_id"
+EPOCH_KEY: Final = b"tensorpool.recording.epoch"
+SESSION_KEY: Final = b"tensorpool.recording.session"
 CHECK_KEY: Final = b"tensorpool.check"
 
 _STREAM = re.compile(r"stream=(\d+)", re.ASCII)
 _EPOCH = re.compile(r"epoch=(\d+)", re.ASCII)
 _SEGMENT = re.compile(r"(\d{20})\.arrows(\.partial)?", re.ASCII)
 _FORMAT: Final = "tensorpool-recording"
+_CHECKSUM: Final = "crc32c"
+_CHECKED_MINOR: Final = 2
+"""The minor version that added the checksum of the marker."""
 _OWN_NAMES: Final = ("stream=", "_manifest", "_tables", "_leases", "_damaged", "recording.json")
 _U64 = 1 << 64
 
@@ -98,6 +106,11 @@ def segments_in(epoch_dir: Path) -> dict[int, bool]:
     return dict(sorted(segments.items()))
 
 
+def is_segment_file(name: str) -> bool:
+    """Whether a file of this name is a segment."""
+    return _SEGMENT.fullmatch(name) is not None
+
+
 def all_segments(root: Path) -> dict[SegmentName, bool]:
     """Every segment on disk → whether it is sealed."""
     return {
@@ -134,6 +147,18 @@ def unsigned(value: int) -> int:
     return value % _U64
 
 
+def encode_marker(created_ns: int) -> bytes:
+    """The content of `recording.json`. The last key is the checksum of the others."""
+    marker: dict[str, Any] = {
+        "format": _FORMAT, "version": VERSION, "minor": MINOR, "created_ns": created_ns,
+    }  # fmt: skip
+    return json.dumps(marker | {_CHECKSUM: _marker_checksum(marker)}).encode() + b"\n"
+
+
+def _marker_checksum(marker: dict[str, Any]) -> str:
+    return f"{_native.crc32c(json.dumps(marker).encode()):08x}"
+
+
 def create_root(root: Path, *, created_ns: int) -> None:
     """Creates the directory of a recording with its marker, unless it is one already."""
     if (root / MARKER_FILE).exists():
@@ -150,28 +175,67 @@ def create_root(root: Path, *, created_ns: int) -> None:
     with write_errors(root):
         # Private: the owner grants access by the mode or the group of this directory, for all files below.
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    JsonState(root / MARKER_FILE).save(
-        {"format": _FORMAT, "version": VERSION, "minor": MINOR, "created_ns": created_ns}
-    )
+    write_marker(root, created_ns=created_ns)
+
+
+def write_marker(root: Path, *, created_ns: int) -> None:
+    """Replaces the marker of a recording."""
+    path = root / MARKER_FILE
+    with write_errors(path):
+        replace_file(path, encode_marker(created_ns))
+
+
+def marker_fault(root: Path) -> str | None:
+    """Why the marker cannot be believed; None if it is intact, or of a version that had no checksum."""
+    try:
+        content = (root / MARKER_FILE).read_bytes()
+    except FileNotFoundError:
+        return "is missing"
+    return _marker_fault(content)
+
+
+def _marker_fault(content: bytes) -> str | None:
+    try:
+        marker: Any = json.loads(content)
+    except ValueError:
+        return "is damaged"
+    if not isinstance(marker, dict):
+        return "is not the marker of a recording"
+    claimed = marker.pop(_CHECKSUM, None)
+    if claimed is None:
+        minor = marker.get("minor", 0)
+        is_old = isinstance(minor, int) and minor < _CHECKED_MINOR and marker.get("format") == _FORMAT
+        return None if is_old else "has no checksum"
+    if claimed != _marker_checksum(marker):
+        return "was changed: its checksum does not match"
+    # Byte by byte: spaces and what follows the value are not in the checksum.
+    if content != json.dumps(marker | {_CHECKSUM: claimed}).encode() + b"\n":
+        return "was changed: bytes were added or removed"
+    return None
 
 
 def check_root(root: Path) -> None:
-    """Raises NotARecording unless the directory has a recording that this version can read."""
-    state = JsonState(root / MARKER_FILE)
+    """Raises NotARecording unless the directory has a recording that this version can read.
+
+    The segments suffice: someone may have copied only them, and a damaged marker loses nothing.
+    """
+    path = root / MARKER_FILE
     try:
-        marker: Any = state.load()
-    except ValueError:
+        content = path.read_bytes()
+    except FileNotFoundError:
         if stream_dirs(root):
             return
-        raise NotARecording(f"{state.path} is damaged", path=root) from None
-    if marker is None and not state.path.exists():
-        # The segments suffice: someone may have copied only them.
+        raise NotARecording(
+            f"{root} contains no recording; `tensorpool record` creates one", path=root
+        ) from None
+    if fault := _marker_fault(content):
         if stream_dirs(root):
             return
-        raise NotARecording(f"{root} contains no recording; `tensorpool record` creates one", path=root)
-    version = marker.get("version") if isinstance(marker, dict) else None
+        raise NotARecording(f"{path} {fault}", path=root)
+    marker = json.loads(content)
+    version = marker.get("version")
     if not isinstance(version, int) or marker.get("format") != _FORMAT:
-        raise NotARecording(f"{state.path} is not the marker of a recording", path=root)
+        raise NotARecording(f"{path} is not the marker of a recording", path=root)
     if version > VERSION:
         raise NotARecording(
             f"{root} has format version {version}, but this version reads up to {VERSION}; "

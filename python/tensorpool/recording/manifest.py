@@ -2,9 +2,9 @@
 
 The manifest lists the segments, so that opening a recording does not open each of them. It has two files at
 the root. `_manifest` is a sorted snapshot with one checksum. `_manifest.<generation>.log` has the changes
-since, as records with a checksum each. A segment is logged when it is opened and again when it is sealed:
-after a crash only segments that are listed as open have to be examined. A new snapshot replaces its
-predecessor by a rename, then the old log is removed.
+since, as records with a checksum each; `_manifest.count` says how many these are. A segment is logged when it
+is opened and again when it is sealed: after a crash only segments that are listed as open are examined. A new
+snapshot replaces its predecessor by a rename, then the old log is removed.
 
 Appending (`manifest_store`) takes the manifest's lock. Reading takes none.
 """
@@ -39,7 +39,8 @@ RECORD: Final = np.dtype(
         ("payload_bytes", "<u8"),
         ("first_time_ns", "<i8"),
         ("last_time_ns", "<i8"),
-        ("reserved2", "u1", (52,)),
+        ("head_crc32c", "<u4"),
+        ("reserved2", "u1", (48,)),
         ("crc32c", "<u4"),
     ]
 )
@@ -50,14 +51,28 @@ _HEADER: Final = np.dtype(
         ("crc32c", "<u4"),
         ("generation", "<u8"),
         ("count", "<u8"),
-        ("reserved", "u1", (32,)),
+        ("minor", "<u4"),
+        ("reserved", "u1", (28,)),
+    ]
+)
+_COUNT: Final = np.dtype(
+    [
+        ("magic", "S8"),
+        ("generation", "<u8"),
+        ("log_records", "<u8"),
+        ("reserved", "u1", (36,)),
+        ("crc32c", "<u4"),
     ]
 )
 _MAGIC: Final = b"TPRECMAN"
+_COUNT_MAGIC: Final = b"TPRECCNT"
 _KEY: Final = ("stream_id", "epoch", "first_seq")
 assert RECORD.itemsize == 128
 assert _HEADER.itemsize == 64
+assert _COUNT.itemsize == 64
 _MAX_ATTEMPTS: Final = 100
+_COUNT_MINOR: Final = 2
+"""The minor version that added the count."""
 
 Records = npt.NDArray[Any]
 
@@ -84,6 +99,18 @@ class RecordKind(IntEnum):
 
 class DamagedManifest(Exception):
     """The manifest is missing or inconsistent. The segment files must be scanned instead."""
+
+    def __init__(self, reason: str, *, known: Manifest | None = None) -> None:
+        """`known` is what the intact part says: the files do not tell what retention removed."""
+        super().__init__(reason)
+        self.known = known
+
+
+class LogCount(NamedTuple):
+    """The number of records that the log of a generation had at least: it shows that a log was cut."""
+
+    generation: int
+    log_records: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +173,12 @@ def load(root: Path, *, previous: Snapshot | None = None) -> Manifest:
     A snapshot file that has not changed since `previous` is not read again.
     """
     for _ in range(_MAX_ATTEMPTS):
+        # The count first: a log only grows, so an intact one has at least as many records as were counted.
+        count = read_count(root) or LogCount(0, 0)
         manifest = _read_snapshot(root, previous)
+        if count.generation > manifest.generation:
+            raise DamagedManifest("the manifest was replaced by an older one", known=manifest)
+        expected = count.log_records if count.generation == manifest.generation else 0
         try:
             log = log_path(root, manifest.generation)
             content, changed = log.read_bytes(), log.stat().st_mtime_ns
@@ -154,11 +186,50 @@ def load(root: Path, *, previous: Snapshot | None = None) -> Manifest:
             # Either there was no change, or a newer snapshot replaced this one meanwhile.
             if _read_generation(root) != manifest.generation:
                 continue
+            if expected:
+                raise DamagedManifest(f"the log with {expected} records is missing", known=manifest) from None
             return manifest
-        _apply_log(manifest, _read_log(content))
+        records = _read_log(content, manifest)
+        _apply_log(manifest, records)
         manifest.changed_ns = max(manifest.changed_ns, changed)
+        if len(records) < expected:
+            if _read_generation(root) != manifest.generation:
+                continue
+            raise DamagedManifest(f"the log has {len(records)} of {expected} records", known=manifest)
         return manifest
     raise DamagedManifest("the manifest changes faster than it can be read")
+
+
+def read_count(root: Path) -> LogCount | None:
+    """The counted records of the log; None if there is no valid count, as in old recordings."""
+    try:
+        content = (root / layout.MANIFEST_COUNT).read_bytes()
+    except FileNotFoundError:
+        return None
+    if len(content) != _COUNT.itemsize:
+        return None
+    record = np.frombuffer(content, _COUNT)[0]
+    if record["magic"] != _COUNT_MAGIC or record_checksum(record) != record["crc32c"]:
+        return None
+    return LogCount(int(record["generation"]), int(record["log_records"]))
+
+
+def encode_count(count: LogCount) -> bytes:
+    """The content of the file of the count."""
+    record = np.zeros(1, _COUNT)
+    record["magic"], record["generation"], record["log_records"] = _COUNT_MAGIC, *count
+    record["crc32c"] = record_checksum(record[0])
+    return record.tobytes()
+
+
+def has_count(root: Path) -> bool:
+    """Whether the writer of the snapshot also wrote a count: since version 1.2."""
+    try:
+        with (root / layout.MANIFEST_FILE).open("rb") as file:
+            header = file.read(_HEADER.itemsize)
+    except FileNotFoundError:
+        return False
+    return len(header) == _HEADER.itemsize and int(np.frombuffer(header, _HEADER)["minor"][0]) >= _COUNT_MINOR
 
 
 def log_path(root: Path, generation: int) -> Path:
@@ -232,7 +303,7 @@ def _snapshot_checksum(header: Any, body: memoryview | bytes) -> int:
     return _native.crc32c(body, _native.crc32c(blank.tobytes()))
 
 
-def _read_log(content: bytes) -> Records:
+def _read_log(content: bytes, snapshot: Manifest) -> Records:
     """The records of a log. A crash may leave a torn last record; any other wrong checksum is damage."""
     records = np.frombuffer(content, RECORD, len(content) // RECORD.itemsize)
     # All checksums in one call: a reader that follows a recording does this repeatedly.
@@ -243,7 +314,7 @@ def _read_log(content: bytes) -> Records:
         return records
     if wrong[0] == len(records) - 1:
         return records[:-1]
-    raise DamagedManifest(f"record {wrong[0]} of the log was changed")
+    raise DamagedManifest(f"record {wrong[0]} of the log was changed", known=snapshot)
 
 
 def record_checksum(record: Any) -> int:
@@ -307,7 +378,9 @@ def make_record(kind: RecordKind, name: layout.SegmentName, stats: SegmentStats 
     record = np.zeros(1, RECORD)
     record["kind"] = kind
     record["stream_id"], record["epoch"], record["first_seq"] = name.stream_id, name.epoch, name.first_seq
-    for column in ("last_seq", "rows", "size_bytes", "payload_bytes", "first_time_ns", "last_time_ns"):
+    for column in (
+        "last_seq", "rows", "size_bytes", "payload_bytes", "first_time_ns", "last_time_ns", "head_crc32c",
+    ):  # fmt: skip
         record[column] = getattr(stats, column) if stats is not None else 0
     record["crc32c"] = record_checksum(record[0])
     return record
@@ -327,6 +400,6 @@ def encode_snapshot(generation: int, manifest: Manifest) -> bytes:
     body = sort_records(np.concatenate([manifest.segments, *trimmed])).tobytes()
     header = np.zeros(1, _HEADER)
     header["magic"], header["version"], header["generation"] = _MAGIC, layout.VERSION, generation
-    header["count"] = len(body) // RECORD.itemsize
+    header["count"], header["minor"] = len(body) // RECORD.itemsize, layout.MINOR
     header["crc32c"] = _snapshot_checksum(header[0], body)
     return header.tobytes() + body

@@ -20,7 +20,7 @@ import numpy as np
 from ..durable import replace_file, sync_directory, sync_file, write_errors
 from ..errors import CorruptRecording, NotARecording
 from . import layout, manifest
-from .manifest import DamagedManifest, Manifest, RecordKind, Records
+from .manifest import DamagedManifest, LogCount, Manifest, RecordKind, Records
 from .segment_file import SegmentFile
 from .segment_writer import SegmentStats
 
@@ -37,8 +37,8 @@ def load_index(root: Path, previous: Manifest | None = None) -> Manifest:
     """
     try:
         known = manifest.load(root, previous=previous.snapshot if previous is not None else None)
-    except DamagedManifest:
-        return scan_files(root)
+    except DamagedManifest as error:
+        return scan_files(root, known=error.known)
     update_open(root, known)
     add_unlisted(root, known)
     return known
@@ -95,22 +95,13 @@ def scan_files(
     known: Manifest | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Manifest:
-    """A manifest made from the files. A record of `known` is reused if its sealed file has the same size."""
+    """A manifest made from the files. `known` only adds what no file tells: the removals of retention."""
     names = list(layout.all_segments(root))
-    reusable = {}
-    if known is not None:
-        sealed = known.segments[known.segments["kind"] == RecordKind.SEALED]
-        reusable = {manifest.segment_name(record): record for record in sealed}
     scanned = Manifest(known.generation if known else 0)
     scanned.trimmed = dict(known.trimmed) if known else {}
     records: list[Records] = []
     for number, name in enumerate(names):
-        record = reusable.get(name)
-        path = name.sealed(root)
-        if record is not None and path.exists() and path.stat().st_size == record["size_bytes"]:
-            records.append(np.array([record], manifest.RECORD))
-        else:
-            records.append(read_record(root, name))
+        records.append(read_record(root, name))
         if progress is not None:
             progress(number + 1, len(names))
     if records:
@@ -119,13 +110,19 @@ def scan_files(
 
 
 def read_record(root: Path, name: layout.SegmentName) -> Records:
-    """The manifest record of a segment, made from its file. An unreadable segment is listed with no rows."""
+    """The manifest record of a segment, made from its file. An unreadable segment is listed with no rows.
+
+    No record for a file that holds another segment than its name says: a copy would be counted twice.
+    """
     sealed = name.sealed(root)
     kind, path = (RecordKind.SEALED, sealed) if sealed.exists() else (RecordKind.OPEN, name.partial(root))
     stats = SegmentStats()
     if kind is RecordKind.SEALED:
         try:
-            stats = file_stats(SegmentFile(path))
+            file = SegmentFile(path)
+            stats = file_stats(file)
+            if file.name_fault(name) is not None:
+                return np.empty(0, manifest.RECORD)
         except FileNotFoundError:
             pass
         except (CorruptRecording, NotARecording):
@@ -138,7 +135,7 @@ def file_stats(file: SegmentFile) -> SegmentStats:
     from .rows import RowBlock
 
     scan = file.scan_more(resume=True)
-    stats = SegmentStats(rows=scan.rows, size_bytes=len(file.data))
+    stats = SegmentStats(rows=scan.rows, size_bytes=len(file.data), head_crc32c=file.head_crc32c)
     blocks = [RowBlock(file, location) for location in scan.batches]
     if blocks:
         stats.last_seq = scan.batches[-1].last_seq
@@ -200,6 +197,7 @@ def append_locked(root: Path, *records: Records, sync: bool = True) -> Path:
                 os.fdatasync(fd)
         finally:
             os.close(fd)
+        _write_count(root, LogCount(current.generation, current.log_records + len(records)))
         if current.log_records == 0:
             # Once per log: syncing a new file does not make its name durable.
             sync_directory(root)
@@ -214,19 +212,40 @@ def compact_locked(root: Path, current: Manifest) -> None:
         # A crash after the log entry may have left the file, and the snapshot no longer names it.
         name = layout.SegmentName(*key)
         name.sealed(root).unlink(missing_ok=True)
+    # A generation that no file has: a log that someone copied would be applied to the new snapshot.
+    generation = max([current.generation, *_known_generations(root)]) + 1
     with write_errors(root / layout.MANIFEST_FILE):
-        replace_file(root / layout.MANIFEST_FILE, manifest.encode_snapshot(current.generation + 1, current))
+        replace_file(root / layout.MANIFEST_FILE, manifest.encode_snapshot(generation, current))
+    _write_count(root, LogCount(generation, 0))
     for path in manifest.log_files(root):
-        if path != manifest.log_path(root, current.generation + 1):
-            path.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
+
+
+def _known_generations(root: Path) -> list[int]:
+    numbers = [path.name.split(".")[-2] for path in manifest.log_files(root)]
+    count = manifest.read_count(root)
+    return [*(int(number) for number in numbers if number.isdigit()), count.generation if count else 0]
+
+
+def _write_count(root: Path, count: LogCount) -> None:
+    """Counts the records of the log, after they were written. A count that is behind does no harm."""
+    with contextlib.suppress(OSError):
+        fd = os.open(root / layout.MANIFEST_COUNT, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            content = manifest.encode_count(count)
+            # In place, by one call: a new file for each segment would cost a sync of the directory.
+            os.pwrite(fd, content, 0)
+            os.ftruncate(fd, len(content))
+        finally:
+            os.close(fd)
 
 
 def load_or_rebuild(root: Path) -> Manifest:
     """The manifest, rebuilt from the files if it is damaged. The caller holds the lock."""
     try:
         return manifest.load(root)
-    except DamagedManifest:
-        return rebuild_locked(root)
+    except DamagedManifest as error:
+        return rebuild_locked(root, known=error.known)
 
 
 def rebuild_locked(
@@ -234,11 +253,6 @@ def rebuild_locked(
 ) -> Manifest:
     """Writes a manifest made from the files: see `scan_files`. The caller holds the lock."""
     scanned = scan_files(root, known=known, progress=progress)
-    # A generation without a log: readers would apply an old log to the new snapshot.
-    numbers = [path.name.split(".")[-2] for path in manifest.log_files(root)]
-    scanned.generation = max(
-        [scanned.generation, *(int(number) for number in numbers if number.isdigit()), 0]
-    )
     compact_locked(root, scanned)
     return manifest.load(root)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -10,12 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..attributes import Extension, Metadata, describe
-from ..errors import CodecError
+from ..errors import CodecError, CorruptRecording
 from ..sbe import DataSourceMeta, decode
 from . import layout, metadata_index
 from .arrow_format import TableRow
 from .metadata_index import IndexRecordKind, Records
-from .tables import located_batches, read_batch
+from .tables import located_batches, read_batch, table_sessions
 
 _COLUMNS: Final = ("receive_time_ns", "stream_id", "epoch", "kind", "message")
 _MAX_VERSIONS: Final = 4096
@@ -34,12 +35,21 @@ class _VersionKey(NamedTuple):
     version: int
 
 
+class _WrongIndex(Exception):
+    """The index of a table names a row that the table does not have there."""
+
+    def __init__(self, table: _MetadataTable) -> None:
+        super().__init__()
+        self.table = table
+
+
 class MetadataReader:
     """Finds metadata by stream, epoch and version. Reads the tables at the first request, and again after
     `invalidate`: the metadata of most frames is never requested.
     """
 
     def __init__(self, root: Path) -> None:
+        self._root = root
         self._directory = root / layout.TABLES_DIR / metadata_index.INDEXED
         self._tables: dict[str, _MetadataTable] = {}
         self._is_current = False
@@ -58,12 +68,21 @@ class MetadataReader:
         if key not in self._cache:
             if len(self._cache) >= _MAX_VERSIONS:
                 self._cache.clear()
-            self._cache[key] = self._find(key)
+            try:
+                self._cache[key] = self._find(key)
+            except _WrongIndex as error:
+                error.table.read_without_index()
+                self._cache.clear()
+                self._cache[key] = self._find(key)
         return self._cache[key]
+
+    def _sessions(self) -> list[str]:
+        return table_sessions(self._root, metadata_index.INDEXED)
 
     def _update(self) -> None:
         """Reads the rows that the tables gained since the last time."""
-        paths = sorted(self._directory.glob(f"*{layout.SEALED}")) if self._directory.is_dir() else []
+        # By the indexes too: a table that is missing must not pass for one that never was.
+        paths = [self._directory / f"{session}{layout.SEALED}" for session in self._sessions()]
         self._tables = {path.name: self._tables.get(path.name) or _MetadataTable(path) for path in paths}
         for table in self._tables.values():
             if table.update():
@@ -104,27 +123,48 @@ class _MetadataTable:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._size = self._index_at = self._read_to = 0
+        self._size = -1
+        self._index_at = self._read_to = 0
         self.records: Records = np.empty(0, metadata_index.RECORD)
         self._keys = np.empty(0, np.uint64)
+        self._has_index = True
+
+    def read_without_index(self) -> None:
+        """Reads the whole table: its index is not of this table, or the table was replaced."""
+        self._has_index = False
+        self._size = -1
+        self._read_to = 0
+        self.records, self._keys = self.records[:0], self._keys[:0]
+        self.update()
 
     def update(self) -> bool:
         """Reads new index records. Returns whether there were any."""
         try:
             size = self._path.stat().st_size
         except FileNotFoundError:
-            return False
+            size = 0
         if size == self._size:
             return False
         self._size = size
-        indexed, self._index_at = metadata_index.read_index(self._path, self._index_at)
+        if self._has_index:
+            indexed, self._index_at = metadata_index.read_index(self._path, self._index_at)
+        else:
+            indexed = self.records[:0]
         # Rows that were read from the table itself are known already.
         is_new = indexed["batch_start"] >= self._read_to
         is_reach = indexed["kind"] == IndexRecordKind.REACH
         parts = [metadata_index.select(indexed, is_new & ~is_reach)]
         reaches = indexed["batch_end"][is_reach]
         self._read_to = max(self._read_to, int(reaches.max(initial=0)))
-        for batch, start, end in located_batches(self._path, self._read_to):
+        try:
+            behind = located_batches(self._path, self._read_to)
+        except CorruptRecording:
+            if not self._has_index:
+                raise
+            # The index may be of another table: the whole table tells.
+            self.read_without_index()
+            return True
+        for batch, start, end in behind:
             parts.append(metadata_index.make_records(_version_rows(batch), start, end))
             self._read_to = end
         new = metadata_index.concatenate(parts)
@@ -155,13 +195,13 @@ class _MetadataTable:
         """The metadata at an index record; None if the row is missing (after a crash) or another one."""
         batch = read_batch(self._path, int(record["batch_start"]), int(record["batch_end"]))
         row = int(record["row"])
-        if batch is None or row >= batch.num_rows:
-            return None
-        try:
-            message = decode(batch.column("message")[row].as_py())
-        except CodecError:
-            return None
+        message = None
+        with contextlib.suppress(CodecError):
+            if batch is not None and row < batch.num_rows:
+                message = decode(batch.column("message")[row].as_py())
         if not isinstance(message, DataSourceMeta) or message.meta_version != record["meta_version"]:
+            if self._has_index:
+                raise _WrongIndex(self)
             return None
         attributes = [(item.key, item.format, bytes(item.value)) for item in message.attributes]
         return FrameMetadata(*describe(attributes, message.meta_version, message.timestamp_ns))
@@ -174,3 +214,38 @@ def _version_rows(batch: pa.RecordBatch) -> list[tuple[int, TableRow]]:
     numbers = np.flatnonzero(pc.is_in(batch.column("kind"), pa.array(metadata_index.KINDS)).to_numpy(False))
     rows = batch.select(_COLUMNS).take(pa.array(numbers)).to_pylist()
     return list(zip(numbers.tolist(), rows, strict=True))
+
+
+def index_fault(table: Path) -> str | None:
+    """Why the index of a table's versions is wrong; None if it is right. Reads the whole table."""
+    path = table.with_suffix(metadata_index.SUFFIX)
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        expected = _expected_records(table)
+        return "is missing" if len(expected) else None
+    found, end = metadata_index.read_index(table, 0)
+    if end < size:
+        return f"was changed or torn at byte {end}"
+    rows = metadata_index.select(found, found["kind"] != IndexRecordKind.REACH)
+    reach = int(found["batch_end"].max(initial=0))
+    expected = _expected_records(table)
+    # Rows behind its reach are read from the table.
+    expected = metadata_index.select(expected, expected["batch_end"] <= reach)
+    if not np.array_equal(metadata_index.without_checksum(rows), metadata_index.without_checksum(expected)):
+        return "names other rows than the table has"
+    return None
+
+
+def write_index(table: Path) -> None:
+    """Writes the index of a table's versions again, from the table."""
+    end = located_batches(table, 0)[-1].end if located_batches(table, 0) else 0
+    metadata_index.replace_index(table, _expected_records(table), end)
+
+
+def _expected_records(table: Path) -> Records:
+    parts = [
+        metadata_index.make_records(_version_rows(batch), start, end)
+        for batch, start, end in located_batches(table, 0)
+    ]
+    return metadata_index.concatenate([np.empty(0, metadata_index.RECORD), *parts])

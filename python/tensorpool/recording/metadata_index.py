@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _native
-from ..durable import write_all
+from ..durable import replace_file, write_all
 from ..errors import CodecError
 from ..sbe import DataSourceAnnounce, DataSourceMeta, decode
 from . import layout
@@ -106,6 +106,20 @@ def _checksums(content: bytes | memoryview) -> npt.NDArray[np.uint32]:
     count = len(content) // RECORD.itemsize
     starts = np.arange(count, dtype=np.uint64) * np.uint64(RECORD.itemsize)
     return _native.crc32c_each(content, starts, np.full(count, RECORD.itemsize - 4, np.uint64))
+
+
+def without_checksum(records: Records) -> Records:
+    """A copy of records whose checksums are zero, to compare what they say."""
+    plain = records.copy()
+    plain["crc32c"] = 0
+    return plain
+
+
+def replace_index(table: Path, records: Records, end: int) -> None:
+    """Writes the whole index of a table that ends at `end`."""
+    whole = concatenate([records, _reach_record(end)])
+    whole["crc32c"] = _checksums(whole.tobytes())
+    replace_file(table.with_suffix(SUFFIX), whole.tobytes())
 
 
 class MetadataIndexWriter:

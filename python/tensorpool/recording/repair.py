@@ -6,23 +6,29 @@ import os
 import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from ..clock import SYSTEM_CLOCK
-from ..durable import make_directories, sync_directory
 from ..errors import CorruptRecording, NotARecording
-from . import layout, manifest, manifest_store
-from .gaps import CORRUPT, Gap, classify_missing, find_holes
-from .inspect import Progress
+from . import layout, manifest, manifest_store, table_index
+from .gaps import CORRUPT, UNEXPLAINED, Gap, classify_missing, find_holes
 from .layout import check_root, create_root, lock_stream
-from .manifest import DamagedManifest, Manifest
+from .manifest import DamagedManifest, Manifest, RecordKind
+from .quarantine import quarantine
+from .recording import Recording
+from .repair_tables import RepairedTable, repair_tables
 from .rows import RowBlock
 from .segment_file import SegmentFile
 from .segment_writer import SegmentWriter
-from .stream_writer import RecoveredSegment, recover_stream
-from .tables import TableWriter, read_gaps
+from .stream_writer import RecoveredSegment, recover_segment
+from .tables import COPIED, TableWriter, read_gaps
+from .verify import Progress, foreign_files, manifest_leftovers
+
+# The reason of sequences that no row of the table of gaps explains. Not one that a writer could declare.
+_NEW: Final = ""
 
 
 @dataclass(slots=True)
@@ -34,49 +40,70 @@ class RepairResult:
     rewritten: list[Path] = field(default_factory=list)
     quarantined: list[Path] = field(default_factory=list)
     """The damaged originals, under their new paths."""
+    put_back: list[Path] = field(default_factory=list)
+    """Segments that had the name of another one, under their own names."""
+    tables: list[RepairedTable] = field(default_factory=list)
+    """Tables that were written again."""
+    indexes: list[Path] = field(default_factory=list)
+    """Indexes of tables that were written again."""
     lost: list[Gap] = field(default_factory=list)
     manifest_rebuilt: bool = False
+    marker_rewritten: bool = False
 
     @property
     def changed(self) -> bool:
         """Whether anything was repaired."""
-        return bool(self.recovered or self.rewritten or self.quarantined or self.manifest_rebuilt)
+        return bool(
+            self.recovered or self.rewritten or self.quarantined or self.put_back or self.tables
+            or self.indexes or self.manifest_rebuilt or self.marker_rewritten
+        )  # fmt: skip
 
 
 def repair(root: str | os.PathLike[str], *, progress: Progress | None = None) -> RepairResult:
-    """Recovers open segments, rewrites damaged ones without the damage, and rebuilds the manifest.
+    """Recovers open segments, rewrites damaged segments and tables without the damage, rebuilds the manifest.
 
     Takes the locks of all streams, so it raises LockHeld while a writer is running. Damaged originals are
     moved to `_damaged`.
     """
     root = Path(root)
     check_root(root)
-    create_root(root, created_ns=SYSTEM_CLOCK.wall_ns())
     result = RepairResult()
+    if layout.marker_fault(root) is not None:
+        layout.write_marker(root, created_ns=_created_ns(root))
+        result.marker_rewritten = True
+    create_root(root, created_ns=SYSTEM_CLOCK.wall_ns())
     with manifest_store.locked(root):
-        known = _load_manifest(root)
-    result.manifest_rebuilt = known is None
+        known, is_damaged = _load_manifest(root)
+    result.manifest_rebuilt = is_damaged
     locks = []
-    tables = TableWriter(root, f"{SYSTEM_CLOCK.wall_ns():020}-{os.getpid()}-{secrets.token_hex(4)}")
+    session = f"{SYSTEM_CLOCK.wall_ns():020}-{os.getpid()}-{secrets.token_hex(4)}"
+    tables = TableWriter(root, session)
     try:
         streams = layout.stream_dirs(root)
         for stream_dir in streams.values():
             locks.append(lock_stream(stream_dir, "repair"))
-        for stream_id in streams:
-            result.recovered += recover_stream(root, stream_id)
+        # Before the segments: their gaps are compared with those that were declared.
+        result.tables = repair_tables(root, result.quarantined, result.indexes)
+        segments = _SegmentRepair(root, known, tables, result)
+        segments.recover_open(streams)
+        segments.put_back_misplaced(streams)
         names = [name for name in layout.all_segments(root) if name.stream_id in streams]
         for number, name in enumerate(names):
-            _repair_segment(root, name, _last_seq(known, name), result)
+            segments.repair(name)
             if progress is not None:
                 progress(number + 1, len(names))
-        for gap in result.lost:
-            tables.add_gap(gap, SYSTEM_CLOCK.wall_ns())
+        segments.add_missing()
+        for path in foreign_files(root):
+            result.quarantined.append(quarantine(root, path, path.name))
         with manifest_store.locked(root):
-            # Rewritten segments have other sizes than the manifest lists, so the rebuild reads them again.
-            before = _load_manifest(root)
+            before, is_damaged = _load_manifest(root)
+            is_damaged |= before is None or bool(manifest_leftovers(root, before))
+            # From the files alone: a segment that was rewritten may have the size of the old one.
             after = manifest_store.rebuild_locked(root, known=before)
-            if before is None or not np.array_equal(before.segments, after.segments):
+            if is_damaged or before is None or not np.array_equal(before.segments, after.segments):
                 result.manifest_rebuilt = True
+        if any(table.lost_rows for table in result.tables if table.path.parent.name == COPIED):
+            _explain_holes(root, tables, result)
     finally:
         tables.close()
         for lock in locks:
@@ -84,78 +111,196 @@ def repair(root: str | os.PathLike[str], *, progress: Progress | None = None) ->
     return result
 
 
-def _load_manifest(root: Path) -> Manifest | None:
+def _created_ns(root: Path) -> int:
+    """The time at which a recording began, as far as the names of its sessions tell."""
+    times = [name.partition("-")[0] for name in table_index.session_names(root)]
+    return min((int(time) for time in times if time.isdigit() and int(time)), default=SYSTEM_CLOCK.wall_ns())
+
+
+def _load_manifest(root: Path) -> tuple[Manifest | None, bool]:
+    """What the manifest says, and whether it is damaged."""
     try:
-        return manifest.load(root)
-    except DamagedManifest:
-        return None
+        return manifest.load(root), False
+    except DamagedManifest as error:
+        return error.known, True
 
 
-def _last_seq(known: Manifest | None, name: layout.SegmentName) -> int | None:
-    """The last sequence of a segment in the manifest; None if the manifest does not list it."""
-    if known is None:
-        return None
-    records = known.segments_of(name.stream_id, name.epoch)
-    records = records[records["first_seq"] == np.uint64(name.first_seq)]
-    return int(records["last_seq"][0]) if len(records) and records["rows"][0] else None
+def _explain_holes(root: Path, tables: TableWriter, result: RepairResult) -> None:
+    """Adds gaps for holes whose rows were lost with a table: a writer leaves no hole without a row."""
+    tables.flush()
+    recording = Recording(root)
+    for stream_id in recording.streams:
+        for epoch in recording.epochs(stream_id):
+            declared = read_gaps(root, stream_id, epoch)
+            holes = [
+                (gap.first_seq, gap.last_seq)
+                for gap in recording.gaps(stream_id, epoch=epoch)
+                if gap.reason == UNEXPLAINED
+            ]
+            for first, last, reason in classify_missing(holes, declared, _NEW):
+                if reason == _NEW:
+                    gap = Gap(stream_id, epoch, first, last - first + 1, CORRUPT)
+                    result.lost.append(gap)
+                    tables.add_gap(gap, SYSTEM_CLOCK.wall_ns())
 
 
-def _repair_segment(root: Path, name: layout.SegmentName, last_seq: int | None, result: RepairResult) -> None:
-    path = name.sealed(root)
-    kept: list[tuple[RowBlock, npt.NDArray[np.intp]]] = []
+class _SegmentRepair:
+    """Repairs the segments of a recording one by one, in order."""
+
+    def __init__(self, root: Path, known: Manifest | None, tables: TableWriter, result: RepairResult) -> None:
+        self._root = root
+        self._tables = tables
+        self._result = result
+        self._last: dict[tuple[int, int], int] = {}
+        """Stream and epoch → the last sequence so far: a sequence is recorded once."""
+        self._listed: dict[layout.SegmentName, int] = {}
+        """The sealed segments of the manifest → their last sequence."""
+        self._heads: dict[layout.SegmentName, int] = {}
+        """The sealed segments of the manifest → the checksum of their schema; 0 if it is not known."""
+        for record in known.segments if known is not None else ():
+            if record["kind"] == RecordKind.SEALED and record["rows"]:
+                name = manifest.segment_name(record)
+                self._listed[name] = int(record["last_seq"])
+                self._heads[name] = int(record["head_crc32c"])
+
+    def recover_open(self, streams: dict[int, Path]) -> None:
+        """Seals open segments. One that is damaged before its end is repaired like a sealed one."""
+        root = self._root
+        for name in layout.all_segments(root):
+            path = name.partial(root)
+            if name.stream_id not in streams or not path.exists():
+                continue
+            if name.sealed(root).exists():
+                self._result.quarantined.append(quarantine(root, path, _aside_name(name, path)))
+            elif _has_inner_damage(path):
+                path.rename(name.sealed(root))
+            else:
+                self._result.recovered.append(recover_segment(root, name))
+
+    def put_back_misplaced(self, streams: dict[int, Path]) -> None:
+        """Gives segments their own names again; a second copy of a segment is set aside."""
+        root, result = self._root, self._result
+        moved: list[tuple[Path, layout.SegmentName]] = []
+        for name in layout.all_segments(root):
+            path = name.sealed(root)
+            if name.stream_id in streams and (own := _own_name(path, name)) is not None:
+                moved.append((quarantine(root, path, _aside_name(name, path)), own))
+        for aside, own in moved:
+            is_listed = own in self._listed
+            if is_listed and not own.sealed(root).exists() and own.stream_id in streams:
+                own.directory(root).mkdir(parents=True, exist_ok=True)
+                aside.rename(own.sealed(root))
+                result.put_back.append(own.sealed(root))
+            else:
+                result.quarantined.append(aside)
+
+    def repair(self, name: layout.SegmentName) -> None:
+        """Rewrites a segment without its damaged rows, if it has any."""
+        root, result = self._root, self._result
+        path = name.sealed(root)
+        last_seq = self._listed.pop(name, None)
+        after = self._last.get((name.stream_id, name.epoch))
+        kept: list[tuple[RowBlock, npt.NDArray[np.intp]]] = []
+        try:
+            file = SegmentFile(path, lenient=True)
+        except FileNotFoundError:
+            return
+        except (CorruptRecording, NotARecording):
+            is_damaged = True
+        else:
+            scan = file.scan_more(resume=True)
+            # Without a schema the scan searches for the first batch; the bytes before it are damage.
+            is_damaged = bool(scan.damage) or file.tail() is not None
+            is_damaged |= self._heads.get(name, 0) not in (0, file.head_crc32c)
+            for location in scan.batches:
+                try:
+                    block = RowBlock(file, location)
+                except CorruptRecording:
+                    is_damaged = True
+                    continue
+                bad = block.damaged_rows()
+                if after is not None:
+                    bad = np.union1d(bad, np.flatnonzero(block.seq <= np.uint64(after)))
+                is_damaged |= len(bad) > 0
+                kept.append((block, np.setdiff1d(np.arange(len(block)), bad)))
+                after = max(after if after is not None else 0, int(block.seq[-1]))
+            if last_seq is not None and scan.batches and scan.batches[-1].last_seq < last_seq:
+                is_damaged = True
+        seqs = np.concatenate([block.seq[rows] for block, rows in kept] or [np.empty(0, np.uint64)])
+        if len(seqs):
+            self._last[name.stream_id, name.epoch] = int(seqs[-1])
+        if not is_damaged:
+            return
+        self._add_lost(name, seqs, last_seq)
+        writer = None
+        if len(seqs):
+            own = layout.SegmentName(name.stream_id, name.epoch, int(seqs[0]))
+            own.partial(root).unlink(missing_ok=True)
+            writer = SegmentWriter(root, own)
+            for block, rows in kept:
+                for start, stop in consecutive_runs(rows):
+                    writer.write(block.to_frames(start, stop))
+        result.quarantined.append(quarantine(root, path, _aside_name(name, path)))
+        if writer is not None:
+            result.rewritten.append(writer.seal())
+
+    def add_missing(self) -> None:
+        """Adds gaps for segments that the manifest lists and that have no file."""
+        for name, last_seq in sorted(self._listed.items()):
+            self._add_lost(name, np.empty(0, np.uint64), last_seq)
+        self._listed.clear()
+
+    def _add_lost(self, name: layout.SegmentName, seqs: npt.NDArray[np.uint64], last_seq: int | None) -> None:
+        """Adds the gaps that damage leaves in a segment. Before its file is replaced: a kill may follow."""
+        missing = find_holes(seqs, after=name.first_seq - 1) if len(seqs) else []
+        end = int(seqs[-1]) if len(seqs) else name.first_seq - 1
+        if last_seq is not None and end < last_seq:
+            missing.append((end + 1, last_seq))
+        declared = read_gaps(self._root, name.stream_id, name.epoch)
+        for first, last, reason in classify_missing(missing, declared, _NEW):
+            if reason == _NEW:
+                gap = Gap(name.stream_id, name.epoch, first, last - first + 1, CORRUPT)
+                self._result.lost.append(gap)
+                self._tables.add_gap(gap, SYSTEM_CLOCK.wall_ns())
+        self._tables.flush()
+
+
+def _aside_name(name: layout.SegmentName, path: Path) -> str:
+    return f"{name.stream_id}-{name.epoch}-{path.name}"
+
+
+def _has_inner_damage(path: Path) -> bool:
+    """Whether an open segment has intact batches behind a damaged one, which a recovery would cut off."""
     try:
         file = SegmentFile(path, lenient=True)
-    except (CorruptRecording, NotARecording):
-        is_damaged = True
-    else:
-        scan = file.scan_more(resume=True)
-        # Without a schema the scan searches for the first batch; the bytes before it are damage.
-        is_damaged = bool(scan.damage) or file.tail() is not None
-        for location in scan.batches:
-            try:
-                block = RowBlock(file, location)
-            except CorruptRecording:
-                is_damaged = True
-                continue
-            bad = block.damaged_rows()
-            is_damaged |= len(bad) > 0
-            kept.append((block, np.setdiff1d(np.arange(len(block)), bad)))
-        if last_seq is not None and scan.batches and scan.batches[-1].last_seq < last_seq:
+    except NotARecording:
+        return False
+    except FileNotFoundError:
+        return False
+    scan = file.scan_more(resume=True)
+    is_damaged = False
+    for location in scan.batches:
+        if is_damaged or any(damage.end <= location.start for damage in scan.damage):
+            return True
+        try:
+            is_damaged = len(RowBlock(file, location).damaged_rows()) > 0
+        except CorruptRecording:
             is_damaged = True
-    if not is_damaged:
-        return
-    seqs = np.concatenate([block.seq[rows] for block, rows in kept] or [np.empty(0, np.uint64)])
-    writer = None
-    if len(seqs):
-        writer = SegmentWriter(root, layout.SegmentName(name.stream_id, name.epoch, int(seqs[0])))
-        for block, rows in kept:
-            for start, stop in consecutive_runs(rows):
-                writer.write(block.to_frames(start, stop))
-    aside = root / layout.DAMAGED_DIR / f"{name.stream_id}-{name.epoch}-{path.name}"
-    for parent in make_directories(aside.parent, above=root):
-        sync_directory(parent)
-    path.rename(aside)
-    sync_directory(aside.parent)
-    result.quarantined.append(aside)
-    if writer is not None:
-        result.rewritten.append(writer.seal())
-    result.lost += _lost_sequences(root, name, seqs, last_seq)
+    return False
 
 
-def _lost_sequences(
-    root: Path, name: layout.SegmentName, seqs: npt.NDArray[np.uint64], last_seq: int | None
-) -> list[Gap]:
-    """The gaps that the damage leaves in a segment; without those that were declared before."""
-    missing = find_holes(seqs, after=name.first_seq - 1) if len(seqs) else []
-    end = int(seqs[-1]) if len(seqs) else name.first_seq - 1
-    if last_seq is not None and end < last_seq:
-        missing.append((end + 1, last_seq))
-    declared = read_gaps(root, name.stream_id, name.epoch)
-    return [
-        Gap(name.stream_id, name.epoch, first, last - first + 1, CORRUPT)
-        for first, last, reason in classify_missing(missing, declared, CORRUPT)
-        if reason == CORRUPT
-    ]
+def _own_name(path: Path, name: layout.SegmentName) -> layout.SegmentName | None:
+    """The name that a file should have, if that is another one; None if it fits or cannot be told."""
+    try:
+        file = SegmentFile(path)
+        file.scan_more(resume=True)
+        if file.name_fault(name) is None or not file.scan.batches:
+            return None
+        block = RowBlock(file, file.scan.batches[0])
+    except (CorruptRecording, NotARecording, FileNotFoundError):
+        return None
+    own = layout.SegmentName(block.stream_id, block.epoch, int(block.seq[0]))
+    return None if own == name else own
 
 
 def consecutive_runs(rows: npt.NDArray[np.intp] | range) -> list[tuple[int, int]]:

@@ -285,6 +285,13 @@ class SegmentCache:
                 self._segments.popitem(last=False)
         self._segments.move_to_end(name)
         segment.file.scan_more()
+        if (fault := segment.file.name_fault(name)) is not None:
+            raise CorruptRecording(
+                f"{segment.file.path} {fault}: it is not the file that was written under this name; "
+                "`tensorpool recording repair` puts it back",
+                path=segment.file.path,
+                offset=0,
+            )
         return segment
 
     def _open(self, name: layout.SegmentName, is_sealed: bool) -> OpenSegment:

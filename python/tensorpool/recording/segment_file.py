@@ -195,6 +195,24 @@ class SegmentFile:
         self.scan.end = end
         return plan
 
+    @property
+    def head_crc32c(self) -> int:
+        """Checksum of the schema message at the start of the file; of nothing if the file has none."""
+        size = arrow_format.read_prefix(self.data, 0)
+        return _native.crc32c(self.data[: arrow_format.PREFIX_BYTES + size]) if size else 0
+
+    def name_fault(self, name: layout.SegmentName) -> str | None:
+        """Why the file is not the segment of this name, as far as it was scanned; None if it is."""
+        metadata = (self.schema.metadata if self.schema is not None else None) or {}
+        for key, own in ((layout.STREAM_KEY, name.stream_id), (layout.EPOCH_KEY, name.epoch)):
+            found = metadata.get(key, b"")
+            if found and found != str(own).encode():
+                what = key.decode().rpartition(".")[2].removesuffix("_id")
+                return f"belongs to {what} {found.decode(errors='replace')}"
+        if self.scan.batches and self.scan.batches[0].first_seq != name.first_seq:
+            return f"begins with sequence {self.scan.batches[0].first_seq}"
+        return None
+
     def scan_more(self, *, resume: bool = False) -> ScanResult:
         """Continues behind the last complete batch. With `resume`, also past damage to the next batch."""
         scan = self.scan

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from .. import _native
 from ..durable import make_directories, sync_directory, write_all, write_errors
 from ..errors import InvalidFrames, WriteFailed
 from . import arrow_format, layout
@@ -158,6 +159,8 @@ class SegmentStats:
     payload_bytes: int = 0
     first_time_ns: int = 0
     last_time_ns: int = 0
+    head_crc32c: int = 0
+    """Checksum of the schema at the start of the file, which the checksums of the batches do not cover."""
 
     def add(self, frames: FrameBatch, size_bytes: int) -> None:
         """Counts a batch; `size_bytes` is the new size of the file."""
@@ -196,13 +199,15 @@ class SegmentWriter:
             self._fd = os.open(
                 self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644
             )
+            head = self._encoder.schema_message()
             try:
-                self._end = write_all(self._fd, [memoryview(self._encoder.schema_message())])
+                self._end = write_all(self._fd, [memoryview(head)])
             except OSError:
                 self.path.unlink(missing_ok=True)
                 self.abandon()
                 raise
         self.stats.size_bytes = self._end
+        self.stats.head_crc32c = _native.crc32c(head)
 
     @property
     def end(self) -> int:

@@ -102,6 +102,8 @@ class RecordingWriter:
         self.limits = limits or WriterLimits()
         self.recovered: list[RecoveredSegment] = []
         """Recovered segments, in the order in which their streams were first used."""
+        self.holds_messages = False
+        """While true, messages about streams wait in memory, so that they take no space on a full disk."""
         self._clock = clock
         self._holder = holder
         create_root(self.root, created_ns=clock.wall_ns())
@@ -219,7 +221,7 @@ class RecordingWriter:
                     self._added_gaps.add(gap)
                     self._tables.add_gap(gap, self._clock.wall_ns())
             if self._tables.has_waiting("gaps"):
-                self._tables.flush()
+                self._flush_tables()
             undeclared = stream.write(frames, tracker)
         except BaseException:
             tracker.restore(declared)
@@ -282,6 +284,11 @@ class RecordingWriter:
             self._check_open()
             self._tables.add(table, row)
 
+    def discard_messages(self) -> int:
+        """Forgets the messages that were not written yet; returns their number."""
+        with self._lock:
+            return self._tables.discard(_MESSAGE_TABLES)
+
     def mark(self, label: str, *, stream_id: int | None = None) -> None:
         """Adds a label with the present time."""
         with self._lock:
@@ -301,7 +308,10 @@ class RecordingWriter:
         with self._lock:
             for stream in self._streams.values():
                 self._flush(stream)
-            self._tables.flush()
+            self._flush_tables()
+
+    def _flush_tables(self) -> None:
+        self._tables.flush(skip=_MESSAGE_TABLES if self.holds_messages else ())
 
     def sync(self) -> None:
         """Makes everything before the call durable."""
@@ -326,7 +336,7 @@ class RecordingWriter:
                     self._flush(stream)
                 if stream.segment is not None and now - stream.opened_ns >= limits.segment_ns:
                     self._end_segment(stream)
-            self._tables.flush()
+            self._flush_tables()
         self._sync_segments()
 
     def _end_segment(self, stream: StreamWriter) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tensorpool import durable, recording
 from tensorpool.client.metadata import SourceDescription
 from tensorpool.clock import ManualClock
-from tensorpool.recording import metadata, metadata_index, tables
+from tensorpool.recording import metadata_index, table_index, tables
 from tensorpool.recording.layout import unsigned
 from tensorpool.recording.metadata import MetadataReader
 from tensorpool.recording.tables import TableWriter, read_table
@@ -168,15 +168,14 @@ def write_versions(root: Path, count: int, *, links: int = 0) -> None:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of table batches of each read."""
     counted: list[int] = []
-    original = tables.located_batches
+    original = tables.scan_table
 
-    def counting(*arguments: Any) -> Any:
-        found = original(*arguments)
-        counted.append(len(found))
+    def counting(content: bytes, **options: Any) -> tables.TableScan:
+        found = original(content, **options)
+        counted.append(len(found.located))
         return found
 
-    monkeypatch.setattr(tables, "located_batches", counting)
-    monkeypatch.setattr(metadata, "located_batches", counting)
+    monkeypatch.setattr(tables, "scan_table", counting)
     return counted
 
 
@@ -232,6 +231,8 @@ def test_rows_lost_in_a_crash_are_not_found_through_the_index(tmp_path: Path) ->
     (path,) = index_files(tmp_path)
     records, _ = metadata_index.read_index(path.with_suffix(".arrows"), 0)
     third = records[records["meta_version"] == 3][0]
+    # After a sync such a loss would be damage.
+    table_index.index_path(tmp_path, path.stem).unlink()
     for cut, left in ((int(third["batch_end"]), 3), (int(third["batch_end"]) - 1, 2)):
         os.truncate(path.with_suffix(".arrows"), cut)
         reader = MetadataReader(tmp_path)
@@ -249,7 +250,8 @@ def test_index_of_another_table_yields_no_wrong_metadata(tmp_path: Path) -> None
     found = MetadataReader(tmp_path / "other")
     for version in range(1, 9):
         answer = found.find(STREAM, 1, version)
-        assert answer is None or answer.attributes == {"gain": version}
+        # The table itself is read instead.
+        assert (answer and answer.attributes) == ({"gain": version} if version < 6 else None)
 
 
 def test_full_disk_delays_the_index_but_not_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

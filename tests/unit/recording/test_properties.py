@@ -133,8 +133,10 @@ class RecordingMachine(RuleBasedStateMachine):
                 name = stream.segment.name
                 self.batches = [batch for batch in self.batches if batch.segment != name or batch.end <= size]
             stream.release()
-        for fd, _ in self.writer._tables._files.values():
-            os.close(fd)
+        for file in self.writer._tables._files.values():
+            for fd in file.fds:
+                os.close(fd)
+        self.writer._tables._table_index.close()
         self.waiting = []
         self.begin()
 

@@ -63,7 +63,12 @@ def test_recovery_of_a_segment_truncated_at_any_byte(root: Path, make_writer: Wr
         *range(ends[1] - 2, ends[2] + 1, 41),
         ends[2],
     ]:
-        for old in (*segment_files(root), *root.glob("_*/*/*"), *root.glob("_manifest*")):
+        for old in (
+            *segment_files(root),
+            *root.glob("_*/*/*"),
+            *root.glob("_tables/*.tables"),
+            *root.glob("_manifest*"),
+        ):
             old.unlink()
         path.write_bytes(content[:size])
         complete = max((end for end in ends if end <= size), default=0)
