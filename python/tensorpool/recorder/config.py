@@ -79,7 +79,7 @@ class RecorderSettings:
         flag="--retain-age",
     )
     keep_free_bytes: SizeBytes = setting(
-        "Writing stops while the disk has less free space than this, and resumes at twice as much.",
+        "Space that stays free behind every write: writing stops before, and resumes at twice as much.",
         default=parse_size("64MiB"),
     )
 

@@ -40,6 +40,19 @@ class _WriteStep:
     gaps: tuple[Gap, ...]
 
 
+# Columns of a row and of a batch beside its payloads, and the blocks that a file system rounds up to.
+_ROW_BYTES: Final = 512
+_BATCH_BYTES: Final = 16 << 10
+
+
+def _step_bytes(step: _WriteStep) -> int:
+    """How many bytes a step needs on the disk at most; 0 for gaps alone, for which there is a reserve."""
+    if step.arena_rows is None or step.arena_rows.batch is None:
+        return 0
+    batch = step.arena_rows.batch
+    return batch.packed_bytes + _ROW_BYTES * (len(batch) + len(step.gaps)) + _BATCH_BYTES
+
+
 def free_bytes(path: Path) -> int:
     """Free bytes of the file system for unprivileged users."""
     stat = os.statvfs(path)
@@ -144,6 +157,8 @@ class Sink:
         """
         self._check_disk(at_once=check_disk_now and not self.disk.is_writable)
         while self._steps and self.disk.is_writable:
+            if not self._has_room(_step_bytes(self._steps[0])):
+                break
             step = self._steps.popleft()
             try:
                 self._write(step)
@@ -192,7 +207,26 @@ class Sink:
                 _LOG.error("%s", rotate_error)
         if self.disk.on_failure(now_ns, str(error)):
             _LOG.error("writing stops until the disk has space: %s", error)
-            self._on_disk_change(False)
+            self._on_writable(False)
+
+    def _has_room(self, size_bytes: int) -> bool:
+        """Whether the space that is kept free stays free behind a write. Asked before each write: the disk is
+        not ours alone, and one batch may be larger than the space that is kept free.
+        """
+        if not self.disk.needs_check_before(size_bytes):
+            return True
+        now_ns = self._clock.monotonic_ns()
+        with suppress(OSError):
+            self.free_bytes = self._free(self.root)
+        if self.disk.on_reserve(now_ns, self.free_bytes, size_bytes):
+            _LOG.error("writing stops until the disk has space: %s", self.disk.problem)
+            self._on_writable(False)
+        return self.disk.is_writable
+
+    def _on_writable(self, is_writable: bool) -> None:
+        # Messages wait in memory meanwhile: thousands of them would take the space that is kept free.
+        self.writer.holds_messages = not is_writable
+        self._on_disk_change(is_writable)
 
     def _check_disk(self, *, at_once: bool = False) -> None:
         now_ns = self._clock.monotonic_ns()
@@ -202,14 +236,15 @@ class Sink:
             self.free_bytes = self._free(self.root)
         except OSError as error:
             if self.disk.on_failure(now_ns, str(error)):
-                self._on_disk_change(False)
+                self._on_writable(False)
             return
-        if self.disk.on_check(now_ns, self.free_bytes):
+        waiting_bytes = _step_bytes(self._steps[0]) if self._steps else 0
+        if self.disk.on_check(now_ns, self.free_bytes, waiting_bytes):
             if self.disk.is_writable:
                 _LOG.warning("the disk has space again: writing resumes")
             else:
                 _LOG.error("writing stops until the disk has space: %s", self.disk.problem)
-            self._on_disk_change(self.disk.is_writable)
+            self._on_writable(self.disk.is_writable)
 
     # --- messages, and the end
 
@@ -232,4 +267,6 @@ class Sink:
                     self._write_gap(gap)
                 except RecordingError as error:
                     _LOG.error("the gap %s could not be written: %s", gap, error)
+        if not self.disk.is_writable and (count := self.writer.discard_messages()):
+            _LOG.error("%d messages about streams are lost: %s", count, self.disk.problem)
         self.writer.close()

@@ -14,6 +14,7 @@ from tensorpool import recording
 from tensorpool.clock import ManualClock
 from tensorpool.errors import DiskFull
 from tensorpool.recorder.arena import ArenaRows, TimedGap
+from tensorpool.recorder.messages import MessageRow
 from tensorpool.recorder.sink import Sink
 from tensorpool.recording import Gap, segment_writer
 from tests.unit.recording.conftest import STREAM, frames
@@ -93,6 +94,49 @@ def test_sink_writes_rows_and_keeps_the_ledger(open_sink: Callable[..., SinkHarn
     assert harness.ledger()[0].balanced
 
 
+class SmallDisk:
+    """A disk of a fixed size: what the files of the recording take is gone."""
+
+    def __init__(self, root: Path, size_bytes: int) -> None:
+        self._root = root
+        self._size_bytes = size_bytes
+        self.least = size_bytes
+
+    def free(self, _: Path) -> int:
+        used = sum(path.stat().st_size for path in self._root.rglob("*") if path.is_file())
+        self.least = min(self.least, self._size_bytes - used)
+        return self._size_bytes - used
+
+
+def test_sink_never_takes_the_space_that_is_kept_free(tmp_path: Path) -> None:
+    """One batch is larger than the space that is kept free, and messages arrive while nothing is written."""
+    root, keep_free = tmp_path / "recording", 1 << 20
+    disk = SmallDisk(root, 8 << 20)
+    changes: list[bool] = []
+    sink = Sink(
+        root, limits=recording.WriterLimits(), keep_free_bytes=keep_free, clock=ManualClock(),
+        on_disk_change=changes.append, free=disk.free,
+    )  # fmt: skip
+    sink.open_stream(STREAM)
+    first, count = 0, 24
+    while sink.disk.is_writable:
+        # 1.5 MiB at once.
+        sink.enqueue(ArenaRows(STREAM, 1, frames(first, count, 64 << 10), ()))
+        sink.write_pending()
+        first += count
+    for _ in range(2_000):
+        sink.write_message(MessageRow("qos", bytes(400), STREAM, 1, None))
+    sink.writer.sync()
+    written = first - count
+    assert sink.rows == written > 0
+    sink.close()
+    disk.free(root)
+    assert changes == [False]
+    assert disk.least >= keep_free
+    (ledger,) = recording.open(root).ledger(STREAM)
+    assert (ledger.rows, ledger.gaps) == (written, {"disk_full": count})
+
+
 def test_sink_counts_a_late_gap_of_a_past_epoch(open_sink: Callable[..., SinkHarness]) -> None:
     harness = open_sink()
     harness.sink.enqueue(arena_rows(10, 4))
@@ -148,16 +192,16 @@ def test_sink_counts_unwritten_rows_as_disk_full_at_close(
 
 
 def test_sink_stops_below_keep_free_and_resumes_at_twice(open_sink: Callable[..., SinkHarness]) -> None:
-    harness = open_sink(keep_free=1000)
-    harness.free = 999
+    harness = open_sink(keep_free=1 << 20)
+    harness.free = (1 << 20) - 1
     harness.sink.enqueue(arena_rows(10, 4))
     assert not harness.sink.write_pending()
     assert harness.sink.rows == 0
     harness.advance()
-    harness.free = 1999
+    harness.free = (2 << 20) - 1
     assert not harness.sink.write_pending()
     harness.advance()
-    harness.free = 2000
+    harness.free = 2 << 20
     assert harness.sink.write_pending()
     assert harness.sink.rows == 4
 
