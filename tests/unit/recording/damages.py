@@ -165,12 +165,12 @@ def check_damage(whole: Path, content: Content, path: Path, damage: Damage, at: 
     damage.apply(root / path.relative_to(whole), at)
     if is_unchanged(whole, root):
         return
+    refusal: str | None = None
     try:
         read = read_all(root)
     except RecordingError as error:
         refusal = str(error)
     else:
-        refusal = None
         assert read == content, (what, "a reader returned something else")
     assert refusal is None or str(root) in refusal, (what, "the error does not name the file", refusal)
     try:

@@ -82,8 +82,8 @@ def test_rewritten_segment_of_the_same_size_stays_readable(tmp_path: Path) -> No
 def test_swapped_segments_are_refused_and_put_back(tmp_path: Path) -> None:
     root = tmp_path / "r"
     with recording.RecordingWriter(root, background=False) as writer:
-        for first in (0, 4, 8):
-            writer.write_batch(frames(first, 4))
+        for first_seq in (0, 4, 8):
+            writer.write_batch(frames(first_seq, 4))
             writer.rotate()
     first, second, _ = segment_files(root)
     swap = first.with_name("swap")
