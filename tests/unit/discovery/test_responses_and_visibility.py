@@ -169,7 +169,7 @@ def test_rule_matches_all_of_its_conditions(rule: VisibilityRule, expected: list
     assert harness.found(client_id=42) == expected
 
 
-@pytest.mark.requirement("discovery-5.1-11", "discovery-12-1")
+@pytest.mark.requirement("discovery-12-1")
 def test_client_id_changes_visibility_only() -> None:
     """Any client can use id 150 and sees its streams; the response contains no permission."""
     harness = ProviderHarness(rules=LAB_ONLY)

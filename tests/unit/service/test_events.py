@@ -105,7 +105,7 @@ def test_bytes_that_contradict_their_format_are_malformed(form: Format, raw: byt
         decode_value(event(format=form, value=raw))
 
 
-@pytest.mark.requirement("service-5.2-4", "service-5-1")
+@pytest.mark.requirement("service-5-1")
 @given(st.integers(-(2**63), 2**63 - 1), st.integers(1, 2**64 - 1), st.text(max_size=40))
 def test_ids_and_text_round_trip(correlation_id: int, trace_id: int, text: str) -> None:
     sent = Event("service:x", "key", text, correlation_id, trace_id, timestamp_ns=5)

@@ -55,6 +55,27 @@ def test_empty_value_reads_a_property(heater: Heater) -> None:
     assert ask(heater, "temperature") == [("temperature", 20.0)]
 
 
+@pytest.mark.requirement("service-5.2-4")
+@pytest.mark.parametrize(("correlation_id", "trace_id"), [(7, None), (0, 9), (7, 9), (-3, 2**64 - 1)])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("temperature", None), ("temperature", 180.0), ("temperature", "hot"), ("run()", '{"minutes": 1}'),
+     ("fail()", None), ("grill()", None)],
+)  # fmt: skip
+def test_replies_keep_the_identity_of_the_request(
+    heater: Heater, key: str, value: Any, correlation_id: int, trace_id: int | None
+) -> None:
+    """Echo, result, failure and rejection, also where only one of the two ids is given."""
+    received = Event.decode(Event(TAG, key, value, correlation_id, trace_id, timestamp_ns=5).encode())
+    replies = [reply for reply in heater.handle(received) if reply.key.startswith(key)]
+    sent = [Event.decode(reply.encode()) for reply in replies]
+    assert {(reply.correlation_id, reply.trace_id) for reply in sent} == {(correlation_id, trace_id)}
+    # A repeated request gets the same replies again.
+    repeated = [reply for reply in heater.handle(received) if reply.key.startswith(key)]
+    if correlation_id:
+        assert repeated == replies
+
+
 @pytest.mark.requirement("service-6-1")
 def test_accepted_value_is_echoed_and_set(heater: Heater) -> None:
     assert ask(heater, "temperature", 180) == [("temperature", 180.0)]
