@@ -8,7 +8,9 @@ values and keeps the others (decision 27).
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from ..sbe.wire import Attribute
@@ -19,6 +21,9 @@ MAX_NAME_BYTES: Final = 256
 MAX_TAG_BYTES: Final = 512
 """Long enough for a tag with the channels of a bridge."""
 MAX_TAGS: Final = 64
+IGNORED_TAGS: Final = ("long", "many", "invalid")
+"""Why a tag of a stream is not indexed: it exceeds MAX_TAG_BYTES, the stream has MAX_TAGS already, or it is
+no text. A list that cannot be read, because it is too long or not JSON, counts as one invalid tag."""
 MAX_ERROR_BYTES: Final = 1024
 DATA_SOURCE_ID_KEY: Final = "tensorpool.data_source_id"
 REACH: Final = "reach:"
@@ -75,33 +80,56 @@ def needs_bridge(tags: Iterable[str]) -> bool:
     return any(tag == REACH_BRIDGE or tag.startswith(_BRIDGE_URI_PREFIX) for tag in tags)
 
 
-def read_attributes(attributes: Iterable[Attribute]) -> tuple[tuple[str, ...], int | None]:
-    """The tags in wire form, without duplicates, and the data source id."""
+@dataclass(frozen=True, slots=True)
+class LabelAttributes:
+    """The attributes of a stream by which it is found."""
+
     tags: tuple[str, ...] = ()
+    """In wire form, without duplicates."""
+    data_source_id: int | None = None
+    ignored_tags: tuple[tuple[str, int], ...] = ()
+    """How many tags are not in `tags`, by reason (IGNORED_TAGS)."""
+
+
+def read_attributes(attributes: Iterable[Attribute]) -> LabelAttributes:
+    """The tags and the data source id among the attributes of a stream."""
+    tags: tuple[str, ...] = ()
+    ignored: Counter[str] = Counter()
     data_source_id: int | None = None
     for item in attributes:
         if item.key == TAGS_KEY:
-            tags = _read_tags(item.value)
+            tags, ignored = _read_tags(item.value)
         elif item.key == DATA_SOURCE_ID_KEY:
             data_source_id = _read_data_source_id(item.value)
-    return tags, data_source_id
+    return LabelAttributes(tags, data_source_id, tuple(sorted(ignored.items())))
 
 
-def _read_tags(value: bytes) -> tuple[str, ...]:
+def _read_tags(value: bytes) -> tuple[tuple[str, ...], Counter[str]]:
     items = _read_json(value)
     if not isinstance(items, list):
-        return ()
+        return (), Counter(invalid=1)
     tags: dict[str, None] = {}
+    ignored: Counter[str] = Counter()
     for item in items:
-        if not isinstance(item, str) or not item:
-            continue
-        try:
-            tag = to_wire(item)
-        except UnicodeEncodeError:
-            continue
-        if wire_length(tag) <= MAX_TAG_BYTES and len(tags) < MAX_TAGS:
+        tag = _read_tag(item)
+        if tag is None:
+            ignored["invalid"] += 1
+        elif wire_length(tag) > MAX_TAG_BYTES:
+            ignored["long"] += 1
+        elif tag not in tags and len(tags) >= MAX_TAGS:
+            ignored["many"] += 1
+        else:
             tags[tag] = None
-    return tuple(tags)
+    return tuple(tags), ignored
+
+
+def _read_tag(item: object) -> str | None:
+    if not isinstance(item, str) or not item:
+        return None
+    try:
+        return to_wire(item)
+    except UnicodeEncodeError:
+        return None
 
 
 def _read_data_source_id(value: bytes) -> int | None:

@@ -77,11 +77,18 @@ from ..transport import (
     Connection,
     ConnectionOptions,
     ServiceStreams,
+    StreamAddress,
     StreamIds,
     descriptor_channel,
 )
 from .driver_host import DriverHost, Mode, provision_stream, query_announce_period
-from .locate import StreamLocator, check_stream_reference, fallback_stream_id, find_consumer
+from .locate import (
+    StreamLocator,
+    check_stream_reference,
+    control_address,
+    fallback_stream_id,
+    find_consumer,
+)
 
 if TYPE_CHECKING:
     from ..recorder.recorder import Recorder
@@ -149,7 +156,7 @@ class Context:
         self._reporting: weakref.WeakSet[Producer | Consumer] = weakref.WeakSet()
         self._services: set[RunningService] = set()
         self._metadata_listeners: dict[int, _native.MetadataListener] = {}
-        self._siblings: dict[int, Context] = {}
+        self._siblings: dict[StreamAddress, Context] = {}
         self._closed = False
         self._has_driver_period = False
         self.connection = Connection.open(options.connection)
@@ -349,7 +356,7 @@ class Context:
             make_filter(name=name, tags=tags),
             self._locator.timeout_s(find_timeout),
             lease=self._options.lease,
-            open_stream=lambda stream: self._context_for(stream.control_stream_id)._open_consumer(
+            open_stream=lambda stream: self._context_for(control_address(stream))._open_consumer(
                 stream.stream_id, consumer_options
             ),
             open_bridge=lambda uri: self._open_fallback_consumer(uri, consumer_options),
@@ -500,20 +507,26 @@ class Context:
             _LOG.info("the driver announces every %.3g s: using this period", period_ns / 1e9)
             self.connection.announce_period_ns = period_ns
 
-    def _context_for(self, control_stream_id: int) -> Context:
+    def _context_for(self, control: StreamAddress) -> Context:
         """The context of the driver on a control stream: this one, or a second one on this media driver."""
-        if self.mode != "standalone" and control_stream_id == self.stream_ids.control:
+        options = self._options
+        own = StreamAddress(options.connection.control_channel, self.stream_ids.control)
+        if self.mode != "standalone" and control == own:
             return self
-        sibling = self._siblings.get(control_stream_id)
+        sibling = self._siblings.get(control)
         if sibling is None:
-            options = self._options
-            stream_ids = replace(self.stream_ids, control=control_stream_id)
-            sibling = self._siblings[control_stream_id] = Context(
+            connection = replace(
+                options.connection,
+                embed_media_driver=False,
+                stream_ids=replace(self.stream_ids, control=control.stream_id),
+                control_channel=control.channel,
+            )
+            sibling = self._siblings[control] = Context(
                 replace(
                     options,
                     mode="driver",
-                    connection=replace(options.connection, embed_media_driver=False, stream_ids=stream_ids),
-                    lease=replace(options.lease, control_stream_id=control_stream_id),
+                    connection=connection,
+                    lease=replace(options.lease, control_stream_id=control.stream_id),
                     reports=self.report_options,
                 )
             )

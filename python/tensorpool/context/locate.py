@@ -23,7 +23,7 @@ from ..client import Consumer, LeaseOptions
 from ..client.lease import attach_error, lease_state
 from ..client.options import FRESH_PERIODS
 from ..discovery import DiscoveredStream, DiscoveryClient, DiscoverySettings, Filter, routes
-from ..discovery.channels import Channel, is_ipc
+from ..discovery.channels import Channel, endpoint_of, is_ipc
 from ..driver import namespace_on
 from ..errors import (
     AmbiguousStream,
@@ -33,11 +33,12 @@ from ..errors import (
     ConfigError,
     DiscoveryError,
     NoProvider,
+    RegionRejected,
     StreamNotFound,
     StreamNotLocal,
 )
 from ..sbe import ShmPoolAnnounce
-from ..transport import Connection
+from ..transport import SHARED_CHANNEL, Connection, StreamAddress
 
 LAYOUT_VERSION: Final = 1
 _QUERY_PAUSE_S: Final = 0.05
@@ -98,11 +99,13 @@ class StreamLocator:
 
     def is_local(self, stream: DiscoveredStream) -> bool | None:
         """Whether the driver of `stream` is on this media driver; None if that is unknown."""
-        if not is_ipc(stream.control_channel):
-            return False
         if self.settings.channel is None:
             # The driver answered itself, on its own control stream.
             return True
+        if not is_ipc(stream.control_channel):
+            # A driver may take requests from the network and still be here: its announces decide.
+            is_usable = control_address_or_none(stream) is not None
+            return None if is_usable and not stream.needs_bridge else False
         namespace = namespace_on(self.connection.aeron_dir, stream.control_stream_id)
         if namespace is None:
             # No driver is registered on that control stream. A stream with a bridge is probably remote.
@@ -137,6 +140,33 @@ class StreamLocator:
         for client in (self._client, self._driver_client):
             if client is not None:
                 client.close()
+
+
+def control_address(stream: DiscoveredStream) -> StreamAddress:
+    """The control stream of the driver that a result names. Raises DiscoveryError if it cannot be used."""
+    address = control_address_or_none(stream)
+    if address is None:
+        raise DiscoveryError(
+            f"{stream} has the control channel {stream.control_channel!r}, which is not used: allowed are "
+            f"aeron:ipc and aeron:udp with the parameters {', '.join(_CHANNEL_PARAMETERS)}"
+        )
+    return address
+
+
+def control_address_or_none(stream: DiscoveredStream) -> StreamAddress | None:
+    """The control stream of the driver that a result names; None if its channel is not used.
+
+    Results come from any process: parameters that make this media driver allocate or bind are refused.
+    """
+    channel = Channel.parse(stream.control_channel)
+    if channel is not None and channel.media == "ipc":
+        # Aeron tells IPC streams apart by their id alone.
+        return StreamAddress(SHARED_CHANNEL, stream.control_stream_id)
+    if channel is None or not set(channel.parameters) <= set(_CHANNEL_PARAMETERS):
+        return None
+    if endpoint_of(stream.control_channel) is None:
+        return None
+    return StreamAddress(stream.control_channel, stream.control_stream_id)
 
 
 def _is_announce_of(stream: DiscoveredStream, message: bytes) -> bool:
@@ -179,7 +209,7 @@ class _ConsumerSearch:
     open_bridge: Callable[[str], Consumer]
 
     def run(self) -> Consumer:
-        failure: DiscoveryError | AttachError | None = None
+        failure: DiscoveryError | AttachError | RegionRejected | None = None
         while True:
             outcome = self._attempt()
             if isinstance(outcome, Consumer):
@@ -191,7 +221,7 @@ class _ConsumerSearch:
                 raise failure
             time.sleep(_QUERY_PAUSE_S)
 
-    def _attempt(self) -> Consumer | DiscoveryError | AttachError:
+    def _attempt(self) -> Consumer | DiscoveryError | AttachError | RegionRejected:
         try:
             found = self.locator.find(self.query, self._query_timeout_s())
         except NoProvider as error:
@@ -200,8 +230,9 @@ class _ConsumerSearch:
             return StreamNotFound(
                 f"no stream {_describe(self.query)} was found in time; `tensorpool discover` lists streams"
             )
-        local = [stream for stream in found if self.locator.is_local(stream) is not False]
-        local = local or self._bridged_copies()
+        candidates = [stream for stream in found if self.locator.is_local(stream) is not False]
+        local = [stream for stream in candidates if is_ipc(stream.control_channel)]
+        local = local or self._bridged_copies() or candidates
         if not local:
             return self._consume_remote(_choose(found, self.query))
         stream = _choose(local, self.query)
@@ -215,7 +246,7 @@ class _ConsumerSearch:
     def _bridged_copies(self) -> list[DiscoveredStream]:
         return self.locator.find_at_driver(self.query, self._query_timeout_s())
 
-    def _attach(self, stream: DiscoveredStream) -> Consumer | DiscoveryError | AttachError:
+    def _attach(self, stream: DiscoveredStream) -> Consumer | DiscoveryError | AttachError | RegionRejected:
         if stream.layout_version != LAYOUT_VERSION:
             raise DiscoveryError(
                 f"{stream} has layout version {stream.layout_version}; this version reads {LAYOUT_VERSION}"
@@ -228,7 +259,10 @@ class _ConsumerSearch:
         epoch = consumer.epoch
         if epoch == stream.epoch:
             return consumer
+        rejection = _rejection_of(consumer) if epoch is None else None
         consumer.close()
+        if rejection is not None:
+            return rejection
         if not lease["granted"]:
             code, message = lease["code"] or "NO_ANSWER", lease["message"] or ""
             return attach_error(stream.stream_id, code, message, self.lease)
@@ -243,6 +277,15 @@ class _ConsumerSearch:
         return consume_from_bridge(
             stream, uri, self.open_bridge, deadline=self.deadline, freshness_s=self.locator.freshness_s
         )
+
+
+def _rejection_of(consumer: Consumer) -> RegionRejected | None:
+    """Why the regions of the granted epoch are not mapped, if they were checked and rejected."""
+    try:
+        consumer.poll()
+    except RegionRejected as error:
+        return error
+    return None
 
 
 def consume_from_bridge(

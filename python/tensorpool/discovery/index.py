@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Final, TypeVar
 
 from ..attributes.tags import from_wire
+from ..errors import ConfigError
 from ..monitor.reports import RepeatedAnnounce, RepeatedMetadata
 from ..monitor.streams import AnnouncedStream, StreamLabels
 from ..sbe.discovery import DiscoveryResult, Tag
@@ -154,7 +155,13 @@ class DiscoveryIndex:
 
     def set_driver(self, identity: DriverIdentity, *, announce_period_ns: int) -> None:
         """Adds a driver. A driver with another address was restarted: its streams are dropped, so that any
-        epoch of it is accepted (discovery §6.3)."""
+        epoch of it is accepted (discovery §6.3). Raises ConfigError for an address that no result may have
+        (discovery §5.2)."""
+        if not identity.control_channel or identity.control_stream_id == 0:
+            raise ConfigError(
+                f"driver {identity.instance_id!r}: control_channel is {identity.control_channel!r} and "
+                f"control_stream_id {identity.control_stream_id}; set both, so that clients can attach"
+            )
         driver = self._drivers.get(identity.instance_id)
         if driver is not None and driver.identity != identity:
             self.remove_driver(identity.instance_id)
@@ -245,6 +252,11 @@ class DiscoveryIndex:
             return IndexResult.FULL
         stream.announced.on_meta(meta, now_ns)
         return self._update(driver, stream, now_ns)
+
+    def ignored_tags(self, instance_id: str, meta: DataSourceMeta) -> dict[str, int]:
+        """How many tags of the attributes last taken are not in the index, by reason."""
+        stream = self._drivers[instance_id].streams.get(meta.stream_id)
+        return {} if stream is None else stream.announced.ignored_tags(meta.meta_version)
 
     def on_repeated_metadata(self, instance_id: str, repeated: RepeatedMetadata, now_ns: int) -> bool:
         """Renews metadata. False: the index does not have it."""

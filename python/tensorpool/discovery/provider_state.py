@@ -17,10 +17,11 @@ from fnmatch import translate
 from functools import cache
 from typing import Final, TypeAlias
 
-from ..attributes.tags import error_text, to_wire
+from ..attributes.tags import IGNORED_TAGS, MAX_TAG_BYTES, MAX_TAGS, error_text, to_wire
 from ..errors import CodecError
 from ..monitor.reports import AnnounceReader, RejectedMessage
 from ..runtime.counters import CounterSet, counter, counters_by, gauge
+from ..sbe import DataSourceMeta
 from ..sbe.discovery import DiscoveryRequest, DiscoveryResponse, DiscoveryStatus
 from .channels import IPC, ResponseRules
 from .client_query import Filter
@@ -38,11 +39,20 @@ _HEADER: Final = struct.Struct("<HHHH")
 _REQUEST_ID_AT: Final = 8
 """The request id follows the message header."""
 _REQUEST_ID: Final = struct.Struct("<Q")
+_ADDRESS: Final = struct.Struct("<QII")
+"""Request id, client id, response stream id: the beginning of a request."""
+_GROUP: Final = struct.Struct("<HH")
+"""Block length and number of entries of a group."""
+_TAG_BLOCKS: Final = (0, 4)
+"""Block lengths of a tag; peers that count its length prefix write 4, and the same bytes (decision 7)."""
+_LENGTH: Final = struct.Struct("<I")
+"""Length of text."""
 _SECOND_NS: Final = 1_000_000_000
 _MAX_CLIENTS: Final = 4096
 _MAX_STREAM_ID: Final = (1 << 31) - 1
 _MAX_QUEUED: Final = 1024
 _MAX_REQUEST_BYTES: Final = 64 << 10
+_WARNINGS_HZ: Final = 10
 
 # --- counters
 
@@ -70,6 +80,9 @@ class DiscoveryCounters(CounterSet, name="discovery"):
     invalid = counters_by("reason", INVALID, "Messages that are no requests.", unit="messages", aeron=True)
     unsent = counters_by("reason", UNSENT, "Responses that were dropped.", unit="messages", aeron=True)
     rejected = counters_by("reason", REJECTED, "Announces and metadata ignored.", unit="messages")
+    ignored_tags = counters_by(
+        "reason", IGNORED_TAGS, "Tags in metadata that cannot be searched for.", unit="tags"
+    )
     foreign = counter("Messages on announce streams that are of no known driver.", unit="messages")
     channels = gauge("Response channels that are open.", unit="channels")
 
@@ -94,6 +107,7 @@ class IndexUpdater:
         self._instance_id = instance_id
         self._counters = counters
         self._reader = AnnounceReader(accepts)
+        self._warnings = TokenBucket(_WARNINGS_HZ, _WARNINGS_HZ, 0)
 
     def on_message(self, message: bytes, now_ns: int) -> bool:
         """Takes a message. False: it is about no stream of this driver. Never raises."""
@@ -106,10 +120,29 @@ class IndexUpdater:
         result = self._index.observe(self._instance_id, event, now_ns)
         if result.is_rejection:
             self._counters.rejected[str(result)].add()
+        elif isinstance(event, DataSourceMeta):
+            self._report_ignored_tags(event, now_ns)
         if self._reader.cached_messages > _ANNOUNCES_A_STREAM * max(len(self._index), _MIN_ANNOUNCES):
             # Streams end, and messages may name any id: what is dropped here is decoded once more.
             self._reader.clear()
         return True
+
+    def _report_ignored_tags(self, meta: DataSourceMeta, now_ns: int) -> None:
+        """Counts and logs tags that are not in the index. Repeated metadata does not come here."""
+        ignored = self._index.ignored_tags(self._instance_id, meta)
+        for reason, count in ignored.items():
+            self._counters.ignored_tags[reason].add(count)
+        # Any process can publish metadata, each time with other tags.
+        if ignored and self._warnings.take(now_ns):
+            _LOG.warning(
+                "stream %d of driver %r: %s of its tags cannot be searched for; a stream has up to %d tags "
+                "of up to %d bytes",
+                meta.stream_id,
+                self._instance_id,
+                ", ".join(f"{count} ({reason})" for reason, count in ignored.items()),
+                MAX_TAGS,
+                MAX_TAG_BYTES,
+            )
 
 
 # --- visibility
@@ -346,6 +379,39 @@ def _schema() -> tuple[int, int, int]:
     return request.schema_id, request.template_id, response.template_id
 
 
+def read_address(message: bytes) -> DiscoveryRequest | None:
+    """Request id, client id and response address of a request that cannot be decoded, without its filter;
+    None if one of them cannot be read either.
+
+    Only the version that we know comes here, so that each field is where that version has it: the ids at the
+    beginning of the block, the response channel after the tags.
+    """
+    block_length = _HEADER.unpack_from(message)[0]
+    if block_length < _ADDRESS.size or len(message) < _HEADER.size + block_length:
+        return None
+    request_id, client_id, response_stream_id = _ADDRESS.unpack_from(message, _HEADER.size)
+    try:
+        position = _HEADER.size + block_length
+        entry_length, entries = _GROUP.unpack_from(message, position)
+        if entry_length not in _TAG_BLOCKS:
+            return None
+        position += _GROUP.size
+        for _ in range(entries):
+            position += _LENGTH.size + _LENGTH.unpack_from(message, position)[0]
+        length = _LENGTH.unpack_from(message, position)[0]
+    except struct.error:
+        return None
+    channel = message[position + _LENGTH.size :][:length]
+    if len(channel) != length or not channel.isascii():
+        return None
+    return DiscoveryRequest(
+        request_id=request_id,
+        client_id=client_id,
+        response_stream_id=response_stream_id,
+        response_channel=channel.decode("ascii"),
+    )
+
+
 def is_discovery(message: bytes) -> bool:
     """Whether the schema id is discovery's: messages of other schemas share the stream (discovery §4.2)."""
     return len(message) >= _HEADER.size and _HEADER.unpack_from(message)[2] == _schema()[0]
@@ -406,10 +472,35 @@ class RequestQueue:
         try:
             request = DiscoveryRequest.decode(message)
         except CodecError as error:
-            # Without decoding it, the address for an error response is unknown.
-            self._counters.invalid["version" if error.field == "version" else "malformed"].add()
-            return None
+            if error.field == "version":
+                # Another version may have its address elsewhere.
+                self._counters.invalid["version"].add()
+                return None
+            self._counters.invalid["malformed"].add()
+            return self._on_malformed(message, error, now_ns)
         return self._on_request(request, now_ns)
+
+    def _on_malformed(self, message: bytes, error: CodecError, now_ns: int) -> Reply | None:
+        """An ERROR for a malformed request whose address can be read (decision 12)."""
+        request = read_address(message)
+        if request is None:
+            return None
+        refusal, channel = self._address(request)
+        if refusal is None and not self._clients.take(request.client_id, now_ns):
+            refusal = "rate"
+        if refusal is not None:
+            self._counters.refused[refusal].add()
+            return None
+        self._counters.errors.add()
+        reason = f"the request is malformed: {error}"
+        if error.field == "data_source_name":
+            reason += "; a request without a name ends with a name of length 0"
+        return Reply(
+            channel,
+            request.response_stream_id,
+            request.request_id,
+            error_response(request.request_id, reason),
+        )
 
     def _on_request(self, request: DiscoveryRequest, now_ns: int) -> Reply | None:
         refusal, channel = self._address(request)

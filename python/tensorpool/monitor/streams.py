@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from ..attributes.tags import MAX_NAME_BYTES, read_attributes, wire_length
+from ..attributes.tags import MAX_NAME_BYTES, LabelAttributes, read_attributes, wire_length
 from ..sbe.wire import ClockDomain, ConsumerHello, DataSourceAnnounce, DataSourceMeta, Mode, ShmPoolAnnounce
 from ..shm.epoch_files import HEADER_SLOT_BYTES, SUPERBLOCK_BYTES
 from .rates import RateMeter
@@ -92,6 +92,7 @@ class StreamLabels:
 
 
 _NO_LABELS: Final = StreamLabels()
+_NO_ATTRIBUTES: Final = LabelAttributes()
 
 
 @dataclass(slots=True)
@@ -105,8 +106,7 @@ class LabelSource:
     summary: str = ""
     attributes_version: int | None = None
     """None: no attributes of the present producer were received."""
-    tags: tuple[str, ...] = ()
-    data_source_id: int | None = None
+    attributes: LabelAttributes = _NO_ATTRIBUTES
     received_ns: int = 0
 
     def on_source(self, source: DataSourceAnnounce, now_ns: int) -> None:
@@ -121,14 +121,14 @@ class LabelSource:
     def on_meta(self, meta: DataSourceMeta) -> None:
         """Takes the attributes of one version."""
         self.attributes_version = meta.meta_version
-        self.tags, self.data_source_id = read_attributes(meta.attributes)
+        self.attributes = read_attributes(meta.attributes)
 
     @property
     def labels(self) -> StreamLabels:
         """The name, and the attributes if they are of the announced version."""
         if self.attributes_version != self.version:
             return StreamLabels(self.name)
-        return StreamLabels(self.name, self.tags, self.data_source_id)
+        return StreamLabels(self.name, self.attributes.tags, self.attributes.data_source_id)
 
 
 @dataclass(slots=True)
@@ -188,6 +188,11 @@ class AnnouncedStream:
     def on_meta(self, meta: DataSourceMeta, now_ns: int) -> None:
         """Takes attributes, which may contain tags and a data source id."""
         self._label_source(meta.meta_version, now_ns).on_meta(meta)
+
+    def ignored_tags(self, version: int) -> dict[str, int]:
+        """How many tags of the last attributes of a sender are not among the labels, by reason."""
+        known = self.driver if version == DRIVER_VERSION else self.producer
+        return {} if known is None else dict(known.attributes.ignored_tags)
 
     def on_repeated_metadata(self, *, by_driver: bool, is_meta: bool, now_ns: int) -> bool:
         """Renews the metadata of one sender. False: there is none to renew, so it must be decoded again."""

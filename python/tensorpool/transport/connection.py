@@ -49,6 +49,8 @@ class ConnectionOptions:
     """A media driver without activity for so long is taken to be dead."""
     announce_period_ns: int
     report_period_ns: int
+    control_channel: str = SHARED_CHANNEL
+    """Channel of the control stream, on which leases are requested."""
 
 
 class Connection:
@@ -85,7 +87,7 @@ class Connection:
             announce_channel=SHARED_CHANNEL,
             announce_stream_id=options.stream_ids.announce,
             announce_period_ns=options.announce_period_ns,
-            control_channel=SHARED_CHANNEL,
+            control_channel=options.control_channel,
             control_stream_id=options.stream_ids.control,
             qos_stream_id=options.stream_ids.qos,
             allowed_base_dirs=list(options.allowed_base_dirs),

@@ -16,6 +16,7 @@ import tensorpool as tp
 from tensorpool.discovery import DiscoveredStream, DiscoveryClient
 from tensorpool.errors import ConfigError
 from tensorpool.monitor.reports import read_stream_id
+from tensorpool.transport import StreamAddress
 from tests.integration.discovery.conftest import UNMET_S, discovery_of
 from tests.unit.discovery.provider_harness import source
 
@@ -124,9 +125,7 @@ def test_discover_works_with_asyncio_and_without_a_context(
     assert camera.attached
 
 
-@pytest.mark.requirement(
-    "discovery-7-1", "discovery-2.3-1", "discovery-2.3-2", "discovery-3-3", "discovery-5.2-3"
-)
+@pytest.mark.requirement("discovery-7-1", "discovery-2.3-1", "discovery-3-3", "discovery-5.2-3")
 def test_consumer_by_name_attaches_and_receives_frames(
     local_context: tp.Context, remote_context: tp.Context, free_stream_id: int
 ) -> None:
@@ -341,6 +340,6 @@ def test_per_consumer_streams_come_from_the_producer(
         own = wait_until(lambda: frames.state()["descriptors"])
         assert 31_000 <= own[1] <= 31_999
     # Another driver's control stream changes that one stream and nothing else.
-    other = local_context._context_for(found.control_stream_id + 1)
+    other = local_context._context_for(StreamAddress("aeron:ipc", found.control_stream_id + 1))
     assert replace(other.stream_ids, control=local_context.stream_ids.control) == local_context.stream_ids
     assert camera.attached

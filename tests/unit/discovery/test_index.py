@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorpool.discovery.index import DiscoveryIndex, DriverIdentity, IndexResult
+from tensorpool.errors import ConfigError
 from tests.unit.discovery.provider_harness import (
     LAB,
     NO_DEADLINE,
@@ -126,7 +127,17 @@ def test_same_stream_id_of_two_drivers_is_two_streams() -> None:
     assert [one.driver_instance_id for one in harness.ask(name="b").results] == ["roof"]
 
 
-@pytest.mark.requirement("discovery-5.2-11", "discovery-5.2-6")
+@pytest.mark.requirement("discovery-5.2-5", "discovery-5.2-6")
+@pytest.mark.parametrize("invalid", [{"control_stream_id": 0}, {"control_channel": ""}])
+def test_driver_without_a_control_endpoint_is_no_result(invalid: dict[str, Any]) -> None:
+    harness = ProviderHarness()
+    cellar = dataclasses.replace(LAB, instance_id="cellar", **invalid)
+    with pytest.raises(ConfigError, match="set both, so that clients can attach"):
+        harness.index.set_driver(cellar, announce_period_ns=PERIOD_NS)
+    assert [driver.instance_id for driver in harness.index.drivers] == ["lab", "roof"]
+
+
+@pytest.mark.requirement("discovery-5.2-11")
 @pytest.mark.parametrize("invalid", [{"pool_nslots": 4}, {"header_slot_bytes": 128}, {"stream_id": 0}])
 def test_announce_with_an_invalid_layout_is_rejected(invalid: dict[str, Any]) -> None:
     harness = ProviderHarness()

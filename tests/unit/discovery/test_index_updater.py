@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -174,13 +175,39 @@ def attributes(**values: bytes) -> list[Attribute]:
     ],
 )
 def test_valid_tags_are_read_from_any_attribute(value: bytes, tags: tuple[str, ...]) -> None:
-    assert read_attributes(attributes(tags=value)) == (tags, None)
+    assert read_attributes(attributes(tags=value)).tags == tags
 
 
-def test_stream_has_at_most_64_tags() -> None:
-    many = "[" + ",".join(f'"{n}"' for n in range(100)) + "]"
-    tags, _ = read_attributes(attributes(tags=many.encode()))
-    assert tags == tuple(str(n) for n in range(64))
+def test_tags_beyond_the_limits_are_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    harness = ProviderHarness()
+    harness.add(10_000)
+    harness.lab.on_message(source().encode(), harness.now_ns)
+    listed = [*map(str, range(100)), "x" * 513, "y" * 600, "", 7, "0"]
+    described = meta()
+    described.attributes = tuple(attributes(tags=json.dumps(listed).encode()))
+    for _ in range(3):
+        # A repetition is neither decoded nor counted again.
+        harness.lab.on_message(described.encode(), harness.now_ns)
+    (result,) = harness.ask(tags=("0", "63")).results
+    assert [item.tag for item in result.tags] == [str(n) for n in range(64)]
+    assert harness.found(tags=("64",)) == []
+    ignored = {reason: counted.value for reason, counted in harness.counters.ignored_tags.items()}
+    assert ignored == {"long": 2, "many": 36, "invalid": 2}
+    (warning,) = [record.getMessage() for record in caplog.records if "tags" in record.getMessage()]
+    assert warning == (
+        "stream 10000 of driver 'lab': 2 (invalid), 2 (long), 36 (many) of its tags cannot be searched for; "
+        "a stream has up to 64 tags of up to 512 bytes"
+    )
+
+
+def test_warnings_about_tags_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    harness = ProviderHarness()
+    for number in range(200):
+        described = meta()
+        described.attributes = tuple(attributes(tags=f'["{number}", 1]'.encode()))
+        harness.lab.on_message(described.encode(), harness.now_ns)
+    assert harness.counters.ignored_tags["invalid"].value == 200
+    assert len([record for record in caplog.records if "tags" in record.getMessage()]) == 10
 
 
 @pytest.mark.requirement("discovery-5.0-1")
@@ -199,7 +226,7 @@ def test_stream_has_at_most_64_tags() -> None:
     ],
 )
 def test_data_source_id_is_a_64_bit_number_but_not_null(value: bytes, number: int | None) -> None:
-    assert read_attributes(attributes(source=value)) == ((), number)
+    assert read_attributes(attributes(source=value)).data_source_id == number
 
 
 def test_cached_messages_are_bounded_in_number_and_in_bytes() -> None:

@@ -105,6 +105,62 @@ def test_other_version_is_refused_by_the_message_header(harness: ProviderHarness
     assert harness.counters.invalid["version"].value == 1
 
 
+def malformed_requests() -> dict[str, bytes]:
+    complete = request(request_id=9, name="").encode()
+    block = struct.unpack_from("<H", complete)[0]
+    named = request(request_id=9, name="camera-1", tags=("a", "b")).encode()
+    return {
+        # A peer that leaves out an empty name writes no length for it.
+        "no name": complete[:-4],
+        "part of a length": complete[:-2],
+        "part of the name": named[:-3],
+        "a name beyond the message": complete[:-4] + struct.pack("<I", 1 << 20),
+        "a block without filters": struct.pack("<H", 16) + complete[2:24] + complete[8 + block :],
+    }
+
+
+@pytest.mark.parametrize("message", malformed_requests().values(), ids=malformed_requests())
+def test_malformed_request_with_an_address_gets_an_error(harness: ProviderHarness, message: bytes) -> None:
+    reply = harness.requests.on_message(message, harness.now_ns)
+    assert reply is not None
+    assert (reply.channel, reply.stream_id) == ("aeron:ipc", 7004)
+    response = DiscoveryResponse.decode(reply.message)
+    assert (response.request_id, response.status, response.results) == (9, DiscoveryStatus.ERROR, ())
+    assert response.error_message.startswith("the request is malformed: ")
+    counters = harness.counters
+    assert (counters.invalid["malformed"].value, counters.errors.value, counters.requests.value) == (1, 1, 0)
+
+
+def test_error_for_a_missing_name_says_how_to_write_it(harness: ProviderHarness) -> None:
+    reply = harness.requests.on_message(malformed_requests()["no name"], harness.now_ns)
+    assert reply is not None
+    message = DiscoveryResponse.decode(reply.message).error_message
+    assert message.endswith("; a request without a name ends with a name of length 0")
+
+
+def test_malformed_request_without_an_address_gets_no_response(harness: ProviderHarness) -> None:
+    complete = request(name="", tags=("a", "b")).encode()
+    channel_ends = complete.index(b"aeron:ipc") + len(b"aeron:ipc")
+    for length in range(8, channel_ends):
+        assert harness.requests.on_message(complete[:length], harness.now_ns) is None
+    assert harness.counters.invalid["malformed"].value == channel_ends - 8
+    many_tags = bytearray(complete)
+    block = struct.unpack_from("<H", complete)[0]
+    many_tags[10 + block : 12 + block] = b"\xff\xff"
+    assert harness.requests.on_message(bytes(many_tags), harness.now_ns) is None
+
+
+def test_malformed_requests_have_the_limits_of_all_requests() -> None:
+    harness = ProviderHarness(rate_hz=1, burst=2)
+    message = malformed_requests()["no name"]
+    replies = [harness.requests.on_message(message, harness.now_ns) for _ in range(4)]
+    assert [reply is not None for reply in replies] == [True, True, False, False]
+    assert harness.counters.refused["rate"].value == 2
+    elsewhere = request(response_channel="aeron:udp?endpoint=10.1.2.3:4000").encode()[:-4]
+    assert harness.requests.on_message(elsewhere, harness.now_ns) is None
+    assert harness.counters.refused["channel"].value == 1
+
+
 @NO_DEADLINE
 @given(st.binary(max_size=300))
 def test_queue_never_raises_on_any_bytes(data: bytes) -> None:
