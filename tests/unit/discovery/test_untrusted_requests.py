@@ -131,7 +131,7 @@ def test_malformed_request_with_an_address_gets_an_error(harness: ProviderHarnes
     assert (counters.invalid["malformed"].value, counters.errors.value, counters.requests.value) == (1, 1, 0)
 
 
-def test_error_for_a_missing_name_says_how_to_write_it(harness: ProviderHarness) -> None:
+def test_error_for_a_missing_name_explains_how_to_write_it(harness: ProviderHarness) -> None:
     reply = harness.requests.on_message(malformed_requests()["no name"], harness.now_ns)
     assert reply is not None
     message = DiscoveryResponse.decode(reply.message).error_message
