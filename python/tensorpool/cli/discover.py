@@ -19,8 +19,9 @@ from rich.text import Text
 from ..context import Context
 from ..discovery import DiscoveredStream
 from ..errors import DiscoveryError
+from ..safe_text import safe_text
 from .options import ConnectOptions, connect_options
-from .output import DIM, GOOD, WARN, columns, console, format_duration, size_literal
+from .output import DIM, GOOD, WARN, columns, console, echo, format_duration, size_literal
 
 Change = tuple[str, DiscoveredStream]
 ARRIVED, CHANGED, GONE = "arrived", "changed", "gone"
@@ -43,8 +44,8 @@ def cells(stream: DiscoveredStream) -> list[str | Text]:
     """The cells of a stream's row."""
     return [
         str(stream.stream_id),
-        Text(stream.name.encode("utf-8", "backslashreplace").decode()),
-        Text(" ".join(sorted(stream.tags)).encode("utf-8", "backslashreplace").decode()),
+        Text(safe_text(stream.name)),
+        Text(safe_text(" ".join(sorted(stream.tags)))),
         "" if stream.data_source_id is None else str(stream.data_source_id),
         stream.driver_instance_id,
         str(stream.nslots),
@@ -193,7 +194,7 @@ def _print_changes(
     for result in results:
         if isinstance(result, DiscoveryError):
             if not has_failed:
-                click.echo(f"{result}; still asking", err=True)
+                echo(f"{result}; still asking", err=True)
             has_failed = True
             continue
         has_failed = False
@@ -203,7 +204,7 @@ def _print_changes(
                 click.echo(json.dumps(row))
             else:
                 producer = f"producer {stream.producer_id}" if stream.has_producer else "no producer"
-                click.echo(f"{change:<7} {stream}, epoch {stream.epoch}, {producer}")
+                echo(f"{change:<7} {stream}, epoch {stream.epoch}, {producer}")
             sys.stdout.flush()
             lines += 1
             if lines == count:

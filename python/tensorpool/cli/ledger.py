@@ -15,7 +15,7 @@ from ..context import Context
 from ..monitor.ledger import LedgerRow, Verdict
 from ..monitor.listener import SystemMonitor
 from .options import ConnectOptions, connect_options
-from .output import BAD, DIM, GOOD, WARN, columns, console
+from .output import BAD, DIM, GOOD, WARN, columns, console, echo
 from .params import StreamId
 
 _EPILOG = """
@@ -59,7 +59,7 @@ def ledger(to: ConnectOptions, is_live: bool, stream_ids: tuple[int, ...], settl
         )
     mismatches = [row for row in rows if row.verdict is Verdict.MISMATCH]
     for row in mismatches:
-        click.echo(f"mismatch: stream {row.stream_id}, {row.path} {row.who}: {row.problem}", err=True)
+        echo(f"mismatch: stream {row.stream_id}, {row.path} {row.who}: {row.problem}", err=True)
     if not rows:
         click.echo("no reports: no producer, consumer, recorder or bridge sends any", err=True)
     if mismatches:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 
 import click
@@ -15,6 +16,7 @@ from ..metrics.config import MetricsSettings
 from ..metrics.server import Address
 from ..runtime.config import Config
 from ..runtime.role import run_role
+from ..safe_text import safe_lines
 from ..service.config import ServiceSettings
 from .options import ConnectOptions, connect_options, role_options
 from .params import DefaultRunGroup
@@ -85,7 +87,9 @@ def show(to: ConnectOptions) -> None:
             source.close()
     collector = MetricsCollector(lambda: snapshot)
     if not to.json_output:
-        click.echo(collector.page(), nl=False)
+        page = collector.page()
+        # Programs get the exact labels; a terminal must not be controlled by them.
+        click.echo(safe_lines(page) if sys.stdout.isatty() else page, nl=False)
         return
     for family in collector.collect():
         for sample in family.samples:

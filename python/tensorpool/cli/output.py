@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from rich.console import Console, ConsoleOptions, RenderResult
+import click
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
+from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
+from ..safe_text import safe_lines, safe_text
 from ..units import format_bytes, format_duration, format_shape, size_literal
 
 __all__ = [
@@ -21,6 +24,7 @@ __all__ = [
     "WARN",
     "columns",
     "console",
+    "echo",
     "format_bytes",
     "format_duration",
     "format_shape",
@@ -52,9 +56,29 @@ class _Console(Console):
     def print(self, *objects: Any, **how: Any) -> None:
         super().print(*objects, **{"crop": False, **how})
 
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        # The last net: whatever is rendered, only rich's own styles reach the terminal as escape sequences.
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                yield Segment(safe_lines(segment.text), segment.style)
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Prints text that may contain names of other processes; line breaks stay."""
+    click.echo(safe_lines(text), err=err)
+
 
 class _Columns(Table):
-    """A table that exceeds the screen if a number would be cut: half a number cannot be read or copied."""
+    """A table that exceeds the screen if a number would be cut: half a number cannot be read or copied.
+
+    Cells of text are made safe: a line break in a name would forge a row.
+    """
+
+    def add_row(self, *cells: RenderableType | None, **how: Any) -> None:
+        """Adds a row."""
+        super().add_row(*(safe_text(cell) if isinstance(cell, str) else cell for cell in cells), **how)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         free = options.update(width=_FILE_WIDTH)
@@ -98,5 +122,5 @@ def key_values(rows: Sequence[tuple[str, Any]]) -> Table:
     table.add_column(style=DIM, no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows:
-        table.add_row(name, value if isinstance(value, Text) else Text(str(value)))
+        table.add_row(safe_text(name), value if isinstance(value, Text) else Text(safe_text(str(value))))
     return table

@@ -217,7 +217,7 @@ def repair(directory: str, json_output: bool) -> None:
     for path in result.put_back:
         screen.print(f"put back {path}", soft_wrap=True)
     for path in result.quarantined:
-        screen.print(f"set aside {path}", soft_wrap=True)
+        screen.print(f"quarantined {path}", soft_wrap=True)
     for gap in result.lost:
         screen.print(
             Text(

@@ -18,6 +18,7 @@ from .doctor import doctor
 from .driver import driver
 from .ledger import ledger
 from .metrics import metrics
+from .output import echo
 from .params import CommandGroup
 from .pipeline import pipeline
 from .record import record
@@ -87,7 +88,7 @@ def run() -> None:
     try:
         cli()
     except TensorPoolError as error:
-        click.echo(f"error: {error}", err=True)
+        echo(f"error: {error}", err=True)
         sys.exit(1)
     except OSError as error:
         # A full disk behind a redirected stdout has no file name, and is not a bug.
@@ -98,7 +99,7 @@ def run() -> None:
         # An error about a file is not a bug; an error without one may be.
         if error.filename is None:
             raise
-        click.echo(f"error: {error.filename}: {error.strerror}; tensorpool doctor shows remedies", err=True)
+        echo(f"error: {error.filename}: {error.strerror}; tensorpool doctor shows remedies", err=True)
         sys.exit(1)
 
 

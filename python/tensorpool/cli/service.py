@@ -13,9 +13,11 @@ import click
 import numpy as np
 
 from ..errors import CodecError, RequestRejected
+from ..safe_text import safe_text
 from ..sbe import STATUS_KEY, decode, json_form
 from ..service import Bits, Event, FrameRef, Value
 from .options import ConnectOptions, connect_options, token_option
+from .output import echo
 from .params import CommandGroup
 
 # Longest wait for replies of all services.
@@ -55,7 +57,7 @@ def ls(to: ConnectOptions) -> None:
         click.echo(json.dumps([entry.to_json() for entry in services], indent=2))
     elif services:
         for entry in services:
-            click.echo(f"{entry.tag:<40} pid {entry.pid}")
+            echo(f"{entry.tag:<40} pid {entry.pid}")
     else:
         click.echo("no service replies on this media driver", err=True)
 
@@ -88,10 +90,10 @@ def get(to: ConnectOptions, target: str, name: str | None) -> None:
     if to.json_output:
         click.echo(json.dumps({each: _plain(value) for each, value in values.items()}))
     elif name:
-        click.echo(_text(values[name]))
+        echo(_text(values[name]))
     else:
         for each, value in values.items():
-            click.echo(f"{each} = {_text(value)}")
+            echo(f"{safe_text(each)} = {_text(value)}")
 
 
 @service.command(
@@ -156,7 +158,8 @@ def log(to: ConnectOptions, count: int | None) -> None:
 def _print_events(events: Iterator[Event], json_output: bool, count: int | None = None) -> None:
     try:
         for number, event in enumerate(events, start=1):
-            click.echo(_line(event) if json_output else f"{event.tag} {event.key} = {_event_text(event)}")
+            text = safe_text(f"{event.tag} {event.key} = {_event_text(event)}")
+            click.echo(_line(event) if json_output else text)
             sys.stdout.flush()
             if number == count:
                 return

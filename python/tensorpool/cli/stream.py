@@ -19,6 +19,7 @@ from ..errors import TensorPoolError
 from ..json_types import JsonObject
 from ..monitor.listener import StreamKind, SystemMonitor
 from ..monitor.snapshot import StreamView
+from ..safe_text import safe_text
 from ..shm.inspect import region_path
 from .driver import leases_table
 from .options import ConnectOptions, connect_options
@@ -380,12 +381,7 @@ def _attribute_text(value: Any, media_type: str) -> str:
     if isinstance(value, bytes):
         return f"{len(value)} bytes of {media_type or 'no format'}"
     text = value if isinstance(value, str) else json.dumps(value)
-    # Any process can publish attributes: control characters must not reach the terminal.
-    shown = "".join(
-        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}"
-        for character in text[:_MAX_ATTRIBUTE_TEXT]
-    )
-    return shown + ("…" if len(text) > _MAX_ATTRIBUTE_TEXT else "")
+    return safe_text(text[:_MAX_ATTRIBUTE_TEXT]) + ("…" if len(text) > _MAX_ATTRIBUTE_TEXT else "")
 
 
 def _attribute_json(value: Any, media_type: str, raw: bytes) -> Any:

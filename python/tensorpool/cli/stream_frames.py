@@ -25,7 +25,7 @@ from ..monitor.lineage import Lineage, LineageTracker, TracedFrame
 from ..monitor.rates import FrameIntervals, Rate, SampledRate
 from ..preview import encode_png, summarize, to_pixels
 from .options import ConnectOptions
-from .output import console, format_duration
+from .output import console, echo, format_duration
 
 MAX_STREAM_ID: Final = 0xFFFF_FFFE
 _RECEIVE_S: Final = 0.2
@@ -152,7 +152,7 @@ def _print_rate(meter: _FrameMeter, json_output: bool) -> None:
             text += f"  dropped {sum(dropped.values())} ({reasons})"
             # With drops the received rate is not the producer's.
             text += "" if report.producer_hz is None else f"  made at {report.producer_hz:,.0f} Hz"
-        click.echo(text)
+        echo(text)
     sys.stdout.flush()
 
 
@@ -223,7 +223,7 @@ def _print_frame(frame: _native.Frame, image: Path | None, json_output: bool) ->
         }
         click.echo(json.dumps(line))
     else:
-        click.echo(f"{frame.seq:>8}  {summary}")
+        echo(f"{frame.seq:>8}  {summary}")
         if path is not None:
             click.echo(f"written to {path}", err=True)
     sys.stdout.flush()

@@ -220,8 +220,19 @@ class Storage:
         self._queue(_PROVISIONS_QUEUE, lambda: self._save(dumped))
 
     def close(self) -> None:
-        """Waits for running jobs, then removes all directories and releases all streams."""
+        """Waits for running jobs, then removes all directories and releases all streams.
+
+        Jobs that wait are dropped, except for saved provisions: a flood of requests may have queued thousands
+        of regions, and all files are removed below anyway.
+        """
         with self._changed:
+            for stream_id in self._ready:
+                if stream_id != _PROVISIONS_QUEUE:
+                    del self._jobs[stream_id]
+            self._ready = deque(stream_id for stream_id in self._ready if stream_id == _PROVISIONS_QUEUE)
+            for stream_id, jobs in self._jobs.items():
+                if stream_id != _PROVISIONS_QUEUE:
+                    jobs.clear()
             self._changed.wait_for(lambda: not self._workers)
         for stream_id, directories in list(self._owned.items()):
             for directory in list(directories):

@@ -1,4 +1,4 @@
-"""Repair of a recording: intact frames are kept, damaged ones become gaps, damaged files are set aside."""
+"""Repair of a recording: intact frames are kept, damaged ones become gaps, damaged files are quarantined."""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ from typing import Final, Self, TextIO
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..json_types import JsonObject
+from ..safe_text import safe_text
 
 _REPEAT_WINDOW_NS: Final = 10_000_000_000
 _MAX_KEYS: Final = 512
@@ -122,13 +123,13 @@ class TextFormatter(logging.Formatter):
         code = _COLOURS.get(record.levelno)
         if self._colour and code:
             level = f"\x1b[{code}m{level}\x1b[0m"
-        parts = [f"{_utc(record, ' ')} {level} {self._role}: {_one_line(record.getMessage())}"]
-        parts += [f"{name}={_one_line(str(value))}" for name, value in _extras(record).items()]
+        parts = [f"{_utc(record, ' ')} {level} {self._role}: {safe_text(record.getMessage())}"]
+        parts += [f"{name}={safe_text(str(value))}" for name, value in _extras(record).items()]
         if suppressed := getattr(record, "suppressed", 0):
             parts.append(f"({suppressed} more like this were suppressed)")
         line = "  ".join(parts)
         if record.exc_info:
-            line += "\n" + "\n".join(f"    {row}" for row in _traceback(self, record).splitlines())
+            line += "\n" + "\n".join(f"    {safe_text(row)}" for row in _traceback(self, record).splitlines())
         return line
 
 
@@ -155,11 +156,11 @@ class JsonFormatter(logging.Formatter):
             line["error"] = record.exc_info[0].__name__ if record.exc_info[0] else None
             line["traceback"] = _traceback(self, record)
         try:
-            return json.dumps(line, ensure_ascii=False, default=str, allow_nan=False)
+            return _safe_json(json.dumps(line, ensure_ascii=False, default=str, allow_nan=False))
         except ValueError:
             # JSON has no NaN and no infinity: they are written as text.
             line = {name: str(value) if isinstance(value, float) else value for name, value in line.items()}
-            return json.dumps(line, ensure_ascii=False, default=str)
+            return _safe_json(json.dumps(line, ensure_ascii=False, default=str))
 
 
 class Logging:
@@ -234,14 +235,11 @@ def _utc(record: logging.LogRecord, between: str) -> str:
     return f"{time.strftime(form, time.gmtime(record.created))}.{int(record.msecs):03}Z"
 
 
-def _one_line(text: str) -> str:
-    """The text without line breaks and control characters.
-
-    Text of other processes could otherwise forge log lines or control the terminal.
-    """
+def _safe_json(text: str) -> str:
+    """The JSON text with JSON escapes for characters that are not printable, such as U+009B."""
     if text.isprintable():
         return text
-    return "".join(ch if ch.isprintable() else ch.encode("unicode_escape").decode() for ch in text)
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
 
 
 def _extras(record: logging.LogRecord) -> dict[str, object]:

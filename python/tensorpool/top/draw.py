@@ -14,6 +14,7 @@ from rich.terminal_theme import DIMMED_MONOKAI
 from rich.text import Text
 
 from ..monitor.snapshot import PoolView, ProducerView, Snapshot, StreamView
+from ..safe_text import safe_text
 from ..units import format_bytes, format_duration
 from .page import PageState
 from .tables import (
@@ -27,7 +28,6 @@ from .tables import (
     Cell,
     Column,
     NamedConsumer,
-    clean,
     drops_per_s,
     fit,
     lay_out,
@@ -124,12 +124,12 @@ def detail_lines(snapshot: Snapshot, stream_id: int, width: int, preview: Sequen
 
 
 def _line(text: str, style: str = "") -> Text:
-    return Text(clean(text), style=style, no_wrap=True)
+    return Text(safe_text(text), style=style, no_wrap=True)
 
 
 def _heading(stream: StreamView) -> Text:
     line = Text(f"stream {stream.stream_id}", style="bold", no_wrap=True)
-    line.append(f"  {clean(stream.name)}" if stream.name else "")
+    line.append(f"  {safe_text(stream.name)}" if stream.name else "")
     state = _STATE.cell(stream)
     assert isinstance(state, Cell), "states have colours"
     line.append(f"  {state.text}", style=state.style)
@@ -139,7 +139,7 @@ def _heading(stream: StreamView) -> Text:
 def _fact(name: str, value: str, style: str = "") -> Text:
     line = Text(no_wrap=True)
     line.append(f"{name:<{_LABEL_WIDTH}}", style=DIM)
-    line.append(clean(value), style=style or None)
+    line.append(safe_text(value), style=style or None)
     return line
 
 
@@ -362,7 +362,7 @@ def _help_line(key: str, what: str, width: int) -> Text:
 
 def _footer(page: PageState, width: int) -> Text:
     if page.is_typing:
-        line = Text(f" filter: {clean(page.filter)}", no_wrap=True)
+        line = Text(f" filter: {safe_text(page.filter)}", no_wrap=True)
         line.append("▏  ⏎ keep  esc drop", style=DIM)
         return padded(line, width)
     line = Text(" ", no_wrap=True)
@@ -372,7 +372,7 @@ def _footer(page: PageState, width: int) -> Text:
         line.append(_DETAIL_KEYS, style=DIM)
     else:
         if page.filter:
-            line.append(f"filter: {clean(page.filter)}", style=WARN)
+            line.append(f"filter: {safe_text(page.filter)}", style=WARN)
             line.append("  esc drops it  ", style=DIM)
         line.append(_KEYS, style=DIM)
     return padded(line, width)

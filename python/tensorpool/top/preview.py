@@ -21,8 +21,9 @@ from ..client import Consumer
 from ..context import Context
 from ..errors import FrameOverwritten, RegionRejected, TensorPoolError
 from ..preview import NotAnImage, image_view, stretch
+from ..safe_text import safe_text
 from ..units import format_shape
-from .tables import DIM, clean
+from .tables import DIM
 
 _RAMP: Final = " .:-=+*#%@"
 _OVERSAMPLING: Final = 2
@@ -112,7 +113,7 @@ class FramePreview:
             self.close()
             self._caption = str(error)
         image = [] if self._pixels is None else self._draw(self._pixels)
-        caption = Text(clean(self._caption), style=DIM, no_wrap=True)
+        caption = Text(safe_text(self._caption), style=DIM, no_wrap=True)
         caption.truncate(columns, overflow="ellipsis")
         return [*image, caption]
 

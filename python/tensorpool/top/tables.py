@@ -25,6 +25,7 @@ from ..monitor.snapshot import (
     StreamState,
     StreamView,
 )
+from ..safe_text import safe_text
 from ..units import format_bytes, format_duration
 
 Row = TypeVar("Row")
@@ -55,11 +56,6 @@ class Column(Generic[Row]):
     """0 is never omitted; of the others the largest is omitted first."""
     elastic: int = 0
     """The width down to which the column may be cut; 0: not at all."""
-
-
-def clean(text: str) -> str:
-    """The text with dots for everything that could move the cursor or change colours."""
-    return text if text.isprintable() else "".join(char if char.isprintable() else "·" for char in text)
 
 
 def fit(text: str, width: int, *, right: bool = False) -> str:
@@ -113,7 +109,7 @@ def _least_width(columns: Sequence[Column[Row]], natural: Sequence[int], shown: 
 
 def _cell(column: Column[Row], row: Row) -> Cell:
     cell = column.cell(row)
-    return Cell(clean(cell)) if isinstance(cell, str) else Cell(clean(cell.text), cell.style)
+    return Cell(safe_text(cell)) if isinstance(cell, str) else Cell(safe_text(cell.text), cell.style)
 
 
 def line_of(

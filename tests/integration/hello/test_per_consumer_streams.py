@@ -234,7 +234,7 @@ def test_stream_that_the_media_driver_refuses_is_withdrawn(
         )
         control.publish(request)
         control.find(ConsumerConfig, consumer_id=23, descriptor_stream_id=31_400)
-        # Without another hello: the consumer is told at once.
+        # Without another hello: the producer informs the consumer at once.
         withdrawn = control.find(ConsumerConfig, consumer_id=23, descriptor_stream_id=0)
         assert isinstance(withdrawn, ConsumerConfig)
         assert (withdrawn.mode, withdrawn.descriptor_channel) == (Mode.STREAM, "")

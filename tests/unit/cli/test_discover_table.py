@@ -72,7 +72,7 @@ def test_changes_are_shown_for_a_while() -> None:
 def test_rows_stay_while_a_registry_does_not_answer() -> None:
     table = DiscoveryTable()
     table.update([("arrived", CAMERA)], 100.0)
-    table.problem = "nobody answered; still asking"
+    table.problem = "no answer; still asking"
     _, row, foot = render(table, 101.0)
     assert row.split()[0] == "10000"
-    assert foot == "nobody answered; still asking"
+    assert foot == "no answer; still asking"

@@ -1,4 +1,4 @@
-"""Epochs that the driver owes: their files could not be created at once, and nobody attaches."""
+"""Epochs that the driver owes: their files could not be created at once, and no client attaches."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tests.remote_process import RemoteProcess
 from tests.unit.driver.conftest import StorageHarness
 from tests.unit.driver.roles import OtherUser
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="takes root to be somebody else")
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 
 ALICE, LAB, OTHERS = 54_321, 54_322, 54_323
 DENIED = "PermissionError"

@@ -8,6 +8,7 @@ import shutil
 import stat
 import struct
 import subprocess
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from tensorpool.driver.actions import (
     RemoveFiles,
 )
 from tensorpool.driver.plan import StreamPlan
+from tensorpool.driver.storage import _WORKERS
 from tensorpool.errors import StreamBusy
 from tensorpool.sbe import ResponseCode
 from tensorpool.shm.epoch_files import user_name
@@ -339,3 +341,34 @@ def test_prefault_touches_all_pages_of_new_regions(
     make_storage_harness(namespace="lazy").make(plan)
     make_storage_harness(namespace="eager", prefault=True).make(plan)
     assert prefaults == [False, True]
+
+
+def test_close_drops_regions_that_a_flood_has_queued(
+    storage_harness: StorageHarness,
+    plan: StreamPlan,
+    wait_until: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    storage, started, release = storage_harness.storage, [], threading.Event()
+
+    def make_slowly(job: MakeFiles) -> None:
+        started.append(job.plan.stream_id)
+        release.wait(60)
+
+    monkeypatch.setattr(storage, "_make", make_slowly)
+    first = plan.stream_id
+    for stream_id in range(first, first + 5_000):
+        storage.submit(MakeFiles(replace(plan, stream_id=stream_id)))
+    # A second job of a stream whose first job runs.
+    storage.submit(MakeFiles(plan))
+    storage.save_provisions({"version": 1, "streams": []})
+    wait_until(lambda: len(started) == _WORKERS, timeout=60)
+    closing = threading.Thread(target=storage.close)
+    closing.start()
+    wait_until(lambda: len(storage._ready) <= 1, timeout=60)
+    release.set()
+    closing.join(60)
+    assert not closing.is_alive()
+    assert started == [*range(first, first + _WORKERS)]
+    assert storage.is_idle
+    assert storage.load_provisions() == {"version": 1, "streams": []}

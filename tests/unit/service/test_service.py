@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tensorpool.errors import ConfigError, RequestRejected
@@ -100,6 +101,8 @@ def test_accepted_value_is_echoed_and_set(heater: Heater) -> None:
         ("run()", "[1]", "must be a JSON object"),
         ("run()", "{", "not JSON"),
         ("run()", 5, "as JSON text, not int"),
+        ("run()", np.arange(3.0), "as JSON text, not ndarray"),
+        ("run()", np.array([], np.uint8), "as JSON text, not ndarray"),
     ],
 )
 def test_rejection_has_its_own_key_and_no_echo(heater: Heater, key: str, value: Any, reason: str) -> None:

@@ -1,0 +1,24 @@
+"""Text of other processes, made safe for a terminal and for a line of a log. Pure.
+
+Names, attributes, reasons and labels come from any process that can publish. An escape sequence in them would
+move the cursor, change colours or retitle the window; a line break would forge a line or a row.
+"""
+
+from __future__ import annotations
+
+
+def safe_text(text: str) -> str:
+    """The text in one line, with escapes (`\\x1b`, `\\n`) for characters that are not printable."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else _escaped(char) for char in text)
+
+
+def safe_lines(text: str) -> str:
+    """The text with its line breaks, and escapes for all other characters that are not printable."""
+    return "\n".join(map(safe_text, text.split("\n")))
+
+
+def _escaped(char: str) -> str:
+    # Surrogates stand for bytes that are not UTF-8; they have an escape too.
+    return char.encode("unicode_escape", "surrogatepass").decode("ascii")
