@@ -130,20 +130,20 @@ def add_package_tools(machine: Machine, *, missing: str, user: int) -> None:
 
 
 def test_user_gets_the_command_that_installs_missing_packages(machine: Machine) -> None:
-    add_package_tools(machine, missing="*uuid-dev|*libbsd-dev", user=1000)
+    add_package_tools(machine, missing="*python3-venv|*libclang-dev", user=1000)
     result = machine.run("system-packages")
     assert result.returncode == 1
-    assert result.stderr.splitlines()[1:] == ["    sudo apt-get install -y uuid-dev libbsd-dev"]
+    assert result.stderr.splitlines()[1:] == ["    sudo apt-get install -y python3-venv libclang-dev"]
 
 
 def test_root_installs_only_missing_packages(machine: Machine) -> None:
-    add_package_tools(machine, missing="*uuid-dev", user=0)
+    add_package_tools(machine, missing="*libclang-dev", user=0)
     result = machine.run("system-packages")
     assert result.returncode == 0
     message, update, install = result.stderr.splitlines()
-    assert "uuid-dev" in message
+    assert "libclang-dev" in message
     assert update == "apt-get -qq update"
-    assert install.endswith(" uuid-dev")
+    assert install.endswith(" libclang-dev")
 
 
 def test_no_package_is_installed_if_none_is_missing(machine: Machine) -> None:
