@@ -78,6 +78,11 @@ def __getattr__(name: str) -> _Any:
     return value
 
 
+def __dir__() -> list[str]:
+    # A shell completes names from here, those that are not imported yet too.
+    return sorted({*__all__, *(name for name in globals() if not name.startswith("_"))})
+
+
 __all__ = [
     "AmbiguousStream",
     "AttachError",

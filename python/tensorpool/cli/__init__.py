@@ -4,6 +4,9 @@ Exit status: 0 success, 1 failure, 2 usage error.
 """
 
 import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,18 +15,31 @@ if TYPE_CHECKING:
 __all__ = ["cli", "main"]
 
 
-def main() -> None:
-    """Runs the command. Ctrl-C while the modules are loaded ends it without a message, as it ends `cat`.
+@contextmanager
+def end_at_interrupt() -> Iterator[None]:
+    """Lets Ctrl-C end the process without a message meanwhile, as it ends `cat`.
 
-    Loading takes half a second and more; a traceback from inside an import would help no user.
+    Loading the modules of a command takes half a second and more; a traceback from inside an import would
+    help no user. In a test or a thread, where Ctrl-C has another handler or none can be set, nothing changes.
     """
-    is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if is_default:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from .root import run
-
-    if is_default:
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def main() -> None:
+    """Runs the command."""
+    with end_at_interrupt():
+        from .root import run
+
     run()
 
 

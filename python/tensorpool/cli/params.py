@@ -3,20 +3,55 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from importlib import import_module
+from typing import Any, NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
 from ..errors import ConfigError
 from ..units import parse_duration
+from . import end_at_interrupt
 
 _HELP_LENGTH = 1000
 """Longer than any sentence: the help of a command is never cut."""
 
 
+class HelpFormatter(click.HelpFormatter):
+    """Help with coloured headings and names. click removes the colours where the output is no terminal."""
+
+    def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
+        """Writes the line that shows how a command is called."""
+        super().write_usage(prog, args, click.style("Usage: ", bold=True) if prefix is None else prefix)
+
+    def write_heading(self, heading: str) -> None:
+        """Writes the heading of a section."""
+        super().write_heading(click.style(heading, bold=True))
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        """Writes a list of names with their descriptions."""
+        super().write_dl([(click.style(name, fg="cyan"), text) for name, text in rows], col_max, col_spacing)
+
+
+class HelpContext(click.Context):
+    """A context whose help is coloured."""
+
+    formatter_class = HelpFormatter
+
+
 class CommandGroup(click.Group):
     """A group whose help has the whole first sentence of every command; click cuts them."""
+
+    context_class = HelpContext
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """A command of the group, with coloured help."""
+        command = super().get_command(ctx, cmd_name)
+        if command is not None:
+            command.context_class = HelpContext
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the list of commands."""
@@ -29,6 +64,76 @@ class CommandGroup(click.Group):
         if rows:
             with formatter.section("Commands"):
                 formatter.write_dl(rows)
+
+
+class LazyCommand(NamedTuple):
+    """A command whose module is imported when it runs."""
+
+    name: str
+    help: str
+
+
+class LazyCommands(MutableMapping[str, click.Command]):
+    """Commands by name. Each has a module and a variable of its name in `package`."""
+
+    def __init__(self, package: str, names: Iterable[str]) -> None:
+        self._package = package
+        self._commands: dict[str, click.Command | None] = dict.fromkeys(sorted(names))
+
+    def __getitem__(self, name: str) -> click.Command:
+        command = self._commands[name]
+        if command is None:
+            module = name.replace("-", "_")
+            with end_at_interrupt():
+                command = getattr(import_module(f"{self._package}.{module}"), module)
+            assert isinstance(command, click.Command)
+            self._commands[name] = command
+        return command
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._commands
+
+    def __setitem__(self, name: str, command: click.Command) -> None:
+        self._commands[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._commands[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._commands)
+
+    def __len__(self) -> int:
+        return len(self._commands)
+
+
+class LazyGroup(CommandGroup):
+    """A group that imports the module of a command when it runs, and lists the commands in sections."""
+
+    def __init__(
+        self, *args: Any, sections: Mapping[str, Sequence[LazyCommand]], package: str, **kwargs: Any
+    ):
+        super().__init__(*args, **kwargs)
+        self._sections = sections
+        names = (command.name for section in sections.values() for command in section)
+        self.commands = LazyCommands(package, names)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the commands of each section."""
+        width = max(len(name) for name in self.commands)
+        for heading, commands in self._sections.items():
+            with formatter.section(heading):
+                formatter.write_dl([(command.name.ljust(width), command.help) for command in commands])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names that begin with `incomplete`, without an import of their modules."""
+        commands = sorted(command for section in self._sections.values() for command in section)
+        names = [
+            CompletionItem(command.name, help=command.help)
+            for command in commands
+            if command.name.startswith(incomplete)
+        ]
+        # The options come from click.
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
 
 class DefaultRunGroup(CommandGroup):

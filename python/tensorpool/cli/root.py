@@ -11,76 +11,85 @@ import click
 
 from .. import __version__
 from ..errors import TensorPoolError
-from .bridge import bridge
-from .demo import demo
-from .discover import discover
-from .doctor import doctor
-from .driver import driver
-from .ledger import ledger
-from .metrics import metrics
-from .output import echo
-from .params import CommandGroup
-from .pipeline import pipeline
-from .record import record
-from .recording import recording
-from .registry import registry
-from .replay import replay
-from .sbe import sbe
-from .service import service
-from .shm import shm
-from .stream import stream
-from .supervisor import supervisor
-from .top import top
+from ..safe_text import safe_lines
+from .params import LazyCommand, LazyGroup
+
+# The help of each command, so that neither `tensorpool --help` nor the Tab key imports all of them.
+SECTIONS: Final = {
+    "First steps": [
+        LazyCommand(
+            "demo", "Run a synthetic camera, two consumers and a recorder on a driver that owns the memory."
+        ),
+        LazyCommand(
+            "doctor", "Check shared memory, limits, permissions, huge pages, drivers, clock and software."
+        ),
+    ],
+    "Look at a running system": [
+        LazyCommand("discover", "Find the streams that match all options; without options, all streams."),
+        LazyCommand("stream", "Inspect the streams of a running system."),
+        LazyCommand(
+            "top",
+            "See streams, consumers, leases, bridges and recorders, live: rates, drops by reason, latency.",
+        ),
+        LazyCommand(
+            "ledger", "Show that published = delivered + dropped by reason, for every stream and path."
+        ),
+        LazyCommand(
+            "metrics", "Serve metrics of the whole system to Prometheus, or send them to OpenTelemetry."
+        ),
+        LazyCommand("service", "Read, set, call and watch running services."),
+    ],
+    "Record and analyse": [
+        LazyCommand(
+            "record", "Record streams into a directory until Ctrl-C, SIGTERM, --seconds or --frames."
+        ),
+        LazyCommand("recording", "Inspect, verify, repair, copy and export recordings."),
+        LazyCommand("replay", "Publish the recording DIR again, through producers."),
+        LazyCommand(
+            "pipeline",
+            "Turn recordings into tables: bronze as recorded, silver checked and aligned, gold measured.",
+        ),
+    ],
+    "Run the roles of a system": [
+        LazyCommand(
+            "driver",
+            "Run the SHM driver, which owns the regions of all streams; show its state and control it.",
+        ),
+        LazyCommand("bridge", "Publish streams of one host on another, over Aeron UDP."),
+        LazyCommand("registry", "Index the streams of many drivers, and answer discovery requests."),
+        LazyCommand("supervisor", "Monitor a running system, and control its consumers by rules or by hand."),
+    ],
+    "Look at bytes": [
+        LazyCommand("shm", "Inspect regions in shared memory, of any owner."),
+        LazyCommand("sbe", "Decode messages of the protocols to JSON, and encode them from JSON."),
+    ],
+}
 
 _EPILOG = """
 \b
 Examples:
   tensorpool demo                    tensors between processes, with a ledger
-  tensorpool doctor                  checks of this machine, with remedies
-  tensorpool driver                  run the owner of the shared memory
-  tensorpool driver leases           the leases it granted, and their age
-  tensorpool discover                find streams by name and tags
   tensorpool stream watch            every stream, live: rate, shape, drops
-  tensorpool top                     the whole system on one page, live
-  tensorpool metrics                 metrics for Prometheus, OpenTelemetry
   tensorpool record --all --out DIR  streams to disk, no frame unaccounted for
-  tensorpool replay DIR              publish a recording again
   tensorpool pipeline run FILE       recordings to tables, with Spark
-  tensorpool bridge                  carry streams to another host
-  tensorpool supervisor              monitor it, control consumers by rules
-  tensorpool ledger                  every frame: delivered, or why not
-  tensorpool service ls              the services that run, and their commands
-  tensorpool shm inspect PATH        check the regions in shared memory
-  tensorpool sbe decode message.bin  any message of the protocols as JSON
+  tensorpool driver                  run the owner of the shared memory
+
+Every command has --help with examples, and --json where it prints data.
 """
 
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-@click.group(cls=CommandGroup, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup,
+    sections=SECTIONS,
+    package=__package__,
+    epilog=_EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name="tensorpool")
 def cli() -> None:
     """Move tensors between processes through shared memory, and watch them."""
-
-
-cli.add_command(bridge)
-cli.add_command(demo)
-cli.add_command(discover)
-cli.add_command(doctor)
-cli.add_command(driver)
-cli.add_command(ledger)
-cli.add_command(pipeline)
-cli.add_command(metrics)
-cli.add_command(record)
-cli.add_command(recording)
-cli.add_command(replay)
-cli.add_command(registry)
-cli.add_command(sbe)
-cli.add_command(service)
-cli.add_command(shm)
-cli.add_command(stream)
-cli.add_command(supervisor)
-cli.add_command(top)
 
 
 def run() -> None:
@@ -88,7 +97,7 @@ def run() -> None:
     try:
         cli()
     except TensorPoolError as error:
-        echo(f"error: {error}", err=True)
+        click.echo(safe_lines(f"error: {error}"), err=True)
         sys.exit(1)
     except OSError as error:
         # A full disk behind a redirected stdout has no file name, and is not a bug.
@@ -99,7 +108,8 @@ def run() -> None:
         # An error about a file is not a bug; an error without one may be.
         if error.filename is None:
             raise
-        echo(f"error: {error.filename}: {error.strerror}; tensorpool doctor shows remedies", err=True)
+        message = f"error: {error.filename}: {error.strerror}; tensorpool doctor shows remedies"
+        click.echo(safe_lines(message), err=True)
         sys.exit(1)
 
 

@@ -7,18 +7,24 @@ import signal
 import subprocess
 import sys
 
+import click
 import pytest
+from click.testing import CliRunner
+
+from tensorpool.cli import cli
+from tensorpool.cli.root import SECTIONS
 
 # Delays the import of the commands, during which a user may press Ctrl-C.
 _SLOW = """
 import sys, time
 class Slow:
     def find_spec(self, name, path=None, target=None):
-        if name == "tensorpool.cli.root":
+        if name == "tensorpool.cli.{module}":
             print("loading", flush=True)
             time.sleep(60)
 sys.meta_path.insert(0, Slow())
 from tensorpool.cli import main
+sys.argv = ["tensorpool", "shm", "--help"]
 main()
 """
 # Loads the commands, and prints whether the handler of Ctrl-C is the expected one.
@@ -31,9 +37,13 @@ main()
 """
 
 
-def test_interrupt_while_loading_prints_nothing() -> None:
+@pytest.mark.parametrize("module", ["root", "shm"])
+def test_interrupt_while_loading_prints_nothing(module: str) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", _SLOW], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", _SLOW.format(module=module)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "loading\n"
@@ -110,3 +120,38 @@ def test_tab_completes_commands() -> None:
         timeout=60,
     )
     assert done.stdout == "plain,stream\n"
+
+
+def test_command_loads_no_module_of_another() -> None:
+    """Half a second for each Tab key, otherwise."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; sys.argv = ['tensorpool', '--help']\n"
+            "import contextlib\n"
+            "from tensorpool.cli import main\n"
+            "with contextlib.suppress(SystemExit): main()\n"
+            "print(sorted(name for name in sys.modules if name.startswith('tensorpool.cli.')))",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout.splitlines()[-1] == "['tensorpool.cli.params', 'tensorpool.cli.root']"
+
+
+def test_help_of_each_command_is_its_first_sentence() -> None:
+    """The root command has the sentences itself, so that it imports no command for them."""
+    shown = {command.name: command.help for section in SECTIONS.values() for command in section}
+    assert shown == {name: command.get_short_help_str(1000) for name, command in cli.commands.items()}
+
+
+def test_help_is_coloured_on_a_terminal_only() -> None:
+    for arguments in (["--help"], ["shm", "--help"], ["top", "--help"]):
+        coloured = CliRunner().invoke(cli, arguments, color=True).output
+        plain = CliRunner().invoke(cli, arguments).output
+        assert "\x1b[1mUsage: " in coloured
+        assert click.unstyle(coloured) == plain
+        assert "\x1b" not in plain

@@ -71,6 +71,11 @@ PUBLIC = {
 }
 
 
+def test_dir_lists_names_that_are_not_imported_yet() -> None:
+    """Completion in a shell and in notebooks reads it."""
+    assert set(dir(tp)) >= PUBLIC
+
+
 def test_public_names_are_exactly_these() -> None:
     assert set(tp.__all__) == PUBLIC
     assert list(tp.__all__) == sorted(
