@@ -1,4 +1,4 @@
-"""Generated pages and tables of docs/reference, made from the code.
+"""Generated pages, tables and lists of the documentation, made from the code.
 
 python -m tools.reference            writes them
 python -m tools.reference --check    exits with status 1 if a page is out of date
@@ -7,17 +7,23 @@ python -m tools.reference --check    exits with status 1 if a page is out of dat
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from . import configuration, messages, metrics, spark
+from . import configuration, messages, metrics, protocol, spark
 
-DIRECTORY: Final = Path(__file__).parents[2] / "docs" / "reference"
+DIRECTORY: Final = Path(__file__).parents[2] / "docs"
+PROTOCOL_DOCUMENTS: Final = ("wire", "driver", "discovery", "service", "bridge")
 PAGES: Final[dict[str, Callable[[str], str]]] = {
-    "configuration.md": lambda _: configuration.render(),
-    "messages.md": lambda _: messages.render(),
-    "metrics.md": lambda _: metrics.render(),
-    "spark.md": spark.replace_table,
+    "reference/configuration.md": lambda _: configuration.render(),
+    "reference/messages.md": lambda _: messages.render(),
+    "reference/metrics.md": lambda _: metrics.render(),
+    "reference/spark.md": spark.replace_table,
+    **{
+        f"protocol/{document}.md": partial(protocol.replace_requirements, document)
+        for document in PROTOCOL_DOCUMENTS
+    },
 }
 """File name of each page, and the function that returns its new text from its present text."""
 

@@ -1,4 +1,4 @@
-"""`python -m tools.reference`: writes or checks the generated pages of docs/reference."""
+"""`python -m tools.reference`: writes or checks the generated pages of the documentation."""
 
 from __future__ import annotations
 

@@ -22,9 +22,11 @@ def page_name(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """Anchors that GitHub generates from the headings."""
-    heads = re.findall(r"^#+ +(.+?) *$", page.read_text("utf-8"), re.M)
-    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+    """Anchors that GitHub generates from the headings, and explicit ones."""
+    text = page.read_text("utf-8")
+    heads = re.findall(r"^#+ +(.+?) *$", text, re.M)
+    explicit = re.findall(r'<a id="([^"]+)">', text)
+    return {*explicit, *(re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads)}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
@@ -36,6 +38,40 @@ def test_every_link_has_a_target(page: Path) -> None:
         target = page.parent / path if path else page
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
+
+
+PROTOCOL = ROOT / "docs" / "protocol"
+SOURCES = sorted(
+    path
+    for pattern in ("crates/**/*.rs", "python/**/*.py", "python/**/*.pyi", "tests/**/*.py", "tools/**/*.py")
+    for path in ROOT.glob(pattern)
+)
+
+
+def test_every_cited_section_of_the_protocol_has_an_anchor() -> None:
+    """A comment says "wire §8.3", and docs/protocol/wire.md has that section."""
+    pages = {page.stem: anchors(page) for page in PROTOCOL.glob("*.md")}
+    citations = {
+        (document, section)
+        for path in [*SOURCES, *PAGES]
+        for document, section in re.findall(
+            r"\b(wire|driver|discovery|service|bridge) §(\d+(?:\.\d+)*[a-z]?(?:\.\d+)*)",
+            path.read_text("utf-8"),
+        )
+    }
+    assert len(citations) > 80
+    assert {(document, section) for document, section in citations if section not in pages[document]} == set()
+
+
+def test_every_cited_decision_has_an_anchor() -> None:
+    known = anchors(PROTOCOL / "decisions.md")
+    citations = {
+        int(number)
+        for path in [*SOURCES, *PAGES]
+        for number in re.findall(r"\b[Dd]ecisions? (\d+)", path.read_text("utf-8"))
+    }
+    assert len(citations) > 10
+    assert {number for number in citations if f"decision-{number}" not in known} == set()
 
 
 def shown_commands(page: Path) -> list[str]:

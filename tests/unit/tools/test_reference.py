@@ -1,4 +1,4 @@
-"""The generated pages of docs/reference match the code."""
+"""The generated pages of the documentation match the code."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tensorpool.runtime.config.sources import leaves
 from tensorpool.runtime.config.spec import RESERVED, spec_of
 from tensorpool.sbe import layout
 from tools import reference
-from tools.reference import configuration, messages
+from tools.reference import configuration, messages, protocol
 
-ROOT = reference.DIRECTORY.parents[1]
+ROOT = reference.DIRECTORY.parent
 REMEDY = "run: python -m tools.reference"
 
 
@@ -22,6 +22,12 @@ REMEDY = "run: python -m tools.reference"
 def test_reference_page_is_up_to_date(name: str) -> None:
     present = (reference.DIRECTORY / name).read_text("utf-8")
     assert present == reference.PAGES[name](present), REMEDY
+
+
+@pytest.mark.parametrize("document", reference.PROTOCOL_DOCUMENTS)
+def test_protocol_page_has_a_place_for_every_requirement(document: str) -> None:
+    text = (reference.DIRECTORY / "protocol" / f"{document}.md").read_text("utf-8")
+    assert protocol.missing_sections(document, text) == set()
 
 
 def test_reference_command_checks_the_pages() -> None:
