@@ -40,7 +40,17 @@ from .errors import (
 if _TYPE_CHECKING:
     from . import service
     from ._native import Frame, OfferResult, Progress, Slot
-    from .client import Consumer, ConsumerLedger, Latency, Metadata, Outcome, Phase, Producer, ProducerLedger
+    from .client import (
+        Consumer,
+        ConsumerLedger,
+        Latency,
+        Metadata,
+        Outcome,
+        Phase,
+        Producer,
+        ProducerLedger,
+        WholeFrame,
+    )
     from .context import Context, Event, discover, discover_async, open
     from .discovery import DiscoveredStream
     from .recorder import record
@@ -56,7 +66,7 @@ _LAZY_MODULES = {
     name: module
     for module, names in {
         "_native": "Frame OfferResult Progress Slot",
-        "client": "Consumer ConsumerLedger Latency Metadata Outcome Phase Producer ProducerLedger",
+        "client": "Consumer ConsumerLedger Latency Metadata Outcome Phase Producer ProducerLedger WholeFrame",
         "context": "Context Event discover discover_async open",
         "discovery": "DiscoveredStream",
         "recorder": "record",
@@ -133,6 +143,7 @@ __all__ = [
     "StreamNotLocal",
     "TensorPoolError",
     "UnsupportedDtype",
+    "WholeFrame",
     "__version__",
     "command",
     "discover",

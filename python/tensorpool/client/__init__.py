@@ -16,6 +16,7 @@ from .options import (
 from .owned_regions import OwnedRegions
 from .producer import Producer, TracedProducer
 from .tracing import TraceIds, Tracer
+from .whole import WholeFrame, WholeFrames
 
 __all__ = [
     "Consumer",
@@ -41,5 +42,7 @@ __all__ = [
     "TraceIds",
     "TracedProducer",
     "Tracer",
+    "WholeFrame",
+    "WholeFrames",
     "wait_attached",
 ]

@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from .. import _native
 from ..attributes.metadata import BLOBS_KEY
@@ -21,6 +21,7 @@ from ..transport import SHARED_CHANNEL, Connection
 from .lease import LeaseOptions
 from .ledger import ConsumerLedger, Latency, Phase
 from .options import FRESH_PERIODS, ConsumerOptions, PerConsumerStreams, descriptor_stream_id
+from .whole import WholeFrames, map_frames
 
 # The longest single wait of the asyncio thread, and so the longest that a close waits for that thread.
 _ASYNC_WAIT_S: Final = 0.1
@@ -29,6 +30,7 @@ _MAX_META_VERSION: Final = 0xFFFF_FFFF
 # Held only while a consumer's asyncio thread starts or ends. Reentrant: the garbage collector may close
 # another consumer on a thread that holds it.
 _waiter_lock = threading.RLock()
+_T = TypeVar("_T")
 
 
 class Consumer(_native.Consumer):
@@ -100,6 +102,28 @@ class Consumer(_native.Consumer):
         if frame is None:
             raise self._timeout_error(timeout)
         return frame
+
+    def whole(self) -> WholeFrames:
+        """Frames as copies that no producer can change; frames that were overwritten before are skipped.
+
+        for frame in consumer.whole():        # also `async for`
+            work(frame.array)                 # private and writable, at the cost of one copy
+
+        The loop for consumers that may be slower than their producer: it ends only when the consumer is
+        closed. Skipped frames count in the ledger, as `late`.
+        """
+        return WholeFrames(self)
+
+    def map(self, function: Callable[[_native.Frame], _T]) -> Iterator[tuple[_native.Frame, _T]]:
+        """Frames with the result of `function` for each, without a copy; overwritten frames are skipped.
+
+        for frame, peak in consumer.map(lambda frame: frame.array.max()):
+            print(frame.seq, peak)            # computed from this frame alone
+
+        A frame is checked after `function` has returned or failed: no result was computed from a frame that
+        changed meanwhile. Results must not be views of `frame.array`.
+        """
+        return map_frames(self, function)
 
     def progress(self, timeout: float | None = None) -> Iterator[_native.Progress]:
         """Partial frames while they are written; ends when closed, or after `timeout` seconds without any.
@@ -247,6 +271,13 @@ class Consumer(_native.Consumer):
         """The bridge that frames are read from while the phase is FALLBACK; None otherwise."""
         uri: str | None = self.state()["fallback_uri"]
         return uri
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return f"<Consumer stream={self.stream_id} closed>"
+        name = f" name={self.source_name!r}" if self.source_name else ""
+        epoch = "no producer" if self.epoch is None else f"epoch={self.epoch}"
+        return f"<Consumer stream={self.stream_id}{name} {epoch} {self.ledger()}>"
 
     def close(self) -> None:
         """Ends iterations and detaches from the stream. Frames and their arrays stay readable."""

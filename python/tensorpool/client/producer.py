@@ -46,6 +46,8 @@ class Producer(_native.Producer):
     """Publishes status reports until the producer is closed; None if it publishes none."""
     owner: object = None
     """The context of this producer: who keeps only the producer keeps the context open too."""
+    closed: bool = False
+    """Whether the producer was closed."""
     _metadata: ProducerMetadata | None = None
 
     @classmethod
@@ -158,12 +160,19 @@ class Producer(_native.Producer):
         """
         return self._metadata is not None and self._metadata.declare_dtype(name)
 
+    def __repr__(self) -> str:
+        if self.closed:
+            return f"<Producer stream={self.stream_id} closed>"
+        epoch = "no lease" if self.epoch is None else f"epoch={self.epoch}"
+        return f"<Producer stream={self.stream_id} {epoch} {self.ledger()}>"
+
     def close(self) -> None:
         """Stops publishing, gives up the lease, and removes regions that this producer owns.
 
         Consumers can still read what they have mapped.
         """
         super().close()
+        self.closed = True
         reporter, self.reporter = self.reporter, None
         for part in (self._metadata, reporter):
             if part is not None:

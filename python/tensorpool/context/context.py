@@ -652,6 +652,13 @@ class Context:
 
     # --- the end
 
+    def __repr__(self) -> str:
+        if self.closed:
+            return f"<Context mode={self.mode} closed>"
+        state = "connected" if self.connected else "not connected"
+        endpoints = len(self._endpoints)
+        return f"<Context mode={self.mode} namespace={self.namespace!r} {state} endpoints={endpoints}>"
+
     def close(self) -> None:
         """Closes all producers, consumers and services, the connection, and embedded drivers."""
         if self._closed:

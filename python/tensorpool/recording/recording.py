@@ -80,6 +80,10 @@ class Recording:
     ) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        streams = ", ".join(map(str, self.streams[:4])) + (", …" if len(self.streams) > 4 else "")
+        return f"<Recording {self.root} streams=[{streams}] segments={len(self.segments)}>"
+
     # --- streams, epochs, frames
 
     @property

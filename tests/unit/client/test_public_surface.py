@@ -60,6 +60,7 @@ PUBLIC = {
     "StreamNotFound",
     "TensorPoolError",
     "UnsupportedDtype",
+    "WholeFrame",
     "__version__",
     "command",
     "discover",
