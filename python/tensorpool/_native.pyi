@@ -1,6 +1,6 @@
 """The native part of TensorPool: what happens per frame, and what must not wait for the interpreter."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
 from typing import Any, Self, SupportsIndex, TypeAlias, final
@@ -8,6 +8,14 @@ from typing import Any, Self, SupportsIndex, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer, CapsuleType, disjoint_base
+
+from .client.lease import LeaseOptions as _LeaseOptions
+from .client.options import ConsumerOptions as _ConsumerOptions
+from .client.options import ConsumerRequest as _ConsumerRequest
+from .client.options import GrantPolicy as _GrantPolicy
+from .client.options import ProducerOptions as _ProducerOptions
+from .client.owned_regions import OwnedRegions as _OwnedRegions
+from .transport import Connection as _Connection
 
 __all__ = [
     "AeronCounter",
@@ -135,18 +143,15 @@ class Slot:
 class Producer:
     def __new__(
         cls,
-        conductor: Conductor,
-        *,
+        connection: _Connection,
         stream_id: int,
+        options: _ProducerOptions,
+        *,
         descriptor_channel: str,
         descriptor_stream_id: int,
-        publish_timestamps: bool,
-        prefault: bool,
-        announce_period_ns: int,
-        qos_period_ns: int,
-        grants: Mapping[str, Any],
-        owned_regions: Mapping[str, Any] | None = None,
-        lease: Mapping[str, int | bool] | None = None,
+        grants: _GrantPolicy,
+        owned_regions: _OwnedRegions | None = None,
+        lease: _LeaseOptions | None = None,
     ) -> Self: ...
     def describe(
         self, meta_version: int, extension: tuple[str, np.dtype[Any], bool] | None = None
@@ -164,6 +169,7 @@ class Producer:
         dtype: npt.DTypeLike | None = None,
         meta_version: int | None = None,
         trace_id: int = 0,
+        parents: Iterable[Frame | int] | None = None,
     ) -> OfferResult: ...
     def claim(
         self,
@@ -175,6 +181,7 @@ class Producer:
         timestamp_ns: int | None = None,
         meta_version: int | None = None,
         trace_id: int = 0,
+        parents: Iterable[Frame | int] | None = None,
     ) -> Slot: ...
     @property
     def stream_id(self) -> int: ...
@@ -269,18 +276,15 @@ class Progress:
 class Consumer:
     def __new__(
         cls,
-        conductor: Conductor,
-        *,
+        connection: _Connection,
         stream_id: int,
+        options: _ConsumerOptions,
+        *,
         descriptor_channel: str,
         descriptor_stream_id: int,
-        max_outstanding_seq_gap: int,
         freshness_ns: int,
-        hello_period_ns: int,
-        request: Mapping[str, Any],
-        idle: str,
-        latest_only: bool,
-        lease: Mapping[str, int | bool] | None = None,
+        request: _ConsumerRequest,
+        lease: _LeaseOptions | None = None,
         metadata: MetadataListener | None = None,
         fallback_uri: str | None = None,
         fallback_bytes: int = 1 << 30,

@@ -19,7 +19,7 @@ use crate::conductor::Conductor;
 use crate::errors;
 use crate::frame::Frame;
 use crate::metadata::{MetadataListener, Origin, SourceMetadata};
-use crate::options::{self, ConsumerOptions, LeaseParameters};
+use crate::options::{self, Connection, ConsumerOptions, LeaseOptions, RequestOptions};
 use crate::progress::{self, Progress};
 use crate::wait::{deadline, until};
 
@@ -115,33 +115,30 @@ fn recycle(mut frames: Vec<plane::Frame>) {
 
 #[pymethods]
 impl Consumer {
-    /// Adds a consumer to the conductor. Raises `ValueError` for an unknown idle strategy.
+    /// Adds a consumer to the connection's conductor. Raises `ValueError` for an unknown idle strategy.
     #[new]
-    #[pyo3(signature = (conductor, *, stream_id, descriptor_channel, descriptor_stream_id, max_outstanding_seq_gap, freshness_ns, hello_period_ns, request, idle, latest_only, lease = None, metadata = None, fallback_uri = None, fallback_bytes = 1 << 30))]
+    #[pyo3(signature = (connection, stream_id, options, *, descriptor_channel, descriptor_stream_id, freshness_ns, request, lease = None, metadata = None, fallback_uri = None, fallback_bytes = 1 << 30))]
     fn new(
-        conductor: &Bound<'_, Conductor>,
+        connection: Connection<'_>,
         stream_id: u32,
+        options: ConsumerOptions,
         descriptor_channel: String,
         descriptor_stream_id: i32,
-        max_outstanding_seq_gap: u64,
         freshness_ns: u64,
-        hello_period_ns: u64,
-        request: ConsumerOptions,
-        idle: &str,
-        latest_only: bool,
-        lease: Option<LeaseParameters>,
+        request: RequestOptions,
+        lease: Option<LeaseOptions>,
         metadata: Option<&Bound<'_, MetadataListener>>,
         fallback_uri: Option<String>,
         fallback_bytes: u64,
     ) -> PyResult<Self> {
-        let idle = idle.parse().map_err(pyo3::exceptions::PyValueError::new_err)?;
+        let idle = options.idle.parse().map_err(pyo3::exceptions::PyValueError::new_err)?;
         let config = plane::Config {
             stream_id,
             descriptor_channel,
             descriptor_stream_id,
-            max_outstanding_seq_gap,
+            max_outstanding_seq_gap: options.max_outstanding_seq_gap,
             freshness_ns,
-            hello_period_ns,
+            hello_period_ns: connection.report_period_ns,
             fallback: plane::FallbackOptions {
                 only: fallback_uri,
                 max_bytes: fallback_bytes,
@@ -150,18 +147,19 @@ impl Consumer {
                 idle,
             },
         };
-        let lease_options = lease.map(|l| l.options(stream_id, Role::Consumer)).transpose()?;
+        let lease_options = lease.map(|l| l.of(&connection, stream_id, Role::Consumer, false)).transpose()?;
         let consumer = Arc::new(plane::Consumer::new(config, request.request(), lease_options));
         let metadata = metadata.map(|listener| SourceMetadata::new(listener, stream_id));
         let origin = Arc::new(Origin { counters: consumer.counters().clone(), metadata });
+        let conductor = connection.conductor;
         let id = conductor.get().add(conductor.py(), consumer.clone())?;
         Ok(Self {
             consumer,
             origin,
-            conductor: conductor.clone().unbind(),
+            conductor: conductor.unbind(),
             id,
             idle,
-            latest_only,
+            latest_only: options.policy == "latest",
             fork_guard: ForkGuard::current(),
         })
     }

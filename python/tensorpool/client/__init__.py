@@ -14,7 +14,7 @@ from .options import (
     ReportOptions,
 )
 from .owned_regions import OwnedRegions
-from .producer import Producer, TracedProducer
+from .producer import Producer
 from .tracing import TraceIds, Tracer
 
 __all__ = [
@@ -39,7 +39,6 @@ __all__ = [
     "ReportOptions",
     "SourceDescription",
     "TraceIds",
-    "TracedProducer",
     "Tracer",
     "wait_attached",
 ]

@@ -65,20 +65,16 @@ class Consumer(_native.Consumer):
         fallback_uri: str | None = None,
     ) -> Self:
         """A consumer of `stream_id`; without `lease` it maps the regions of standalone producers."""
-        period_ns = connection.announce_period_ns
         consumer = cls.__new__(
             cls,
-            connection.conductor,
-            stream_id=stream_id,
+            connection,
+            stream_id,
+            options,
             descriptor_channel=SHARED_CHANNEL,
             descriptor_stream_id=descriptor_stream_id(options, connection.stream_ids),
-            max_outstanding_seq_gap=options.max_outstanding_seq_gap,
-            freshness_ns=FRESH_PERIODS * period_ns,
-            hello_period_ns=connection.report_period_ns,
+            freshness_ns=FRESH_PERIODS * connection.announce_period_ns,
             request=streams.request(options),
-            idle=options.idle,
-            latest_only=options.policy == "latest",
-            lease=None if lease is None else lease.native(period_ns, may_create=False),
+            lease=lease,
             metadata=metadata,
             fallback_uri=fallback_uri,
         )

@@ -55,20 +55,6 @@ class LeaseOptions:
     """Revision of the attach messages."""
     control_stream_id: int
 
-    def native(
-        self, announce_period_ns: int, *, may_create: bool, require_hugepages: bool = False
-    ) -> dict[str, int | bool]:
-        """These options for one endpoint. Only a producer may create a stream."""
-        return {
-            "may_create": may_create,
-            "require_hugepages": require_hugepages,
-            "revision": self.revision,
-            "keepalive_ns": self.keepalive_ns,
-            "announce_period_ns": announce_period_ns,
-            "attach_timeout_ns": self.attach_timeout_ns,
-            "retry_ns": self.retry_ns,
-        }
-
 
 def wait_attached(
     endpoint: _native.Producer | _native.Consumer,

@@ -17,7 +17,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from .. import _native
 from ..attributes.metadata import describe
@@ -34,7 +34,6 @@ from ..client import (
     ProducerOptions,
     ReportOptions,
     SourceDescription,
-    TracedProducer,
     TraceIds,
     Tracer,
     wait_attached,
@@ -278,17 +277,7 @@ class Context:
 
     # --- producers and consumers
 
-    @overload
-    def producer(
-        self, stream_id: int, *, traces: Literal[True], **options: Unpack[ProducerKeywords]
-    ) -> TracedProducer: ...
-    @overload
-    def producer(
-        self, stream_id: int, *, traces: bool = False, **options: Unpack[ProducerKeywords]
-    ) -> Producer: ...
-    def producer(
-        self, stream_id: int, *, traces: bool = False, **options: Unpack[ProducerKeywords]
-    ) -> Producer:
+    def producer(self, stream_id: int, **options: Unpack[ProducerKeywords]) -> Producer:
         """The producer of `stream_id`: a stream has one at a time. Raises AttachError if the driver refuses.
 
         `pools`: payload sizes (`["64KiB", "1MiB"]`). `nslots`, a power of two: how many frames a consumer may
@@ -306,7 +295,7 @@ class Context:
         `descriptor_stream_id` and `metadata_stream_id` replace the configured streams.
         """
         self._check_open()
-        return self._open_producer(check_stream_id(stream_id), ProducerOptions(traces=traces, **options))
+        return self._open_producer(check_stream_id(stream_id), ProducerOptions(**options))
 
     def consumer(
         self,
@@ -390,7 +379,7 @@ class Context:
                 self._provision(stream_id, options)
             self._adopt_driver_period()
             lease = context.lease
-        producer = (TracedProducer if options.traces else Producer).open(
+        producer = Producer.open(
             self.connection,
             stream_id,
             options,

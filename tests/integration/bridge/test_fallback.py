@@ -183,16 +183,13 @@ def test_fallback_memory_is_limited(
     uri = start_sender(pair, source)
     ctx = pair.there.context
     consumer = tp.Consumer(
-        ctx.connection.conductor,
-        stream_id=source,
+        ctx.connection,
+        source,
+        ConsumerOptions(),
         descriptor_channel="aeron:ipc",
         descriptor_stream_id=ctx.stream_ids.descriptor,
-        max_outstanding_seq_gap=256,
         freshness_ns=3 * ctx.connection.announce_period_ns,
-        hello_period_ns=10**9,
         request=ctx.per_consumer_streams.request(ConsumerOptions()),
-        idle="backoff",
-        latest_only=False,
         fallback_uri=uri,
         fallback_bytes=1 << 20,
     )
