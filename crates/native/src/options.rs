@@ -5,18 +5,15 @@ use std::path::PathBuf;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
 use tensorpool_core::consumer::hello_state::{ConsumerRequest, StreamProposal};
-use tensorpool_core::consumer::phase::Phase;
-use tensorpool_core::lease::attachment::{self, Refusal};
+use tensorpool_core::lease::attachment;
 use tensorpool_core::producer::grants::GrantPolicy;
 use tensorpool_core::producer::progress_schedule::ProgressLimits;
 use tensorpool_core::wire::announce::{AnnouncedPool, PoolAnnounce};
-use tensorpool_core::wire::driver::{Revision, Role, code_str};
+use tensorpool_core::wire::driver::{Revision, Role};
 use tensorpool_core::wire::hello::{Mode, ProgressHints};
 use tensorpool_core::wire::layout::*;
-use tensorpool_dataplane::consumer::ConsumerState;
-use tensorpool_dataplane::lease::{Lease, random_id};
+use tensorpool_dataplane::lease::random_id;
 
 use crate::conductor::Conductor;
 
@@ -180,45 +177,4 @@ impl OwnedRegions {
             header_uri,
         }
     }
-}
-
-pub fn consumer_state<'py>(py: Python<'py>, state: &ConsumerState) -> PyResult<Bound<'py, PyDict>> {
-    let dict = PyDict::new(py);
-    dict.set_item("consumer_id", state.consumer_id)?;
-    let mode = match state.mode {
-        Mode::Stream => "stream",
-        Mode::RateLimited => "rate_limited",
-    };
-    dict.set_item("mode", mode)?;
-    let descriptors = state.descriptors.as_ref().map(|l| (l.channel.as_str(), l.stream_id));
-    dict.set_item("descriptors", descriptors)?;
-    dict.set_item("on_per_consumer", state.on_per_consumer)?;
-    let control = state.control.as_ref().map(|l| (l.channel.as_str(), l.stream_id));
-    dict.set_item("control", control)?;
-    dict.set_item("phase", state.phase.map(Phase::as_str))?;
-    dict.set_item("fallback_uri", state.fallback_uri.as_deref())?;
-    dict.set_item("declined", state.declined)?;
-    Ok(dict)
-}
-
-/// The state of a lease. `code` and `message` say why there is none, and are None otherwise.
-pub fn lease_status<'py>(py: Python<'py>, lease: Option<&Lease>) -> PyResult<Option<Bound<'py, PyDict>>> {
-    let Some(lease) = lease else { return Ok(None) };
-    let status = py.detach(|| lease.status());
-    let dict = PyDict::new(py);
-    dict.set_item("lease_id", status.lease_id)?;
-    dict.set_item("client_id", status.client_id)?;
-    dict.set_item("granted", status.granted)?;
-    dict.set_item("refused", status.refused)?;
-    dict.set_item("ended", status.ended)?;
-    let (code, message) = match status.refusal {
-        None => (None, None),
-        Some(Refusal::Code(code, message)) => (Some(code_str(code)), Some(message)),
-        Some(Refusal::Protocol(why)) => (Some("PROTOCOL"), Some(why)),
-        Some(Refusal::Regions(why)) => (Some("REGIONS"), Some(why)),
-        Some(Refusal::NoAnswer) => (Some("NO_ANSWER"), Some(String::new())),
-    };
-    dict.set_item("code", code)?;
-    dict.set_item("message", message)?;
-    Ok(Some(dict))
 }

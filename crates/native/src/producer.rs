@@ -1,11 +1,10 @@
 //! `Producer`: offers a copy of an array, or claims a slot to write in place.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{PyList, PyTuple};
 use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_core::shm::containment::AllowedBases;
 use tensorpool_core::shm::epoch::MappedEpoch;
@@ -21,9 +20,10 @@ use crate::conductor::Conductor;
 use crate::errors;
 use crate::extension::{Declared, Extension, Given};
 use crate::offer_result::OfferResult;
-use crate::options::{self, Connection, GrantOptions, LeaseOptions, OwnedRegions, ProducerOptions};
+use crate::options::{Connection, GrantOptions, LeaseOptions, OwnedRegions, ProducerOptions};
 use crate::progress::{self, Meter};
 use crate::slot::{Slot, TraceLinks};
+use crate::stats::{LeaseStatus, ProducerCounters};
 
 /// Up to this size the copy ends before another thread could have acquired the interpreter.
 const KEEPS_INTERPRETER_BYTES: u64 = 64 << 10;
@@ -214,9 +214,9 @@ impl Producer {
 
     /// Returns the state of the lease: its ids, how often it was granted, refused and ended, and why there
     /// is none (`code`, `message`). None for a producer that owns its regions.
-    fn lease<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+    fn lease(&self, py: Python<'_>) -> PyResult<Option<LeaseStatus>> {
         errors::check_fork(py, self.fork_guard)?;
-        options::lease_status(py, self.producer.lease())
+        Ok(LeaseStatus::of(py, self.producer.lease()))
     }
 
     /// Copies an array into the next slot and publishes it. Never waits for a consumer.
@@ -392,33 +392,9 @@ impl Producer {
     /// streams.
     ///
     /// `tensorpool.Producer.ledger` gives the frames as one object.
-    fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    fn counters(&self, py: Python<'_>) -> PyResult<ProducerCounters> {
         errors::check_fork(py, self.fork_guard)?;
-        let c = self.producer.counters();
-        let dict = PyDict::new(py);
-        for (name, counter) in [
-            ("published", &c.published),
-            ("back_pressured", &c.back_pressured),
-            ("not_connected", &c.not_connected),
-            ("closed", &c.closed),
-            ("committed", &c.committed),
-            ("no_pool", &c.no_pool),
-            ("slot_claimed", &c.slot_claimed),
-            ("detached", &c.detached),
-            ("after_close", &c.after_close),
-            ("abandoned", &c.abandoned),
-            ("holes", &c.holes),
-            ("bytes", &c.bytes),
-        ] {
-            dict.set_item(name, counter.load(Ordering::Relaxed))?;
-        }
-        let per_consumer = self.producer.per_consumer_counters();
-        dict.set_item("per_consumer_published", per_consumer.published.load(Ordering::Relaxed))?;
-        dict.set_item("per_consumer_limited", per_consumer.limited.load(Ordering::Relaxed))?;
-        dict.set_item("per_consumer_lost", per_consumer.lost.load(Ordering::Relaxed))?;
-        dict.set_item("progress_sent", per_consumer.progress_sent.load(Ordering::Relaxed))?;
-        dict.set_item("progress_lost", per_consumer.progress_lost.load(Ordering::Relaxed))?;
-        Ok(dict)
+        Ok((&*self.producer).into())
     }
 
     /// Whether a consumer asks for progress, and progress can be sent.

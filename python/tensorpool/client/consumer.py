@@ -163,8 +163,8 @@ class Consumer(_native.Consumer):
     def _timeout_error(self, timeout: float | None) -> ReceiveTimeout:
         if self.closed:
             why = "the consumer is closed"
-        elif self.epoch is None and (lease := self.lease()) is not None and lease["lease_id"] is None:
-            answer = f" ({lease['code']}: {lease['message']})" if lease["code"] else ""
+        elif self.epoch is None and (lease := self.lease()) is not None and lease.lease_id is None:
+            answer = f" ({lease.code}: {lease.message})" if lease.code else ""
             why = f"the driver has granted no lease for stream {self.stream_id} yet{answer}"
         elif self.epoch is None:
             why = f"stream {self.stream_id} was not announced; does its producer run on this media driver?"
@@ -231,18 +231,17 @@ class Consumer(_native.Consumer):
 
     def latency(self) -> Latency:
         """Time from publication to receipt of frames: of the last whole interval, and in total."""
-        return Latency.from_figures(self.latency_summary())
+        return Latency.from_figures(self.latency_figures())
 
     @property
     def phase(self) -> Phase:
         """The source of frames at the moment: none yet, shared memory, or the bridge of `fallback_uri`."""
-        return Phase(self.state()["phase"])
+        return Phase(self.state().phase)
 
     @property
     def fallback_uri(self) -> str | None:
         """The bridge that frames are read from while the phase is FALLBACK; None otherwise."""
-        uri: str | None = self.state()["fallback_uri"]
-        return uri
+        return self.state().fallback_uri
 
     def close(self) -> None:
         """Ends iterations and detaches from the stream. Frames and their arrays stay readable."""

@@ -30,7 +30,7 @@ class ConfigSender:
     def __init__(self, ctx: tp.Context, consumer: tp.Consumer, wait_until: Callable[..., Any]) -> None:
         self._wait_until = wait_until
         self._stream_id = consumer.stream_id
-        self._consumer_id = consumer.state()["consumer_id"]
+        self._consumer_id = consumer.state().consumer_id or 0
         self._publication = _native.Publication(ctx.connection.conductor, "aeron:ipc", ctx.stream_ids.control)
         wait_until(lambda: self._publication.is_connected, timeout=DEADLINE_S)
 

@@ -37,14 +37,14 @@ def test_order_switches_to_the_fallback_and_back(
 ) -> None:
     producer, consumer = context.producer(free_stream_id), context.consumer(free_stream_id)
     wait_until(lambda: consumer.phase is tp.Phase.MAPPED)
-    control, consumer_id = raw_messages(), consumer.state()["consumer_id"]
+    control, consumer_id = raw_messages(), consumer.state().consumer_id or 0
     control.publish(order(free_stream_id, consumer_id, use_shm=False, payload_fallback_uri=BRIDGE))
     wait_until(lambda: consumer.phase is tp.Phase.FALLBACK)
     assert consumer.fallback_uri == BRIDGE
     # Later hellos do not undo the order: the producer keeps it.
-    before = producer.counters()["published"]
+    before = producer.counters().published
     wait_until(lambda: sum(isinstance(message, ConsumerHello) for message in control.receive()) > 5)
-    assert (consumer.phase, producer.counters()["published"]) == (tp.Phase.FALLBACK, before)
+    assert (consumer.phase, producer.counters().published) == (tp.Phase.FALLBACK, before)
     control.publish(order(free_stream_id, consumer_id))
     wait_until(lambda: consumer.phase is tp.Phase.MAPPED)
     assert consumer.fallback_uri is None
@@ -56,7 +56,7 @@ def test_unknown_fallback_uri_leaves_the_consumer_mapped(
 ) -> None:
     producer, consumer = context.producer(free_stream_id), context.consumer(free_stream_id)
     wait_until(lambda: consumer.phase is tp.Phase.MAPPED)
-    consumer_id = consumer.state()["consumer_id"]
+    consumer_id = consumer.state().consumer_id or 0
     raw_messages().publish(
         order(free_stream_id, consumer_id, use_shm=False, payload_fallback_uri="gopher://x")
     )
