@@ -525,6 +525,7 @@ class Consumer:
         lease: _LeaseOptions | None = None,
         metadata: MetadataListener | None = None,
         fallback_uri: str | None = None,
+        greets_unmapped: bool = False,
         fallback_bytes: int = 1 << 30,
     ) -> Self: ...
     def newest_metadata(self) -> Mapping[str, Any] | None: ...

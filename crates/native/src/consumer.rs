@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
+use tensorpool_core::consumer::hello_state::ConsumerRequest;
 use tensorpool_core::drop_reason::DropReason;
 use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_core::wire::driver::Role;
@@ -114,9 +115,12 @@ fn recycle(mut frames: Vec<plane::Frame>) {
 
 #[pymethods]
 impl Consumer {
-    /// Adds a consumer to the connection's conductor. Raises `ValueError` for an unknown idle strategy.
+    /// Adds a consumer to the connection's conductor. `fallback_uri` is read while there is no shared memory to
+    /// use. `greets_unmapped`: it sends hellos then, too.
+    ///
+    /// Raises `ValueError` for an unknown idle strategy.
     #[new]
-    #[pyo3(signature = (connection, stream_id, options, *, descriptor_channel, descriptor_stream_id, freshness_ns, request, lease = None, metadata = None, fallback_uri = None, fallback_bytes = 1 << 30))]
+    #[pyo3(signature = (connection, stream_id, options, *, descriptor_channel, descriptor_stream_id, freshness_ns, request, lease = None, metadata = None, fallback_uri = None, greets_unmapped = false, fallback_bytes = 1 << 30))]
     fn new(
         connection: Connection<'_>,
         stream_id: u32,
@@ -128,6 +132,7 @@ impl Consumer {
         lease: Option<LeaseOptions>,
         metadata: Option<&Bound<'_, MetadataListener>>,
         fallback_uri: Option<String>,
+        greets_unmapped: bool,
         fallback_bytes: u64,
     ) -> PyResult<Self> {
         let idle = options.idle.parse().map_err(pyo3::exceptions::PyValueError::new_err)?;
@@ -138,8 +143,10 @@ impl Consumer {
             max_outstanding_seq_gap: options.max_outstanding_seq_gap,
             freshness_ns,
             hello_period_ns: connection.report_period_ns,
+            supports_shm: options.supports_shm,
+            greets_unmapped,
             fallback: plane::FallbackOptions {
-                only: fallback_uri,
+                uri: fallback_uri,
                 max_bytes: fallback_bytes,
                 // Freshness is three announce periods. A bridge's receiver waits for five.
                 silence_ns: freshness_ns / 3 * 5,
@@ -147,7 +154,8 @@ impl Consumer {
             },
         };
         let lease_options = lease.map(|l| l.of(&connection, stream_id, Role::Consumer, false)).transpose()?;
-        let consumer = Arc::new(plane::Consumer::new(config, request.request(), lease_options));
+        let request = ConsumerRequest { is_remote: !options.supports_shm, ..request.request() };
+        let consumer = Arc::new(plane::Consumer::new(config, request, lease_options));
         let metadata = metadata.map(|listener| SourceMetadata::new(listener, stream_id));
         let origin = Arc::new(Origin { counters: consumer.counters().clone(), metadata });
         let conductor = connection.conductor;

@@ -40,6 +40,7 @@ pub struct ConsumerOptions {
     pub policy: String,
     pub idle: String,
     pub max_outstanding_seq_gap: u64,
+    pub supports_shm: bool,
 }
 
 /// A channel and a range of stream ids.
@@ -66,6 +67,7 @@ impl RequestOptions {
         ConsumerRequest {
             mode: if self.rate_limited { Mode::RateLimited } else { Mode::Stream },
             max_rate_hz: self.max_rate_hz,
+            is_remote: false,
             supports_progress: self.supports_progress,
             hints: ProgressHints {
                 interval_us: self.progress_interval_us,

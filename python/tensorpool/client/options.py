@@ -100,6 +100,7 @@ class ConsumerKeywords(TypedDict, total=False):
     progress_rows: int | None
     per_consumer_control: bool
     max_outstanding_seq_gap: int
+    supports_shm: bool
     descriptor_stream_id: int | None
     metadata_stream_id: int | None
 
@@ -119,6 +120,7 @@ class ConsumerOptions:
     progress_rows: int | None = None
     per_consumer_control: bool = True
     max_outstanding_seq_gap: int = 256
+    supports_shm: bool = True
     descriptor_stream_id: int | None = None
     metadata_stream_id: int | None = None
 

@@ -51,15 +51,18 @@ def test_order_switches_to_the_fallback_and_back(
 
 
 @pytest.mark.requirement("wire-10.1.3-1")
+@pytest.mark.parametrize("uri", ["gopher://x", "aeron:udp?endpoint=127.0.0.1:40123"])
 def test_unknown_fallback_uri_leaves_the_consumer_mapped(
-    context: tp.Context, raw_messages: Callable[..., Any], free_stream_id: int, wait_until: Callable[..., Any]
+    context: tp.Context,
+    raw_messages: Callable[..., Any],
+    free_stream_id: int,
+    wait_until: Callable[..., Any],
+    uri: str,
 ) -> None:
     producer, consumer = context.producer(free_stream_id), context.consumer(free_stream_id)
     wait_until(lambda: consumer.phase is tp.Phase.MAPPED)
     consumer_id = consumer.state().consumer_id or 0
-    raw_messages().publish(
-        order(free_stream_id, consumer_id, use_shm=False, payload_fallback_uri="gopher://x")
-    )
+    raw_messages().publish(order(free_stream_id, consumer_id, use_shm=False, payload_fallback_uri=uri))
     wait_until(lambda: any(event.kind == "fallback_unsupported" for event in context.events(0.05)))
     assert (consumer.phase, consumer.fallback_uri) == (tp.Phase.MAPPED, None)
     producer.offer(np.arange(3))
