@@ -294,7 +294,8 @@ def _published(
 
 def _processed_frames(native: _native.BridgeSender, stream_id: int) -> int:
     counters = native.counters(stream_id)
-    return counters["sent"] + counters["overwritten"] + counters["unannounced"] + counters["not_connected"]
+    dropped = counters.dropped
+    return counters.sent + dropped["overwritten"] + dropped["unannounced"] + dropped["not_connected"]
 
 
 def _measure_latency(count: int, directory: str) -> Run:

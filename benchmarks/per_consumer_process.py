@@ -80,7 +80,7 @@ def produce(plan: PerConsumerPlan) -> None:
             offers_ns = [_burst(producer, array) for _ in range(plan.rounds)]
             after = producer.counters()
             counts = {
-                name: after[name] - before[name]
+                name: getattr(after, name) - getattr(before, name)
                 for name in ("published", "per_consumer_published", "per_consumer_lost")
             }
             write_line(json.dumps({"offer_ns": statistics.median(offers_ns), **counts}))
@@ -103,9 +103,9 @@ def _burst(producer: tp.Producer, array: Any) -> float:
 
 
 def _burst_arrives(producer: tp.Producer, array: Any) -> bool:
-    lost = producer.counters()["per_consumer_lost"]
+    lost = producer.counters().per_consumer_lost
     _burst(producer, array)
-    return producer.counters()["per_consumer_lost"] == lost
+    return producer.counters().per_consumer_lost == lost
 
 
 def read(plan: PerConsumerPlan) -> None:
@@ -128,7 +128,7 @@ def read(plan: PerConsumerPlan) -> None:
                 while len(consumers) < count + 1:
                     consumers.append(context.consumer(STREAM_ID, per_consumer_stream=True))
                 _wait_for(
-                    lambda: all(consumer.state()["on_per_consumer"] for consumer in consumers[1:]),
+                    lambda: all(consumer.state().on_per_consumer for consumer in consumers[1:]),
                     f"{count} granted streams",
                 )
                 write_line(json.dumps({"consumers": len(consumers)}))

@@ -58,7 +58,7 @@ def lineage(command_line: CommandLine, ids: list[int], *, traces: bool = True) -
                 steps[2].offer(ARRAY, trace_id=joined)
                 link(steps[2], joined, roots)
                 # A frame with one parent has the parent's trace id.
-                steps[3].offer(ARRAY, parents=[joined])  # type: ignore[call-arg]
+                steps[3].offer(ARRAY, parents=[joined])
                 # ROOT is in every lineage, like a calibration.
                 final = new_trace_id()
                 steps[3].offer(ARRAY, trace_id=final)

@@ -67,7 +67,7 @@ def test_supervisor_runs_limits_a_consumer_and_ends_on_ctrl_c(
             assert str(consumer) in shown
             done = commands.run("supervisor", "limit", "20000", str(consumer), "--hz", "5", "--reason", "try")
             assert done.returncode == 0, done.stderr
-            wait_until(lambda: frames.state()["mode"] == "rate_limited", timeout=60)
+            wait_until(lambda: frames.state().mode == "rate_limited", timeout=60)
             ledger = commands.json("ledger", "--stream", "20000")
             assert {(row["path"], row["published"], row["verdict"]) for row in ledger} == {
                 ("producer", 30, "exact"),

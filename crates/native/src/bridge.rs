@@ -1,13 +1,12 @@
 //! `BridgeSender` and `BridgeReceiver`: the two ends of a bridge, each with its own thread (bridge §2).
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
-use tensorpool_core::bridge::assembly::{Ignored, Loss};
+use tensorpool_core::bridge::assembly::Loss;
 use tensorpool_core::bridge::session_ledger::LedgerStart;
 use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_core::wire::chunk::{Fault, Limits, Revision};
@@ -20,17 +19,10 @@ use crate::conductor::Conductor;
 use crate::consumer::Consumer;
 use crate::errors;
 use crate::producer::Producer;
+use crate::stats::{BridgeReceiverState, BridgeSenderCounters, losses};
 
 fn unmapped(stream_id: u32) -> PyErr {
     PyKeyError::new_err(format!("stream {stream_id} is not mapped here"))
-}
-
-fn losses<'py>(py: Python<'py>, lost: &[u64; Loss::COUNT]) -> PyResult<Bound<'py, PyDict>> {
-    let dict = PyDict::new(py);
-    for why in Loss::ALL {
-        dict.set_item(why.as_str(), lost[*why as usize])?;
-    }
-    Ok(dict)
 }
 
 /// Sends the frames of consumers over one Aeron stream, on a thread of its own (bridge §2).
@@ -117,24 +109,8 @@ impl BridgeSender {
     }
 
     /// Returns the frames that the consumer received by outcome, and the chunks and bytes sent.
-    fn counters<'py>(&self, py: Python<'py>, stream_id: u32) -> PyResult<Bound<'py, PyDict>> {
-        let source = self.source(py, stream_id)?;
-        let c = source.counters();
-        let dict = PyDict::new(py);
-        for (name, counter) in [
-            ("sent", &c.sent),
-            ("chunks", &c.chunks),
-            ("bytes", &c.bytes),
-            ("overwritten", &c.overwritten),
-            ("unannounced", &c.unannounced),
-            ("not_connected", &c.not_connected),
-            ("closed", &c.closed),
-            ("too_many_chunks", &c.too_many_chunks),
-            ("too_long", &c.too_long),
-        ] {
-            dict.set_item(name, counter.load(Ordering::Relaxed))?;
-        }
-        Ok(dict)
+    fn counters(&self, py: Python<'_>, stream_id: u32) -> PyResult<BridgeSenderCounters> {
+        BridgeSenderCounters::of(py, &*self.source(py, stream_id)?)
     }
 
     /// Returns the sessions of this run, the position in the last of them, and the frames of the stream
@@ -274,49 +250,20 @@ impl BridgeReceiver {
     }
 
     /// Returns the state of a mapping: the announced layout of its source, and its counters.
-    fn state<'py>(&self, py: Python<'py>, stream_id: u32) -> PyResult<Bound<'py, PyDict>> {
+    fn state(&self, py: Python<'_>, stream_id: u32) -> PyResult<BridgeReceiverState> {
         errors::check_fork(py, self.fork_guard)?;
         let state = py.detach(|| self.receiver.state_of(stream_id)).ok_or_else(|| unmapped(stream_id))?;
-        let dict = PyDict::new(py);
-        let announced = state.announced;
-        dict.set_item("epoch", announced.as_ref().map(|a| a.epoch))?;
-        dict.set_item("nslots", announced.as_ref().map(|a| a.nslots))?;
-        let pools =
-            announced.map(|a| a.pools.iter().map(|p| (p.pool_id, p.stride_bytes)).collect::<Vec<_>>());
-        dict.set_item("pools", pools.unwrap_or_default())?;
-        dict.set_item("has_destination", state.has_destination)?;
-        dict.set_item("seen", state.seen)?;
-        let counters = &state.counters;
-        for (name, value) in [
-            ("delivered", counters.delivered),
-            ("bytes", counters.bytes),
-            ("chunks", counters.chunks),
-            ("span", counters.span),
-            ("turned_away", counters.turned_away),
-            ("announces", state.announces),
-            ("announces_ignored", state.announces_ignored),
-            ("progress_sent", state.progress_sent),
-            ("progress_dropped", state.progress_dropped),
-        ] {
-            dict.set_item(name, value)?;
-        }
-        dict.set_item("lost", losses(py, &counters.lost)?)?;
-        let ignored = PyDict::new(py);
-        for why in Ignored::ALL {
-            ignored.set_item(why.as_str(), counters.ignored(*why))?;
-        }
-        dict.set_item("chunks_ignored", ignored)?;
-        Ok(dict)
+        BridgeReceiverState::of(py, state)
     }
 
     /// Returns the outcome of a stream's frames in these sessions: delivered, turned away, lost by reason;
     /// and whether that is all of them.
-    fn received<'py>(
+    fn received(
         &self,
-        py: Python<'py>,
+        py: Python<'_>,
         stream_id: u32,
         sessions: Vec<i32>,
-    ) -> PyResult<(u64, u64, Bound<'py, PyDict>, bool)> {
+    ) -> PyResult<(u64, u64, Py<PyDict>, bool)> {
         errors::check_fork(py, self.fork_guard)?;
         let result = py.detach(|| self.receiver.received(stream_id, &sessions));
         let (counts, is_all) = result.ok_or_else(|| unmapped(stream_id))?;
@@ -328,13 +275,13 @@ impl BridgeReceiver {
     /// None: the session has not been read up to there yet, or the position is too old and a later one must
     /// be requested.
     #[pyo3(signature = (stream_id, session, position = None))]
-    fn ledger_start<'py>(
+    fn ledger_start(
         &self,
-        py: Python<'py>,
+        py: Python<'_>,
         stream_id: u32,
         session: i32,
         position: Option<i64>,
-    ) -> PyResult<Option<(u64, u64, Bound<'py, PyDict>)>> {
+    ) -> PyResult<Option<(u64, u64, Py<PyDict>)>> {
         errors::check_fork(py, self.fork_guard)?;
         let result = py.detach(|| self.receiver.ledger_start(stream_id, session, position));
         match result.ok_or_else(|| unmapped(stream_id))? {

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
 use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_dataplane::conductor as plane;
 use tensorpool_dataplane::conductor::Endpoint;
 use tensorpool_dataplane::media_driver::Settings;
 
 use crate::errors;
+use crate::stats::ConductorStatus;
 use crate::wait::{bounded, in_slices};
 
 /// The native thread that owns the Aeron client of a connection, and everything that lives on it.
@@ -104,15 +104,9 @@ impl Conductor {
 
     /// Returns whether the client is connected, how often it was, whether a media driver is embedded, and
     /// the last error.
-    fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    fn status(&self, py: Python<'_>) -> PyResult<ConductorStatus> {
         errors::check_fork(py, self.fork_guard)?;
-        let status = py.detach(|| self.conductor.status());
-        let dict = PyDict::new(py);
-        dict.set_item("connected", status.connected)?;
-        dict.set_item("connections", status.connections)?;
-        dict.set_item("embeds_driver", status.embeds_driver)?;
-        dict.set_item("last_error", status.last_error)?;
-        Ok(dict)
+        Ok(py.detach(|| self.conductor.status()).into())
     }
 
     /// Returns the next event as (kind, time in ns, stream id, epoch, detail), or None after `timeout`

@@ -2,12 +2,11 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList};
-use tensorpool_core::consumer::announce_filter::IgnoreReason;
+use pyo3::types::{PyBytes, PyList};
+use tensorpool_core::consumer::hello_state::ConsumerRequest;
 use tensorpool_core::drop_reason::DropReason;
 use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_core::wire::driver::Role;
@@ -19,8 +18,9 @@ use crate::conductor::Conductor;
 use crate::errors;
 use crate::frame::Frame;
 use crate::metadata::{MetadataListener, Origin, SourceMetadata};
-use crate::options::{self, ConsumerOptions, LeaseParameters};
-use crate::progress::{self, Progress};
+use crate::options::{Connection, ConsumerOptions, LeaseOptions, RequestOptions};
+use crate::progress::Progress;
+use crate::stats::{ConsumerCounters, ConsumerState, LatencyFigures, LeaseStatus, MetadataCounters};
 use crate::wait::{deadline, until};
 
 thread_local! {
@@ -115,53 +115,58 @@ fn recycle(mut frames: Vec<plane::Frame>) {
 
 #[pymethods]
 impl Consumer {
-    /// Adds a consumer to the conductor. Raises `ValueError` for an unknown idle strategy.
+    /// Adds a consumer to the connection's conductor. `fallback_uri` is read while there is no shared memory to
+    /// use. `greets_unmapped`: it sends hellos then, too.
+    ///
+    /// Raises `ValueError` for an unknown idle strategy.
     #[new]
-    #[pyo3(signature = (conductor, *, stream_id, descriptor_channel, descriptor_stream_id, max_outstanding_seq_gap, freshness_ns, hello_period_ns, request, idle, latest_only, lease = None, metadata = None, fallback_uri = None, fallback_bytes = 1 << 30))]
+    #[pyo3(signature = (connection, stream_id, options, *, descriptor_channel, descriptor_stream_id, freshness_ns, request, lease = None, metadata = None, fallback_uri = None, greets_unmapped = false, fallback_bytes = 1 << 30))]
     fn new(
-        conductor: &Bound<'_, Conductor>,
+        connection: Connection<'_>,
         stream_id: u32,
+        options: ConsumerOptions,
         descriptor_channel: String,
         descriptor_stream_id: i32,
-        max_outstanding_seq_gap: u64,
         freshness_ns: u64,
-        hello_period_ns: u64,
-        request: ConsumerOptions,
-        idle: &str,
-        latest_only: bool,
-        lease: Option<LeaseParameters>,
+        request: RequestOptions,
+        lease: Option<LeaseOptions>,
         metadata: Option<&Bound<'_, MetadataListener>>,
         fallback_uri: Option<String>,
+        greets_unmapped: bool,
         fallback_bytes: u64,
     ) -> PyResult<Self> {
-        let idle = idle.parse().map_err(pyo3::exceptions::PyValueError::new_err)?;
+        let idle = options.idle.parse().map_err(pyo3::exceptions::PyValueError::new_err)?;
         let config = plane::Config {
             stream_id,
             descriptor_channel,
             descriptor_stream_id,
-            max_outstanding_seq_gap,
+            max_outstanding_seq_gap: options.max_outstanding_seq_gap,
             freshness_ns,
-            hello_period_ns,
+            hello_period_ns: connection.report_period_ns,
+            supports_shm: options.supports_shm,
+            greets_unmapped,
             fallback: plane::FallbackOptions {
-                only: fallback_uri,
+                uri: fallback_uri,
                 max_bytes: fallback_bytes,
                 // Freshness is three announce periods. A bridge's receiver waits for five.
                 silence_ns: freshness_ns / 3 * 5,
                 idle,
             },
         };
-        let lease_options = lease.map(|l| l.options(stream_id, Role::Consumer)).transpose()?;
-        let consumer = Arc::new(plane::Consumer::new(config, request.request(), lease_options));
+        let lease_options = lease.map(|l| l.of(&connection, stream_id, Role::Consumer, false)).transpose()?;
+        let request = ConsumerRequest { is_remote: !options.supports_shm, ..request.request() };
+        let consumer = Arc::new(plane::Consumer::new(config, request, lease_options));
         let metadata = metadata.map(|listener| SourceMetadata::new(listener, stream_id));
         let origin = Arc::new(Origin { counters: consumer.counters().clone(), metadata });
+        let conductor = connection.conductor;
         let id = conductor.get().add(conductor.py(), consumer.clone())?;
         Ok(Self {
             consumer,
             origin,
-            conductor: conductor.clone().unbind(),
+            conductor: conductor.unbind(),
             id,
             idle,
-            latest_only,
+            latest_only: options.policy == "latest",
             fork_guard: ForkGuard::current(),
         })
     }
@@ -209,18 +214,16 @@ impl Consumer {
     }
 
     /// Returns its consumer id, mode, streams, phase and fallback URI.
-    fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    fn state(&self, py: Python<'_>) -> PyResult<ConsumerState> {
         errors::check_fork(py, self.fork_guard)?;
-        let state = options::consumer_state(py, &self.consumer.consumer_state())?;
-        state.set_item("progress_on_per_consumer", self.consumer.reads_progress().1)?;
-        Ok(state)
+        Ok((&*self.consumer).into())
     }
 
     /// Returns the state of the lease: its ids, how often it was granted, refused and ended, and why there
     /// is none (`code`, `message`). None for a consumer without a driver.
-    fn lease<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+    fn lease(&self, py: Python<'_>) -> PyResult<Option<LeaseStatus>> {
         errors::check_fork(py, self.fork_guard)?;
-        options::lease_status(py, self.consumer.lease())
+        Ok(LeaseStatus::of(py, self.consumer.lease()))
     }
 
     /// Whether the consumer was closed.
@@ -342,45 +345,16 @@ impl Consumer {
     /// Returns received, span and drops by reason, and the counters of mappings, announces and progress.
     ///
     /// `tensorpool.Consumer.ledger` gives the first three as one object.
-    fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    fn counters(&self, py: Python<'_>) -> PyResult<ConsumerCounters> {
         errors::check_fork(py, self.fork_guard)?;
-        let counters = self.consumer.counters();
-        let dict = PyDict::new(py);
-        // Drops before received before span: a reader that runs while frames flow never sees a span smaller
-        // than its parts.
-        let drops = PyDict::new(py);
-        for reason in DropReason::ALL {
-            drops.set_item(reason.as_str(), counters.drops.get(*reason))?;
-        }
-        dict.set_item("drops", drops)?;
-        dict.set_item("received", counters.received.load(Ordering::Relaxed))?;
-        dict.set_item("span", counters.span.load(Ordering::Relaxed))?;
-        dict.set_item("mapped", counters.mapped.load(Ordering::Relaxed))?;
-        // Pairs with the count in `refuse`.
-        dict.set_item("refused", counters.refused.load(Ordering::Acquire))?;
-        let ignored = PyDict::new(py);
-        for why in
-            [IgnoreReason::BeforeJoin, IgnoreReason::Stale, IgnoreReason::OlderEpoch, IgnoreReason::Layout]
-        {
-            ignored.set_item(why.as_str(), counters.ignored(why).load(Ordering::Relaxed))?;
-        }
-        dict.set_item("announces_ignored", ignored)?;
-        dict.set_item("progress", PyDict::from_sequence(&progress::counters(counters).into_pyobject(py)?)?)?;
-        Ok(dict)
+        ConsumerCounters::of(py, self.consumer.counters())
     }
 
     /// Returns count, p50, p99 and maximum of the latency, since the beginning and over the last interval,
     /// in ns.
-    fn latency_summary<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    fn latency_figures(&self, py: Python<'_>) -> PyResult<LatencyFigures> {
         errors::check_fork(py, self.fork_guard)?;
-        let report = py.detach(|| self.consumer.counters().latency.report());
-        let dict = PyDict::new(py);
-        dict.set_item("since", report.since.as_str())?;
-        dict.set_item("left_out", report.left_out)?;
-        for (name, s) in [("life", report.life), ("last", report.last)] {
-            dict.set_item(name, (s.count, s.p50, s.p99, s.max))?;
-        }
-        Ok(dict)
+        Ok(py.detach(|| (&**self.consumer.counters()).into()))
     }
 
     /// Returns the attributes of the latest metadata version received. None before the first.
@@ -409,9 +383,10 @@ impl Consumer {
         Ok(self.source_metadata(py)?.and_then(|k| k.blob(py, blob_type, of, exact)))
     }
 
-    /// Returns counters of the metadata stream and of the blobs of this source.
-    fn metadata_counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        self.source_metadata(py)?.map_or_else(|| Ok(PyDict::new(py)), |k| k.counters(py))
+    /// Returns counters of the metadata stream and of the blobs of this source. None for a consumer that reads
+    /// no metadata.
+    fn metadata_counters(&self, py: Python<'_>) -> PyResult<Option<MetadataCounters>> {
+        self.source_metadata(py)?.map(|k| k.counters(py)).transpose()
     }
 
     /// Unsubscribes, returns the lease and unmaps the regions. Ends every wait.

@@ -30,6 +30,7 @@ mod replay;
 mod report_reader;
 mod shm;
 mod slot;
+mod stats;
 mod status_reporter;
 mod wait;
 
@@ -61,6 +62,18 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<bridge::BridgeReceiver>()?;
     m.add_class::<raw::RawPublication>()?;
     m.add_class::<raw::RawSubscription>()?;
+    m.add_class::<stats::ConductorStatus>()?;
+    m.add_class::<stats::LeaseStatus>()?;
+    m.add_class::<stats::ProducerCounters>()?;
+    m.add_class::<stats::ConsumerState>()?;
+    m.add_class::<stats::ConsumerCounters>()?;
+    m.add_class::<stats::LatencyFigures>()?;
+    m.add_class::<stats::MetadataCounters>()?;
+    m.add_class::<stats::MailboxCounters>()?;
+    m.add_class::<stats::RecordedCounts>()?;
+    m.add_class::<stats::RecorderBuffer>()?;
+    m.add_class::<stats::BridgeSenderCounters>()?;
+    m.add_class::<stats::BridgeReceiverState>()?;
     m.add_function(wrap_pyfunction!(media_driver::default_aeron_dir, m)?)?;
     m.add_function(wrap_pyfunction!(media_driver::media_driver_is_active, m)?)?;
     m.add_function(wrap_pyfunction!(counter::read_counters, m)?)?;

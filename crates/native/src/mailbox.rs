@@ -1,17 +1,17 @@
 //! `Mailbox`: the events for one receiver, kept by the conductor while the interpreter is busy.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList};
+use pyo3::types::{PyBytes, PyList};
 use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_core::wire::event::TagFilter;
 use tensorpool_dataplane::mailbox as plane;
 
 use crate::conductor::Conductor;
 use crate::errors;
+use crate::stats::MailboxCounters;
 use crate::wait::{bounded, in_slices};
 
 /// Queue of the service events for one receiver. The conductor's thread fills it while the interpreter is
@@ -67,18 +67,8 @@ impl Mailbox {
 
     /// Returns how many messages were kept, were for others, were unreadable, or were dropped because the
     /// queue was full.
-    fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let counters = self.mailbox.counters();
-        let dict = PyDict::new(py);
-        for (name, counter) in [
-            ("kept", &counters.kept),
-            ("foreign", &counters.foreign),
-            ("unreadable", &counters.unreadable),
-            ("overflowed", &counters.overflowed),
-        ] {
-            dict.set_item(name, counter.load(Ordering::Relaxed))?;
-        }
-        Ok(dict)
+    fn counters(&self) -> MailboxCounters {
+        self.mailbox.counters().into()
     }
 
     /// Whether the subscription exists.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::PyBytes;
 use tensorpool_core::consumer::metadata_cache::{MetadataVersion, Source};
 use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_core::shm::tensor::Tensor;
@@ -16,6 +16,7 @@ use tensorpool_dataplane::metadata::listener as plane;
 use crate::conductor::Conductor;
 use crate::errors;
 use crate::extension::{Extension, Given};
+use crate::stats::MetadataCounters;
 
 /// Versions whose Python form is kept. Frames in flight have a few at most.
 const MAX_VIEWS: usize = 8;
@@ -191,16 +192,11 @@ impl SourceMetadata {
         fits.then(|| PyBytes::new(py, &blob.bytes))
     }
 
-    pub fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let (completed, discarded) = self.listener.blob_counts(self.stream_id);
+    pub fn counters(&self, py: Python<'_>) -> PyResult<MetadataCounters> {
+        let (blobs, discarded) = self.listener.blob_counts(self.stream_id);
         let of_all = self.listener.counters();
-        let dict = PyDict::new(py);
-        dict.set_item("received", of_all.received.load(Ordering::Relaxed))?;
-        dict.set_item("foreign", of_all.foreign.load(Ordering::Relaxed))?;
-        dict.set_item("malformed", of_all.malformed.load(Ordering::Relaxed))?;
-        dict.set_item("blobs", completed)?;
-        dict.set_item("blobs_discarded", PyDict::from_sequence(&discarded.into_pyobject(py)?)?)?;
-        Ok(dict)
+        let messages = [&of_all.received, &of_all.foreign, &of_all.malformed];
+        MetadataCounters::new(py, messages, blobs, discarded)
     }
 }
 

@@ -1,24 +1,54 @@
-//! Options of consumers, producers and leases, passed from Python as dicts.
+//! Options of endpoints, read by attribute from the dataclasses of `tensorpool.client`. A new option is a field
+//! there, a field of the same name here, and its use.
+
+use std::path::PathBuf;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
 use tensorpool_core::consumer::hello_state::{ConsumerRequest, StreamProposal};
-use tensorpool_core::consumer::phase::Phase;
-use tensorpool_core::lease::attachment::{LeaseOptions, Refusal};
+use tensorpool_core::lease::attachment;
 use tensorpool_core::producer::grants::GrantPolicy;
 use tensorpool_core::producer::progress_schedule::ProgressLimits;
-use tensorpool_core::wire::driver::{Revision, Role, code_str};
+use tensorpool_core::wire::announce::{AnnouncedPool, PoolAnnounce};
+use tensorpool_core::wire::driver::{Revision, Role};
 use tensorpool_core::wire::hello::{Mode, ProgressHints};
-use tensorpool_dataplane::consumer::ConsumerState;
-use tensorpool_dataplane::lease::Lease;
+use tensorpool_core::wire::layout::*;
+use tensorpool_dataplane::lease::random_id;
+
+use crate::conductor::Conductor;
+
+/// `tensorpool.transport.Connection`.
+#[derive(FromPyObject)]
+pub struct Connection<'py> {
+    pub conductor: Bound<'py, Conductor>,
+    pub announce_period_ns: u64,
+    pub report_period_ns: u64,
+}
+
+/// `tensorpool.client.ProducerOptions`, as far as the native producer uses them.
+#[derive(FromPyObject)]
+pub struct ProducerOptions {
+    pub publish_timestamps: bool,
+    pub prefault: bool,
+    pub require_hugepages: bool,
+    pub traces: bool,
+}
+
+/// `tensorpool.client.ConsumerOptions`, as far as the native consumer uses them.
+#[derive(FromPyObject)]
+pub struct ConsumerOptions {
+    pub policy: String,
+    pub idle: String,
+    pub max_outstanding_seq_gap: u64,
+    pub supports_shm: bool,
+}
 
 /// A channel and a range of stream ids.
 type Range = (String, u32, u32);
 
+/// `tensorpool.client.options.ConsumerRequest`.
 #[derive(FromPyObject)]
-#[pyo3(from_item_all)]
-pub struct ConsumerOptions {
+pub struct RequestOptions {
     rate_limited: bool,
     max_rate_hz: u32,
     supports_progress: bool,
@@ -29,7 +59,7 @@ pub struct ConsumerOptions {
     control: Option<Range>,
 }
 
-impl ConsumerOptions {
+impl RequestOptions {
     pub fn request(self) -> ConsumerRequest {
         let proposal = |range: Option<Range>| {
             range.map(|(channel, first, last)| StreamProposal { channel, first, last })
@@ -37,6 +67,7 @@ impl ConsumerOptions {
         ConsumerRequest {
             mode: if self.rate_limited { Mode::RateLimited } else { Mode::Stream },
             max_rate_hz: self.max_rate_hz,
+            is_remote: false,
             supports_progress: self.supports_progress,
             hints: ProgressHints {
                 interval_us: self.progress_interval_us,
@@ -49,8 +80,8 @@ impl ConsumerOptions {
     }
 }
 
+/// `tensorpool.client.options.GrantPolicy`.
 #[derive(FromPyObject)]
-#[pyo3(from_item_all)]
 pub struct GrantOptions {
     channels: Vec<String>,
     descriptor_ids: (u32, u32),
@@ -75,77 +106,77 @@ impl GrantOptions {
     }
 }
 
-pub fn consumer_state<'py>(py: Python<'py>, state: &ConsumerState) -> PyResult<Bound<'py, PyDict>> {
-    let dict = PyDict::new(py);
-    dict.set_item("consumer_id", state.consumer_id)?;
-    let mode = match state.mode {
-        Mode::Stream => "stream",
-        Mode::RateLimited => "rate_limited",
-    };
-    dict.set_item("mode", mode)?;
-    let descriptors = state.descriptors.as_ref().map(|l| (l.channel.as_str(), l.stream_id));
-    dict.set_item("descriptors", descriptors)?;
-    dict.set_item("on_per_consumer", state.on_per_consumer)?;
-    let control = state.control.as_ref().map(|l| (l.channel.as_str(), l.stream_id));
-    dict.set_item("control", control)?;
-    dict.set_item("phase", state.phase.map(Phase::as_str))?;
-    dict.set_item("fallback_uri", state.fallback_uri.as_deref())?;
-    dict.set_item("declined", state.declined)?;
-    Ok(dict)
-}
-
-/// Options of a lease, as a dict.
+/// `tensorpool.client.LeaseOptions`.
 #[derive(FromPyObject)]
-#[pyo3(from_item_all)]
-pub struct LeaseParameters {
-    may_create: bool,
-    require_hugepages: bool,
+pub struct LeaseOptions {
     revision: u8,
     keepalive_ns: u64,
-    announce_period_ns: u64,
     attach_timeout_ns: u64,
     retry_ns: u64,
 }
 
-impl LeaseParameters {
-    pub fn options(self, stream_id: u32, role: Role) -> PyResult<LeaseOptions> {
+impl LeaseOptions {
+    /// The options of one endpoint's lease. Only a producer may create a stream.
+    pub fn of(
+        self,
+        connection: &Connection<'_>,
+        stream_id: u32,
+        role: Role,
+        require_hugepages: bool,
+    ) -> PyResult<attachment::LeaseOptions> {
         let revision = match self.revision {
             1 => Revision::First,
             2 => Revision::Second,
             other => return Err(PyValueError::new_err(format!("attach revision {other}: use 1 or 2"))),
         };
-        Ok(LeaseOptions {
+        Ok(attachment::LeaseOptions {
             stream_id,
             role,
             revision,
-            may_create: self.may_create,
-            require_hugepages: self.require_hugepages,
+            may_create: role == Role::Producer,
+            require_hugepages,
             keepalive_ns: self.keepalive_ns,
-            announce_period_ns: self.announce_period_ns,
+            announce_period_ns: connection.announce_period_ns,
             attach_timeout_ns: self.attach_timeout_ns,
             retry_ns: self.retry_ns,
         })
     }
 }
 
-/// The state of a lease. `code` and `message` say why there is none, and are None otherwise.
-pub fn lease_status<'py>(py: Python<'py>, lease: Option<&Lease>) -> PyResult<Option<Bound<'py, PyDict>>> {
-    let Some(lease) = lease else { return Ok(None) };
-    let status = py.detach(|| lease.status());
-    let dict = PyDict::new(py);
-    dict.set_item("lease_id", status.lease_id)?;
-    dict.set_item("client_id", status.client_id)?;
-    dict.set_item("granted", status.granted)?;
-    dict.set_item("refused", status.refused)?;
-    dict.set_item("ended", status.ended)?;
-    let (code, message) = match status.refusal {
-        None => (None, None),
-        Some(Refusal::Code(code, message)) => (Some(code_str(code)), Some(message)),
-        Some(Refusal::Protocol(why)) => (Some("PROTOCOL"), Some(why)),
-        Some(Refusal::Regions(why)) => (Some("REGIONS"), Some(why)),
-        Some(Refusal::NoAnswer) => (Some("NO_ANSWER"), Some(String::new())),
-    };
-    dict.set_item("code", code)?;
-    dict.set_item("message", message)?;
-    Ok(Some(dict))
+/// `tensorpool.client.OwnedRegions`: regions that this process created.
+#[derive(FromPyObject)]
+pub struct OwnedRegions {
+    pub base_dir: PathBuf,
+    files: EpochFiles,
+}
+
+/// `tensorpool.shm.EpochFiles`.
+#[derive(FromPyObject)]
+struct EpochFiles {
+    epoch: u64,
+    nslots: u32,
+    header_uri: String,
+    pools: Vec<(u16, u32, String)>,
+}
+
+impl OwnedRegions {
+    /// The announce of these regions, with a new producer id.
+    pub fn announce(self, stream_id: u32) -> PoolAnnounce {
+        let EpochFiles { epoch, nslots, header_uri, pools } = self.files;
+        PoolAnnounce {
+            stream_id,
+            producer_id: random_id(),
+            epoch,
+            timestamp_ns: 0,
+            clock_domain: CLOCK_DOMAIN_MONOTONIC,
+            layout_version: LAYOUT_VERSION,
+            header_nslots: nslots,
+            header_slot_bytes: HEADER_SLOT_BYTES as u16,
+            pools: pools
+                .into_iter()
+                .map(|(pool_id, stride_bytes, uri)| AnnouncedPool { pool_id, nslots, stride_bytes, uri })
+                .collect(),
+            header_uri,
+        }
+    }
 }

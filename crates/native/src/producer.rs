@@ -1,16 +1,14 @@
 //! `Producer`: offers a copy of an array, or claims a slot to write in place.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyList, PyTuple};
 use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_core::shm::containment::AllowedBases;
 use tensorpool_core::shm::epoch::MappedEpoch;
 use tensorpool_core::shm::region::Access;
-use tensorpool_core::wire::announce::{AnnouncedPool, PoolAnnounce};
 use tensorpool_core::wire::driver::Role;
 use tensorpool_core::wire::layout::*;
 use tensorpool_dataplane::producer as plane;
@@ -22,9 +20,10 @@ use crate::conductor::Conductor;
 use crate::errors;
 use crate::extension::{Declared, Extension, Given};
 use crate::offer_result::OfferResult;
-use crate::options::{self, GrantOptions, LeaseParameters};
+use crate::options::{Connection, GrantOptions, LeaseOptions, OwnedRegions, ProducerOptions};
 use crate::progress::{self, Meter};
-use crate::slot::Slot;
+use crate::slot::{Slot, TraceLinks};
+use crate::stats::{LeaseStatus, ProducerCounters};
 
 /// Up to this size the copy ends before another thread could have acquired the interpreter.
 const KEEPS_INTERPRETER_BYTES: u64 = 64 << 10;
@@ -40,6 +39,8 @@ pub struct Producer {
     conductor: Py<Conductor>,
     id: u64,
     declared: Declared,
+    /// Frames get trace ids, and may name the frames that they were made from.
+    has_traces: bool,
     fork_guard: ForkGuard,
 }
 
@@ -52,6 +53,47 @@ impl Producer {
     pub fn plane(&self, py: Python<'_>) -> PyResult<Arc<plane::Producer>> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(self.producer.clone())
+    }
+
+    /// The trace of a frame: its id, and what to publish about it once it has a sequence.
+    ///
+    /// Without traces and without `parents`, nothing of this passes through Python.
+    #[inline]
+    fn trace(
+        slf: &Bound<'_, Self>,
+        trace_id: u64,
+        parents: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<(u64, Option<TraceLinks>)> {
+        if parents.is_none() && (trace_id != 0 || !slf.get().has_traces) {
+            return Ok((trace_id, None));
+        }
+        Self::trace_from(slf, trace_id, parents)
+    }
+
+    fn trace_from(
+        slf: &Bound<'_, Self>,
+        trace_id: u64,
+        parents: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<(u64, Option<TraceLinks>)> {
+        if !slf.get().has_traces {
+            return Err(PyValueError::new_err(format!(
+                "this producer has no traces, so its frames cannot name parents; use ctx.producer({}, \
+                 traces=True)",
+                slf.get().producer.stream_id()
+            )));
+        }
+        if trace_id != 0 {
+            return Ok((trace_id, None));
+        }
+        let parents = parents.map_or_else(|| PyTuple::empty(slf.py()).into_any(), Clone::clone);
+        let (trace_id, linked): (u64, Bound<'_, PyList>) =
+            slf.call_method1("_trace_id_from", (parents,))?.extract()?;
+        let links = (!linked.is_empty()).then(|| TraceLinks {
+            producer: slf.clone().into_any().unbind(),
+            trace_id,
+            parents: linked.unbind(),
+        });
+        Ok((trace_id, links))
     }
 
     /// Asks Python to declare a type without a number in the registry. False: it stays refused.
@@ -91,80 +133,44 @@ impl Producer {
     }
 }
 
-/// Regions that this process created, as a dict.
-#[derive(FromPyObject)]
-#[pyo3(from_item_all)]
-struct OwnedRegions {
-    producer_id: u32,
-    epoch: u64,
-    nslots: u32,
-    header_uri: String,
-    pools: Vec<(u16, u32, String)>,
-    base_dirs: Vec<String>,
-}
-
-impl OwnedRegions {
-    fn announce(self, stream_id: u32) -> PoolAnnounce {
-        let nslots = self.nslots;
-        PoolAnnounce {
-            stream_id,
-            producer_id: self.producer_id,
-            epoch: self.epoch,
-            timestamp_ns: 0,
-            clock_domain: CLOCK_DOMAIN_MONOTONIC,
-            layout_version: LAYOUT_VERSION,
-            header_nslots: nslots,
-            header_slot_bytes: HEADER_SLOT_BYTES as u16,
-            pools: self
-                .pools
-                .into_iter()
-                .map(|(pool_id, stride_bytes, uri)| AnnouncedPool { pool_id, nslots, stride_bytes, uri })
-                .collect(),
-            header_uri: self.header_uri,
-        }
-    }
-}
-
 #[pymethods]
 impl Producer {
-    /// Adds a producer to the conductor. With `owned_regions` it maps and announces regions that this process
-    /// created. With `lease` it writes into a driver's regions.
+    /// Adds a producer to the connection's conductor. With `owned_regions` it maps and announces regions that
+    /// this process created. With `lease` it writes into a driver's regions.
     ///
     /// Raises `RegionRejected` if a region is invalid, `ValueError` unless exactly one of the two is given.
     #[new]
-    #[pyo3(signature = (conductor, *, stream_id, descriptor_channel, descriptor_stream_id, publish_timestamps, prefault, announce_period_ns, qos_period_ns, grants, owned_regions = None, lease = None))]
+    #[pyo3(signature = (connection, stream_id, options, *, descriptor_channel, descriptor_stream_id, grants, owned_regions = None, lease = None))]
     fn new(
-        conductor: &Bound<'_, Conductor>,
+        connection: Connection<'_>,
         stream_id: u32,
+        options: ProducerOptions,
         descriptor_channel: String,
         descriptor_stream_id: i32,
-        publish_timestamps: bool,
-        prefault: bool,
-        announce_period_ns: u64,
-        qos_period_ns: u64,
         grants: GrantOptions,
         owned_regions: Option<OwnedRegions>,
-        lease: Option<LeaseParameters>,
+        lease: Option<LeaseOptions>,
     ) -> PyResult<Self> {
+        let conductor = &connection.conductor;
         let py = conductor.py();
         let (control_channel, control_stream_id) = conductor.get().control();
         let config = plane::Config {
             stream_id,
             descriptor_channel,
             descriptor_stream_id,
-            publish_timestamps,
+            publish_timestamps: options.publish_timestamps,
             announce: None,
-            announce_period_ns,
-            qos_period_ns,
+            announce_period_ns: connection.announce_period_ns,
+            qos_period_ns: connection.report_period_ns,
             control_channel,
             control_stream_id,
             progress_limits: grants.progress_limits(),
             policy: grants.policy(),
-            prefault,
+            prefault: options.prefault,
         };
         let producer = match (owned_regions, lease) {
             (Some(owned), None) => {
-                let bases = AllowedBases::new(&owned.base_dirs)?;
+                let bases = AllowedBases::new([&owned.base_dir])?;
                 let regions = owned.announce(stream_id);
                 let mapping = py
                     .detach(|| MappedEpoch::open(&regions, &bases, Access::Write))
@@ -172,7 +178,10 @@ impl Producer {
                 let config = plane::Config { announce: Some(regions), ..config };
                 py.detach(|| plane::Producer::new(config, Arc::new(mapping)))
             }
-            (None, Some(lease)) => plane::Producer::leased(config, lease.options(stream_id, Role::Producer)?),
+            (None, Some(lease)) => {
+                let lease = lease.of(&connection, stream_id, Role::Producer, options.require_hugepages)?;
+                plane::Producer::leased(config, lease)
+            }
             _ => return Err(PyValueError::new_err("a producer has either regions of its own or a lease")),
         };
         let producer = Arc::new(producer);
@@ -182,6 +191,7 @@ impl Producer {
             conductor: conductor.clone().unbind(),
             id,
             declared: Declared::default(),
+            has_traces: options.traces,
             fork_guard: ForkGuard::current(),
         })
     }
@@ -204,9 +214,9 @@ impl Producer {
 
     /// Returns the state of the lease: its ids, how often it was granted, refused and ended, and why there
     /// is none (`code`, `message`). None for a producer that owns its regions.
-    fn lease<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+    fn lease(&self, py: Python<'_>) -> PyResult<Option<LeaseStatus>> {
         errors::check_fork(py, self.fork_guard)?;
-        options::lease_status(py, self.producer.lease())
+        Ok(LeaseStatus::of(py, self.producer.lease()))
     }
 
     /// Copies an array into the next slot and publishes it. Never waits for a consumer.
@@ -214,17 +224,19 @@ impl Producer {
     /// `array` is a numpy array, or an object with the buffer protocol or DLPack. `timestamp_ns` is the
     /// time of the source; without it, it is the time of the commit. `dtype` names the element type: that
     /// of the array, or for elements of one byte also another such type ("bytes", "bool"). `meta_version`
-    /// and `trace_id` replace those of the producer. Returns an outcome that is true if the frame was
+    /// and `trace_id` replace those of the producer. `parents` are the frames, or their trace ids, that this
+    /// one was made from; only a producer with `traces=True` takes them. Returns an outcome that is true if the frame was
     /// published; a frame that cannot be published is counted, and raises nothing. Any thread may call
     /// this; large arrays are copied without the GIL.
     ///
     /// Raises `UnsupportedDtype` for an element type that frames cannot carry, `TypeError` for an object
-    /// without such memory or with another `dtype`, `ValueError` for more than eight dimensions.
+    /// without such memory or with another `dtype`, `ValueError` for more than eight dimensions, and for
+    /// `parents` without traces.
     ///
     ///     result = producer.offer(image)
     ///     if not result:
     ///         print(result.outcome)
-    #[pyo3(signature = (array, *, timestamp_ns = None, dtype = None, meta_version = None, trace_id = 0))]
+    #[pyo3(signature = (array, *, timestamp_ns = None, dtype = None, meta_version = None, trace_id = 0, parents = None))]
     fn offer<'py>(
         slf: &Bound<'py, Self>,
         array: &Bound<'py, PyAny>,
@@ -232,10 +244,12 @@ impl Producer {
         dtype: Option<&Bound<'py, PyAny>>,
         meta_version: Option<u32>,
         trace_id: u64,
+        parents: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<OfferResult> {
         let py = slf.py();
         let this = slf.get();
         errors::check_fork(py, this.fork_guard)?;
+        let (trace_id, links) = Self::trace(slf, trace_id, parents)?;
         let (mut version, extension) = this.declared.now();
         let input = match ArrayInput::new(array, dtype, extension.as_deref()) {
             Ok(input) => input,
@@ -258,6 +272,11 @@ impl Producer {
             None
         };
         let result = immediate.unwrap_or_else(|| py.detach(|| this.producer.offer(spec, len, stamp, fill)));
+        if let (Some(links), Some(seq)) = (links, result.seq)
+            && let Some(epoch) = py.detach(|| this.producer.epoch())
+        {
+            links.publish(py, epoch, seq)?;
+        }
         Ok(OfferResult::new(result))
     }
 
@@ -265,15 +284,16 @@ impl Producer {
     ///
     /// The slot is published by `commit`, or at the end of `with`. Frames that are offered meanwhile are
     /// published after it. `order` is "C" or "F". `progress` of "rows", "columns" or "bytes" lets consumers
-    /// read the frame while it is written: see `Slot.advance`. Any thread may call this.
+    /// read the frame while it is written: see `Slot.advance`. `parents` are as for `offer`, and are
+    /// published with the commit. Any thread may call this.
     ///
     /// Raises `ClaimRefused` where an offer would be dropped: no pool is large enough, the slot is still
     /// claimed, there is no lease, or the producer is closed. Raises `UnsupportedDtype` or `ValueError` for
-    /// a tensor that a frame cannot carry.
+    /// a tensor that a frame cannot carry, `ValueError` for `parents` without traces.
     ///
     ///     with producer.claim((480, 640), "uint16") as slot:
     ///         camera.read_into(slot.array)
-    #[pyo3(signature = (shape, dtype, *, order = "C", progress = None, timestamp_ns = None, meta_version = None, trace_id = 0))]
+    #[pyo3(signature = (shape, dtype, *, order = "C", progress = None, timestamp_ns = None, meta_version = None, trace_id = 0, parents = None))]
     fn claim(
         slf: &Bound<'_, Self>,
         shape: &Bound<'_, PyAny>,
@@ -283,10 +303,12 @@ impl Producer {
         timestamp_ns: Option<u64>,
         meta_version: Option<u32>,
         trace_id: u64,
+        parents: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Slot> {
         let py = slf.py();
         let this = slf.get();
         errors::check_fork(py, this.fork_guard)?;
+        let (trace_id, links) = Self::trace(slf, trace_id, parents)?;
         let major_order = match order {
             "C" => MAJOR_ORDER_ROW,
             "F" => MAJOR_ORDER_COLUMN,
@@ -329,7 +351,7 @@ impl Producer {
             };
             errors::raise(py, "ClaimRefused", &message, |f| f.set_item("outcome", outcome.as_str()))
         })?;
-        Ok(Slot::new(this.producer.clone(), claim, spec, stamp, meter, extension, this.fork_guard))
+        Ok(Slot::new(this.producer.clone(), claim, spec, stamp, meter, extension, links, this.fork_guard))
     }
 
     /// The stream that this producer writes.
@@ -370,33 +392,9 @@ impl Producer {
     /// streams.
     ///
     /// `tensorpool.Producer.ledger` gives the frames as one object.
-    fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    fn counters(&self, py: Python<'_>) -> PyResult<ProducerCounters> {
         errors::check_fork(py, self.fork_guard)?;
-        let c = self.producer.counters();
-        let dict = PyDict::new(py);
-        for (name, counter) in [
-            ("published", &c.published),
-            ("back_pressured", &c.back_pressured),
-            ("not_connected", &c.not_connected),
-            ("closed", &c.closed),
-            ("committed", &c.committed),
-            ("no_pool", &c.no_pool),
-            ("slot_claimed", &c.slot_claimed),
-            ("detached", &c.detached),
-            ("after_close", &c.after_close),
-            ("abandoned", &c.abandoned),
-            ("holes", &c.holes),
-            ("bytes", &c.bytes),
-        ] {
-            dict.set_item(name, counter.load(Ordering::Relaxed))?;
-        }
-        let per_consumer = self.producer.per_consumer_counters();
-        dict.set_item("per_consumer_published", per_consumer.published.load(Ordering::Relaxed))?;
-        dict.set_item("per_consumer_limited", per_consumer.limited.load(Ordering::Relaxed))?;
-        dict.set_item("per_consumer_lost", per_consumer.lost.load(Ordering::Relaxed))?;
-        dict.set_item("progress_sent", per_consumer.progress_sent.load(Ordering::Relaxed))?;
-        dict.set_item("progress_lost", per_consumer.progress_lost.load(Ordering::Relaxed))?;
-        Ok(dict)
+        Ok((&*self.producer).into())
     }
 
     /// Whether a consumer asks for progress, and progress can be sent.

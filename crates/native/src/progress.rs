@@ -277,16 +277,3 @@ impl Progress {
         ))
     }
 }
-
-/// A consumer's progress counters.
-pub fn counters(counters: &Arc<plane::Counters>) -> [(&'static str, u64); 5] {
-    let c = &counters.progress;
-    let get = |counter: &std::sync::atomic::AtomicU64| counter.load(std::sync::atomic::Ordering::Relaxed);
-    [
-        ("received", get(&c.received)),
-        ("accepted", get(&c.accepted)),
-        ("late", get(&c.late)),
-        ("backwards", get(&c.backwards)),
-        ("refused", get(&c.refused)),
-    ]
-}

@@ -13,6 +13,7 @@ use tensorpool_core::wire::layout::DTYPE_UINT8;
 use tensorpool_dataplane::recorder as plane;
 
 use crate::consumer::Consumer;
+use crate::stats::{RecordedCounts, RecorderBuffer};
 use crate::wait::bounded;
 use crate::{arrays, errors};
 
@@ -99,25 +100,22 @@ impl Recorder {
     }
 
     /// Returns the buffer in use and in total, and for each stream rows, bytes, lost sequences and strays.
-    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    fn buffer(&self, py: Python<'_>) -> PyResult<RecorderBuffer> {
         errors::check_fork(py, self.fork_guard)?;
-        let ((used, total), streams_stats, waiting) =
+        let ((used_bytes, total_bytes), stats, waiting) =
             py.detach(|| (self.recorder.buffer(), self.recorder.stats(), self.recorder.waiting()));
         let streams = PyDict::new(py);
-        for stream in streams_stats {
-            let (stats, counts) = (PyDict::new(py), stream.counts);
-            stats.set_item("rows", counts.rows)?;
-            stats.set_item("bytes", counts.bytes)?;
-            stats.set_item("lost", counts.lost)?;
-            stats.set_item("strays", counts.strays)?;
-            streams.set_item(stream.stream_id, stats)?;
+        for stream in stats {
+            let counts = stream.counts;
+            let counts = RecordedCounts {
+                rows: counts.rows,
+                bytes: counts.bytes,
+                lost: counts.lost,
+                strays: counts.strays,
+            };
+            streams.set_item(stream.stream_id, Py::new(py, counts)?)?;
         }
-        let dict = PyDict::new(py);
-        dict.set_item("used_bytes", used)?;
-        dict.set_item("total_bytes", total)?;
-        dict.set_item("waiting", waiting)?;
-        dict.set_item("streams", streams)?;
-        Ok(dict)
+        Ok(RecorderBuffer { used_bytes, total_bytes, waiting, streams: streams.unbind() })
     }
 
     /// Ends the thread. Recorded frames can still be taken.

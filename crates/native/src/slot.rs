@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyList, PyTuple};
 use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_core::shm::epoch::MappedEpoch;
 use tensorpool_core::shm::tensor::TensorSpec;
@@ -23,6 +23,22 @@ use crate::progress::Meter;
 #[pyclass(frozen, module = "tensorpool._native")]
 struct Pin(#[allow(dead_code)] Arc<MappedEpoch>);
 
+/// The traces that a frame was made from, published once the frame has its sequence.
+pub struct TraceLinks {
+    pub producer: Py<PyAny>,
+    pub trace_id: u64,
+    pub parents: Py<PyList>,
+}
+
+impl TraceLinks {
+    /// Publishes them for the frame `seq`.
+    pub fn publish(self, py: Python<'_>, epoch: u64, seq: u64) -> PyResult<()> {
+        let Self { producer, trace_id, parents } = self;
+        producer.call_method1(py, "_publish_links", (epoch, seq, trace_id, parents))?;
+        Ok(())
+    }
+}
+
 struct SlotState {
     claim: Option<plane::Claim>,
     stamp: FrameStamp,
@@ -30,6 +46,7 @@ struct SlotState {
     meter: Option<Meter>,
     array: Option<Py<PyAny>>,
     result: Option<plane::OfferResult>,
+    links: Option<TraceLinks>,
 }
 
 /// A claimed slot of a producer, written in place and then committed or abandoned.
@@ -60,10 +77,12 @@ impl Slot {
         stamp: FrameStamp,
         meter: Option<Meter>,
         extension: Option<Arc<Extension>>,
+        links: Option<TraceLinks>,
         fork_guard: ForkGuard,
     ) -> Self {
         let key = (claim.mapping().epoch, claim.seq);
-        let state = Mutex::new(SlotState { claim: Some(claim), stamp, meter, array: None, result: None });
+        let claim = Some(claim);
+        let state = Mutex::new(SlotState { claim, stamp, meter, array: None, result: None, links });
         Self { producer, key, spec, extension, state, fork_guard }
     }
 
@@ -208,7 +227,14 @@ impl Slot {
         let claim = self.end(py)?.ok_or_else(|| ended(py))?;
         let stamp = self.state().stamp;
         let offered = py.detach(|| self.producer.commit_claim(&claim, stamp));
-        self.state().result = Some(offered);
+        let links = {
+            let mut state = self.state();
+            state.result = Some(offered);
+            state.links.take()
+        };
+        if let (Some(links), Some(seq)) = (links, offered.seq) {
+            links.publish(py, self.key.0, seq)?;
+        }
         Ok(OfferResult::new(offered))
     }
 

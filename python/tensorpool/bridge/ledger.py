@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from .. import _native
 from .status import JoinedLedgerReply
@@ -96,9 +96,9 @@ class ReceiverLedger:
     """Frames not delivered, by reason."""
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> ReceiverLedger:
+    def from_state(cls, state: _native.BridgeReceiverState) -> ReceiverLedger:
         """The ledger in the state of a native receiver."""
-        return cls(state["delivered"], state["turned_away"], dict(state["lost"]))
+        return cls(state.delivered, state.turned_away, dict(state.lost))
 
     @property
     def dropped(self) -> dict[str, int]:

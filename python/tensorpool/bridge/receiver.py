@@ -247,11 +247,11 @@ class ReceiverMappings:
             return self._finish_attach(mapping) if mapping.attaching.done() else 0
         state = mapping.receiver.state(mapping.resolved.source_stream_id)
         source = None
-        if state["epoch"] is not None:
-            strides = tuple(sorted(stride for _, stride in state["pools"]))
-            source = DestinationLayout(state["nslots"], strides)
+        if state.epoch is not None:
+            strides = tuple(sorted(stride for _, stride in state.pools))
+            source = DestinationLayout(state.nslots or 0, strides)
         now_ns = self._clock.monotonic_ns()
-        step = mapping.destination.next_step(now_ns, source, has_destination=state["has_destination"])
+        step = mapping.destination.next_step(now_ns, source, has_destination=state.has_destination)
         if step is None:
             return 0
         previous, mapping.producer = mapping.producer, None
@@ -363,7 +363,8 @@ class ReceiverMappings:
             if epoch is None:
                 # There is no local epoch yet; the announce is published when there is one.
                 return
-            forwarded = replace_source(message, stream_id, (lease or {}).get("client_id") or 1, epoch)
+            client_id = None if lease is None else lease.client_id
+            forwarded = replace_source(message, stream_id, client_id or 1, epoch)
         # Version 0 is the metadata of a driver's configuration. Drivers publish it on the announce stream,
         # where consumers do not read it.
         ids = self._context.stream_ids
@@ -403,18 +404,18 @@ class ReceiverMappings:
             "payload": str(resolved.payload),
             "fallback_uri": str(FallbackUri.from_mapping(self._settings.instance_id, resolved)),
             "connected": mapping.receiver.is_connected,
-            "source_epoch": None if state["epoch"] is None else str(state["epoch"]),
+            "source_epoch": None if state.epoch is None else str(state.epoch),
             "epoch": None if epoch is None else str(epoch),
             "destination": destination.phase,
             "fault": destination.fault,
             "delivered": received.delivered,
-            "bytes": state["bytes"],
-            "chunks": state["chunks"],
+            "bytes": state.bytes,
+            "chunks": state.chunks,
             "dropped": received.dropped,
             "incomplete": received.incomplete,
-            "chunks_ignored": {name: n for name, n in state["chunks_ignored"].items() if n},
+            "chunks_ignored": {name: n for name, n in state.chunks_ignored.items() if n},
             "refused": {name: n for name, n in mapping.receiver.rejected().items() if n},
-            "progress_sent": state["progress_sent"],
+            "progress_sent": state.progress_sent,
             "ledger": None if joined is None else joined.to_json(),
         }
 

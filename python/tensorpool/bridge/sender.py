@@ -8,7 +8,7 @@ owns them.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Final, NamedTuple
 
@@ -32,7 +32,6 @@ _IPC: Final = "aeron:ipc?tether=false"
 _MAX_FRAGMENTS: Final = 256
 _LEDGER_PERIOD_NS: Final = 1_000_000_000
 _FRESH_PERIODS: Final = 3
-_FRAME_COUNTERS: Final = ("sent", "chunks", "bytes")
 """Counters of a native sender that are no drop reasons."""
 
 
@@ -47,7 +46,7 @@ class _LatestAnnounce(NamedTuple):
 class _FrameCounts(NamedTuple):
     """The counters of a native sender, and dropped frames by reason."""
 
-    counters: Mapping[str, int]
+    counters: _native.BridgeSenderCounters
     dropped: dict[str, int]
 
 
@@ -158,8 +157,8 @@ class SenderMappings:
         """Why frames cannot be sent, one text per mapping."""
         for mapping, consumer in self._consumers.items():
             lease = consumer.lease()
-            if lease is not None and lease["granted"] == 0 and lease["code"] is not None:
-                reason = lease["message"] or lease["code"]
+            if lease is not None and lease.granted == 0 and lease.code is not None:
+                reason = lease.message or lease.code
                 yield f"stream {mapping.source_stream_id} cannot be read: {reason}"
 
     def do_work(self) -> int:
@@ -261,7 +260,7 @@ class SenderMappings:
 
     def _count_frames(self, mapping: ResolvedMapping) -> _FrameCounts:
         counters = self._senders[mapping.payload].counters(mapping.source_stream_id)
-        dropped = {name: n for name, n in counters.items() if name not in _FRAME_COUNTERS}
+        dropped = counters.dropped
         for name, n in self._consumers[mapping].ledger().dropped.items():
             dropped[name] = dropped.get(name, 0) + n
         return _FrameCounts(counters, dropped)
@@ -290,10 +289,10 @@ class SenderMappings:
             "connected": sender.is_connected,
             "chunk_bytes": chunk_bytes,
             "epoch": None if epoch is None else str(epoch),
-            "published": counters["sent"] + sum(dropped.values()),
-            "sent": counters["sent"],
-            "chunks": counters["chunks"],
-            "bytes": counters["bytes"],
+            "published": counters.sent + sum(dropped.values()),
+            "sent": counters.sent,
+            "chunks": counters.chunks,
+            "bytes": counters.bytes,
             "dropped": {name: n for name, n in dropped.items() if n},
         }
 

@@ -14,7 +14,7 @@ from .options import (
     ReportOptions,
 )
 from .owned_regions import OwnedRegions
-from .producer import Producer, TracedProducer
+from .producer import Producer
 from .tracing import TraceIds, Tracer
 from .whole import WholeFrame, WholeFrames
 
@@ -40,7 +40,6 @@ __all__ = [
     "ReportOptions",
     "SourceDescription",
     "TraceIds",
-    "TracedProducer",
     "Tracer",
     "WholeFrame",
     "WholeFrames",

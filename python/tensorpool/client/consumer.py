@@ -65,24 +65,22 @@ class Consumer(_native.Consumer):
         lease: LeaseOptions | None = None,
         metadata: _native.MetadataListener | None = None,
         fallback_uri: str | None = None,
+        greets_unmapped: bool = False,
     ) -> Self:
         """A consumer of `stream_id`; without `lease` it maps the regions of standalone producers."""
-        period_ns = connection.announce_period_ns
         consumer = cls.__new__(
             cls,
-            connection.conductor,
-            stream_id=stream_id,
+            connection,
+            stream_id,
+            options,
             descriptor_channel=SHARED_CHANNEL,
             descriptor_stream_id=descriptor_stream_id(options, connection.stream_ids),
-            max_outstanding_seq_gap=options.max_outstanding_seq_gap,
-            freshness_ns=FRESH_PERIODS * period_ns,
-            hello_period_ns=connection.report_period_ns,
+            freshness_ns=FRESH_PERIODS * connection.announce_period_ns,
             request=streams.request(options),
-            idle=options.idle,
-            latest_only=options.policy == "latest",
-            lease=None if lease is None else lease.native(period_ns, may_create=False),
+            lease=lease,
             metadata=metadata,
             fallback_uri=fallback_uri,
+            greets_unmapped=greets_unmapped,
         )
         consumer.timeout = options.timeout
         return consumer
@@ -191,8 +189,8 @@ class Consumer(_native.Consumer):
     def _timeout_error(self, timeout: float | None) -> ReceiveTimeout:
         if self.closed:
             why = "the consumer is closed"
-        elif self.epoch is None and (lease := self.lease()) is not None and lease["lease_id"] is None:
-            answer = f" ({lease['code']}: {lease['message']})" if lease["code"] else ""
+        elif self.epoch is None and (lease := self.lease()) is not None and lease.lease_id is None:
+            answer = f" ({lease.code}: {lease.message})" if lease.code else ""
             why = f"the driver has granted no lease for stream {self.stream_id} yet{answer}"
         elif self.epoch is None:
             why = f"stream {self.stream_id} was not announced; does its producer run on this media driver?"
@@ -259,18 +257,17 @@ class Consumer(_native.Consumer):
 
     def latency(self) -> Latency:
         """Time from publication to receipt of frames: of the last whole interval, and in total."""
-        return Latency.from_figures(self.latency_summary())
+        return Latency.from_figures(self.latency_figures())
 
     @property
     def phase(self) -> Phase:
         """The source of frames at the moment: none yet, shared memory, or the bridge of `fallback_uri`."""
-        return Phase(self.state()["phase"])
+        return Phase(self.state().phase)
 
     @property
     def fallback_uri(self) -> str | None:
         """The bridge that frames are read from while the phase is FALLBACK; None otherwise."""
-        uri: str | None = self.state()["fallback_uri"]
-        return uri
+        return self.state().fallback_uri
 
     def __repr__(self) -> str:
         if self.closed:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypedDict, cast
+from typing import Final
 
 from .. import _native
 from ..errors import AttachError
@@ -34,16 +34,6 @@ REMEDIES: Final = {
 """What a user can do, by the code of a refusal."""
 
 
-class LeaseState(TypedDict):
-    """The state of an endpoint's lease, as the native `lease()` returns it."""
-
-    lease_id: int | None
-    granted: int
-    refused: int
-    code: str | None
-    message: str | None
-
-
 @dataclass(frozen=True, slots=True)
 class LeaseOptions:
     """How a lease is requested and kept alive."""
@@ -54,20 +44,6 @@ class LeaseOptions:
     revision: int
     """Revision of the attach messages."""
     control_stream_id: int
-
-    def native(
-        self, announce_period_ns: int, *, may_create: bool, require_hugepages: bool = False
-    ) -> dict[str, int | bool]:
-        """These options for one endpoint. Only a producer may create a stream."""
-        return {
-            "may_create": may_create,
-            "require_hugepages": require_hugepages,
-            "revision": self.revision,
-            "keepalive_ns": self.keepalive_ns,
-            "announce_period_ns": announce_period_ns,
-            "attach_timeout_ns": self.attach_timeout_ns,
-            "retry_ns": self.retry_ns,
-        }
 
 
 def wait_attached(
@@ -83,30 +59,30 @@ def wait_attached(
     answer_deadline = time.monotonic() + options.attach_timeout_ns / 1e9 + _ANSWER_MARGIN_S
     allocation_deadline = time.monotonic() + _MAX_ALLOCATION_S
     rejected_since: float | None = None
-    while (lease := lease_state(endpoint))["granted"] == 0:
+    while (lease := lease_status(endpoint)).granted == 0:
         now = time.monotonic()
-        code = lease["code"]
+        code = lease.code
         if code is None and now > answer_deadline:
             code = "NO_ANSWER"
         if code == "NO_ANSWER" and now < allocation_deadline and driver_answers():
             time.sleep(_PING_PERIOD_S)
             continue
         if code in _FINAL_CODES:
-            raise attach_error(endpoint.stream_id, code, lease["message"] or "", options)
+            raise attach_error(endpoint.stream_id, code, lease.message or "", options)
         if code is not None:
             if isinstance(endpoint, _native.Consumer):
                 return
             rejected_since = rejected_since or now
             if now - rejected_since > _REJECTED_RETRY_S or code != "REJECTED":
-                raise attach_error(endpoint.stream_id, code, lease["message"] or "", options)
+                raise attach_error(endpoint.stream_id, code, lease.message or "", options)
         time.sleep(_POLL_S)
 
 
-def lease_state(endpoint: _native.Producer | _native.Consumer) -> LeaseState:
+def lease_status(endpoint: _native.Producer | _native.Consumer) -> _native.LeaseStatus:
     """The lease of an endpoint that is attached to a driver, or about to be."""
     lease = endpoint.lease()
     assert lease is not None, "only endpoints of a driver have a lease"
-    return cast("LeaseState", lease)
+    return lease
 
 
 def attach_error(stream_id: int, code: str, message: str, options: LeaseOptions) -> AttachError:

@@ -5,13 +5,14 @@ A ledger accounts for every frame: its counts add up (wire §15.4). Phases are t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Literal
+from typing import Final, Literal, TypeAlias, cast
 
 from .. import _native
 from ..json_types import JsonObject
+
+TimeOrigin: TypeAlias = Literal["publish", "capture", "mixed"]
 
 _UNPUBLISHED: Final = ("back_pressured", "not_connected", "closed")
 _WITHOUT_SEQUENCE: Final = ("no_pool", "slot_claimed", "detached", "abandoned", "after_close")
@@ -61,18 +62,18 @@ class ProducerLedger:
     bytes: int
 
     @classmethod
-    def from_counters(cls, counters: Mapping[str, int]) -> ProducerLedger:
+    def from_counters(cls, counters: _native.ProducerCounters) -> ProducerLedger:
         """The ledger from the counters of a native producer."""
-        unpublished = {name: counters[name] for name in _UNPUBLISHED}
-        deferred = counters["committed"] - counters["published"] - sum(unpublished.values())
+        unpublished: dict[str, int] = {name: getattr(counters, name) for name in _UNPUBLISHED}
+        deferred = counters.committed - counters.published - sum(unpublished.values())
         return cls(
-            committed=counters["committed"],
-            published=counters["published"],
+            committed=counters.committed,
+            published=counters.published,
             unpublished=unpublished,
             deferred=deferred,
-            dropped={name: counters[name] for name in _WITHOUT_SEQUENCE},
-            holes=counters["holes"],
-            bytes=counters["bytes"],
+            dropped={name: getattr(counters, name) for name in _WITHOUT_SEQUENCE},
+            holes=counters.holes,
+            bytes=counters.bytes,
         )
 
     def __str__(self) -> str:
@@ -102,12 +103,12 @@ class ConsumerLedger:
     """Descriptors of no mapped epoch, by reason: they are in no span."""
 
     @classmethod
-    def from_counters(cls, counters: Mapping[str, Any]) -> ConsumerLedger:
+    def from_counters(cls, counters: _native.ConsumerCounters) -> ConsumerLedger:
         """The ledger from the counters of a native consumer."""
-        drops: dict[str, int] = counters["drops"]
+        drops = counters.drops
         return cls(
-            span=counters["span"],
-            received=counters["received"],
+            span=counters.span,
+            received=counters.received,
             dropped={name: n for name, n in drops.items() if name in _IN_SPAN},
             outside={name: n for name, n in drops.items() if name not in _IN_SPAN},
         )
@@ -149,7 +150,7 @@ class LatencySummary:
 class Latency:
     """Time from the publication of a frame until the consumer received it."""
 
-    since: Literal["publish", "capture", "mixed"] | None
+    since: TimeOrigin | None
     """Measured from the descriptors' publish timestamps, or where these are missing from the frames' own
     timestamps; None before the first frame."""
     last: LatencySummary
@@ -160,13 +161,13 @@ class Latency:
     """Frames whose timestamps are not of this host's clock: in the future, or more than a minute old."""
 
     @classmethod
-    def from_figures(cls, figures: Mapping[str, Any]) -> Latency:
+    def from_figures(cls, figures: _native.LatencyFigures) -> Latency:
         """The latency from the figures of a native consumer."""
         return cls(
-            since=figures["since"],
-            last=LatencySummary(*figures["last"]),
-            total=LatencySummary(*figures["life"]),
-            excluded=figures["left_out"],
+            since=cast("TimeOrigin | None", figures.since),
+            last=LatencySummary(*figures.last),
+            total=LatencySummary(*figures.total),
+            excluded=figures.excluded,
         )
 
     def to_json(self) -> JsonObject:

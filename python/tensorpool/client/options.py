@@ -1,7 +1,8 @@
 """Options of producers and consumers, what they request and grant, and what they report.
 
 `ctx.producer(**options)` and `ctx.consumer(**options)` are typed by `ProducerKeywords` and
-`ConsumerKeywords`; the options then travel as one `ProducerOptions` or `ConsumerOptions`. Pure, except for
+`ConsumerKeywords`; the options then travel as one `ProducerOptions` or `ConsumerOptions`, which the native
+endpoints read by attribute (`crates/native/src/options.rs`). Pure, except for
 `ReportOptions.start_reporter`.
 """
 
@@ -35,7 +36,7 @@ _STALE_PERIODS: Final = 5
 
 
 class ProducerKeywords(TypedDict, total=False):
-    """Keywords of `ctx.producer()`, which explains them; `traces` apart, which decides the class."""
+    """Keywords of `ctx.producer()`, which explains them."""
 
     pools: PoolSizes | None
     nslots: int | None
@@ -49,6 +50,7 @@ class ProducerKeywords(TypedDict, total=False):
     prefault: bool
     require_hugepages: bool
     per_consumer_streams: bool
+    traces: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +100,7 @@ class ConsumerKeywords(TypedDict, total=False):
     progress_rows: int | None
     per_consumer_control: bool
     max_outstanding_seq_gap: int
+    supports_shm: bool
     descriptor_stream_id: int | None
     metadata_stream_id: int | None
 
@@ -117,6 +120,7 @@ class ConsumerOptions:
     progress_rows: int | None = None
     per_consumer_control: bool = True
     max_outstanding_seq_gap: int = 256
+    supports_shm: bool = True
     descriptor_stream_id: int | None = None
     metadata_stream_id: int | None = None
 
@@ -169,10 +173,11 @@ def _check_aeron_stream_id(kind: str, stream_id: int, example: int) -> int:
     return stream_id
 
 
-class GrantPolicy(TypedDict):
-    """What a producer grants to consumers, as the native producer reads it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantPolicy:
+    """What a producer grants to consumers."""
 
-    channels: list[str]
+    channels: tuple[str, ...]
     descriptor_ids: tuple[int, int]
     control_ids: tuple[int, int]
     stale_ns: int
@@ -180,8 +185,9 @@ class GrantPolicy(TypedDict):
     progress_bytes: int
 
 
-class ConsumerRequest(TypedDict):
-    """What a consumer asks for in its ConsumerHello, as the native consumer reads it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerRequest:
+    """What a consumer asks for in its ConsumerHello."""
 
     rate_limited: bool
     max_rate_hz: int
@@ -208,29 +214,29 @@ class PerConsumerStreams:
 
     def grants(self, report_period_ns: int) -> GrantPolicy:
         """What a producer grants. `report_period_ns` is the period of ConsumerHello."""
-        return {
-            "channels": list(self.channels),
-            "descriptor_ids": (self.descriptor_ids.first, self.descriptor_ids.last),
-            "control_ids": (self.control_ids.first, self.control_ids.last),
-            "stale_ns": _STALE_PERIODS * report_period_ns,
-            "progress_interval_us": -(-self.progress_interval_ns // 1000),
-            "progress_bytes": self.progress_bytes,
-        }
+        return GrantPolicy(
+            channels=self.channels,
+            descriptor_ids=(self.descriptor_ids.first, self.descriptor_ids.last),
+            control_ids=(self.control_ids.first, self.control_ids.last),
+            stale_ns=_STALE_PERIODS * report_period_ns,
+            progress_interval_us=-(-self.progress_interval_ns // 1000),
+            progress_bytes=self.progress_bytes,
+        )
 
     def request(self, options: ConsumerOptions) -> ConsumerRequest:
         """What a consumer with these options requests."""
         wants_stream = options.per_consumer_stream or options.max_rate_hz is not None
         wants_control = options.progress and options.per_consumer_control
-        return {
-            "rate_limited": options.max_rate_hz is not None,
-            "max_rate_hz": options.max_rate_hz or 0,
-            "supports_progress": options.progress,
-            "progress_interval_us": options.progress_interval_us,
-            "progress_bytes_delta": options.progress_bytes,
-            "progress_major_delta_units": options.progress_rows,
-            "descriptor": self._proposal(self.descriptor_ids) if wants_stream else None,
-            "control": self._proposal(self.control_ids) if wants_control else None,
-        }
+        return ConsumerRequest(
+            rate_limited=options.max_rate_hz is not None,
+            max_rate_hz=options.max_rate_hz or 0,
+            supports_progress=options.progress,
+            progress_interval_us=options.progress_interval_us,
+            progress_bytes_delta=options.progress_bytes,
+            progress_major_delta_units=options.progress_rows,
+            descriptor=self._proposal(self.descriptor_ids) if wants_stream else None,
+            control=self._proposal(self.control_ids) if wants_control else None,
+        )
 
     def _proposal(self, ids: IdRange) -> tuple[str, int, int]:
         channel = self.channels[0] if self.channels else SHARED_CHANNEL

@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
 
 from .. import _native
 from ..shm import EpochFiles, create_epoch, remove_leftovers
-from ..shm.epoch_files import PoolFile, stream_dir
+from ..shm.epoch_files import stream_dir
 from ..shm.ownership import PoolSpec, epoch_mark, lock_stream, stream_state
-
-_MAX_PRODUCER_ID = 0xFFFF_FFFE
-
-
-class NativeRegions(TypedDict):
-    """Owned regions as the native producer reads them."""
-
-    producer_id: int
-    epoch: int
-    nslots: int
-    header_uri: str
-    pools: list[PoolFile]
-    base_dirs: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +50,6 @@ class OwnedRegions:
             lock.release()
             raise
         return cls(base_dir, files, lock)
-
-    def native(self) -> NativeRegions:
-        """These regions, with a new producer id."""
-        return {
-            "producer_id": secrets.randbelow(_MAX_PRODUCER_ID) + 1,
-            "epoch": self.files.epoch,
-            "nslots": self.files.nslots,
-            "header_uri": self.files.header_uri,
-            "pools": self.files.pools,
-            "base_dirs": [str(self.base_dir)],
-        }
 
     def remove(self) -> None:
         """Removes the regions and unlocks the stream. Consumers can still read what they have mapped."""

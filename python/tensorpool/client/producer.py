@@ -1,6 +1,6 @@
 """The producer of one stream: the native producer with its regions, metadata, traces and reports.
 
-`offer` and `claim` are native methods and pass through no Python code, unless the producer has traces.
+`offer` and `claim` are native methods. They call Python only for trace ids and for new element types.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ class Producer(_native.Producer):
     `offer` copies an array; `claim` returns a slot to write into. Neither waits for a consumer: the returned
     outcome says whether the frame was published. `set_metadata` and `set_blob` describe the frames. Safe to
     use from several threads.
+
+    With `traces=True` frames carry trace ids, and `offer(array, parents=[frame, …])` publishes which frames
+    a frame was made from.
     """
 
     # Defaults of the class: `close` may run on a producer whose construction was interrupted.
@@ -49,6 +52,7 @@ class Producer(_native.Producer):
     closed: bool = False
     """Whether the producer was closed."""
     _metadata: ProducerMetadata | None = None
+    _source_stream_ids: frozenset[int] = frozenset()
 
     @classmethod
     def open(
@@ -64,23 +68,17 @@ class Producer(_native.Producer):
         owned_regions: OwnedRegions | None = None,
     ) -> Self:
         """A producer in memory of a driver (`lease`), or in its own (`owned_regions`, then its to remove)."""
-        period_ns = connection.announce_period_ns
         try:
             producer = cls.__new__(
                 cls,
-                connection.conductor,
-                stream_id=stream_id,
+                connection,
+                stream_id,
+                options,
                 descriptor_channel=descriptor_channel,
                 descriptor_stream_id=descriptor_stream_id(options, connection.stream_ids),
-                publish_timestamps=options.publish_timestamps,
-                prefault=options.prefault,
-                announce_period_ns=period_ns,
-                qos_period_ns=connection.report_period_ns,
                 grants=streams.grants(connection.report_period_ns),
-                owned_regions=None if owned_regions is None else owned_regions.native(),
-                lease=None
-                if lease is None
-                else lease.native(period_ns, may_create=True, require_hugepages=options.require_hugepages),
+                owned_regions=owned_regions,
+                lease=lease,
             )
         except BaseException:
             if owned_regions is not None:
@@ -166,6 +164,30 @@ class Producer(_native.Producer):
         epoch = "no lease" if self.epoch is None else f"epoch={self.epoch}"
         return f"<Producer stream={self.stream_id} {epoch} {self.ledger()}>"
 
+    def _trace_id_from(self, parents: Iterable[_native.Frame | int]) -> tuple[int, list[int]]:
+        """Called by the native `offer` and `claim` of a producer with traces.
+
+        The trace id of the frame, and the trace ids that a TraceLinkSet must name.
+        """
+        if self.tracer is None:
+            raise ClosedError("this producer has no tracer; get one from ctx.producer(..., traces=True)")
+        parents = tuple(parents)
+        for parent in parents:
+            if not isinstance(parent, int) and parent.stream_id not in self._source_stream_ids:
+                self._report_source(parent.stream_id)
+        return self.tracer.trace_id_from(parents)
+
+    def _report_source(self, stream_id: int) -> None:
+        """Adds `stream_id` to the streams that, by this producer's status report, it is made from."""
+        if self.reporter is not None:
+            self.reporter.add_source(stream_id)
+            self._source_stream_ids |= {stream_id}
+
+    def _publish_links(self, epoch: int, seq: int, trace_id: int, parents: list[int]) -> None:
+        """Called by the native `offer`, and by the commit of a slot, once the frame has its sequence."""
+        if self.tracer is not None:
+            self.tracer.publish_links(self.stream_id, epoch, seq, trace_id, parents)
+
     def close(self) -> None:
         """Stops publishing, gives up the lease, and removes regions that this producer owns.
 
@@ -199,57 +221,3 @@ class Producer(_native.Producer):
         # Without a close the conductor would keep the producer and its memory as long as the context.
         with suppress(ForkedError):
             self.close()
-
-
-class TracedProducer(Producer):
-    """A producer whose frames carry trace ids: `offer(array, parents=[frame, …])`.
-
-    A class of its own, because `parents` are handled in Python: producers without traces must not pay for it.
-    """
-
-    tracer: Tracer
-    _source_stream_ids: frozenset[int] = frozenset()
-
-    def offer(
-        self, array: Any, *, parents: Iterable[_native.Frame | int] = (), trace_id: int = 0, **options: Any
-    ) -> _native.OfferResult:
-        """`Producer.offer` with `parents`: frames or trace ids. A given `trace_id` is used unchanged."""
-        trace_id, linked = (trace_id, []) if trace_id else self._trace_id_from(parents)
-        result = super().offer(array, trace_id=trace_id, **options)
-        if linked and result.seq is not None:
-            self._publish_links(result.seq, trace_id, linked)
-        return result
-
-    def claim(
-        self,
-        shape: Any,
-        dtype: Any,
-        *,
-        parents: Iterable[_native.Frame | int] = (),
-        trace_id: int = 0,
-        **options: Any,
-    ) -> _native.Slot:
-        """`Producer.claim` with `parents`; their trace ids are published when the slot is claimed."""
-        trace_id, linked = (trace_id, []) if trace_id else self._trace_id_from(parents)
-        slot = super().claim(shape, dtype, trace_id=trace_id, **options)
-        if linked:
-            self._publish_links(slot.seq, trace_id, linked)
-        return slot
-
-    def _trace_id_from(self, parents: Iterable[_native.Frame | int]) -> tuple[int, list[int]]:
-        parents = tuple(parents)
-        for parent in parents:
-            if not isinstance(parent, int) and parent.stream_id not in self._source_stream_ids:
-                self._report_source(parent.stream_id)
-        return self.tracer.trace_id_from(parents)
-
-    def _report_source(self, stream_id: int) -> None:
-        """Adds `stream_id` to the streams that, by this producer's status report, it is made from."""
-        if self.reporter is not None:
-            self.reporter.add_source(stream_id)
-            self._source_stream_ids |= {stream_id}
-
-    def _publish_links(self, seq: int, trace_id: int, parents: list[int]) -> None:
-        epoch = self.epoch
-        if epoch is not None:
-            self.tracer.publish_links(self.stream_id, epoch, seq, trace_id, parents)

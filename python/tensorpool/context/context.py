@@ -17,7 +17,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from .. import _native
 from ..attributes.metadata import describe
@@ -34,7 +34,6 @@ from ..client import (
     ProducerOptions,
     ReportOptions,
     SourceDescription,
-    TracedProducer,
     TraceIds,
     Tracer,
     wait_attached,
@@ -278,17 +277,7 @@ class Context:
 
     # --- producers and consumers
 
-    @overload
-    def producer(
-        self, stream_id: int, *, traces: Literal[True], **options: Unpack[ProducerKeywords]
-    ) -> TracedProducer: ...
-    @overload
-    def producer(
-        self, stream_id: int, *, traces: bool = False, **options: Unpack[ProducerKeywords]
-    ) -> Producer: ...
-    def producer(
-        self, stream_id: int, *, traces: bool = False, **options: Unpack[ProducerKeywords]
-    ) -> Producer:
+    def producer(self, stream_id: int, **options: Unpack[ProducerKeywords]) -> Producer:
         """The producer of `stream_id`: a stream has one at a time. Raises AttachError if the driver refuses.
 
         `pools`: payload sizes (`["64KiB", "1MiB"]`). `nslots`, a power of two: how many frames a consumer may
@@ -306,7 +295,7 @@ class Context:
         `descriptor_stream_id` and `metadata_stream_id` replace the configured streams.
         """
         self._check_open()
-        return self._open_producer(check_stream_id(stream_id), ProducerOptions(traces=traces, **options))
+        return self._open_producer(check_stream_id(stream_id), ProducerOptions(**options))
 
     def consumer(
         self,
@@ -327,6 +316,8 @@ class Context:
 
         `fallback_uri="bridge://…"` instead of the id: frames are received from a bridge into memory of this
         process, without a driver. The phase is FALLBACK; the frames are like those of any other consumer.
+        Together with the id: shared memory first, and the bridge while there are no regions to map.
+        `supports_shm=False` maps no regions: it reads `fallback_uri`, or waits until it is redirected to one.
 
         `timeout`: longest wait of an iteration. `policy="latest"` always returns the newest frame. `idle`:
         how to wait ("backoff", "busy-spin", "yield", "sleep"). `max_outstanding_seq_gap`: a consumer that is
@@ -345,12 +336,22 @@ class Context:
         self._check_open()
         consumer_options = ConsumerOptions(**options)
         if fallback_uri is not None:
-            if stream_id is not None or name is not None or tags:
-                raise ConfigError("fallback_uri names the stream: give neither an id, a name nor tags")
-            return self._open_fallback_consumer(fallback_uri, consumer_options)
+            if name is not None or tags:
+                raise ConfigError(
+                    "fallback_uri: give the stream id beside it, or nothing, but no name or tags"
+                )
+            named_stream_id = fallback_stream_id(fallback_uri)
+            if stream_id is None:
+                stream = check_stream_id(named_stream_id)
+                return self._open_fallback_consumer(stream, fallback_uri, consumer_options)
         check_stream_reference(stream_id, name, tags)
         if stream_id is not None:
-            return self._open_consumer(check_stream_id(stream_id), consumer_options)
+            stream = check_stream_id(stream_id)
+            if not consumer_options.supports_shm:
+                return self._open_fallback_consumer(stream, fallback_uri, consumer_options, greets=True)
+            return self._open_consumer(stream, consumer_options, fallback_uri)
+        if not consumer_options.supports_shm:
+            raise ConfigError("supports_shm=False needs the stream's id, as in ctx.consumer(10000, …)")
         return find_consumer(
             self._locator,
             make_filter(name=name, tags=tags),
@@ -359,7 +360,9 @@ class Context:
             open_stream=lambda stream: self._context_for(control_address(stream))._open_consumer(
                 stream.stream_id, consumer_options
             ),
-            open_bridge=lambda uri: self._open_fallback_consumer(uri, consumer_options),
+            open_bridge=lambda uri: self._open_fallback_consumer(
+                check_stream_id(fallback_stream_id(uri)), uri, consumer_options
+            ),
         )
 
     def _open_producer(self, stream_id: int, options: ProducerOptions) -> Producer:
@@ -390,7 +393,7 @@ class Context:
                 self._provision(stream_id, options)
             self._adopt_driver_period()
             lease = context.lease
-        producer = (TracedProducer if options.traces else Producer).open(
+        producer = Producer.open(
             self.connection,
             stream_id,
             options,
@@ -411,7 +414,9 @@ class Context:
                 raise
         return producer
 
-    def _open_consumer(self, stream_id: int, options: ConsumerOptions) -> Consumer:
+    def _open_consumer(
+        self, stream_id: int, options: ConsumerOptions, fallback_uri: str | None = None
+    ) -> Consumer:
         is_standalone = self.mode == "standalone"
         if not is_standalone:
             self._adopt_driver_period()
@@ -422,18 +427,24 @@ class Context:
             streams=self.per_consumer_streams,
             lease=None if is_standalone else self._options.lease,
             metadata=self._metadata_listener(metadata_stream_id(options, self.stream_ids)),
+            fallback_uri=fallback_uri,
+            greets_unmapped=fallback_uri is not None,
         )
         self._start_endpoint(consumer)
         return consumer
 
-    def _open_fallback_consumer(self, uri: str, options: ConsumerOptions) -> Consumer:
+    def _open_fallback_consumer(
+        self, stream_id: int, uri: str | None, options: ConsumerOptions, *, greets: bool = False
+    ) -> Consumer:
+        """A consumer that maps no regions. `greets`: it sends hellos, so that it can be redirected."""
         consumer = Consumer.open(
             self.connection,
-            check_stream_id(fallback_stream_id(uri)),
-            options,
+            stream_id,
+            replace(options, supports_shm=False),
             streams=self.per_consumer_streams,
             metadata=self._metadata_listener(metadata_stream_id(options, self.stream_ids)),
             fallback_uri=uri,
+            greets_unmapped=greets,
         )
         self._start_endpoint(consumer)
         return consumer

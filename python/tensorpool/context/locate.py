@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, urlsplit
 from .. import _native
 from ..attributes.tags import from_wire
 from ..client import Consumer, LeaseOptions
-from ..client.lease import attach_error, lease_state
+from ..client.lease import attach_error, lease_status
 from ..client.options import FRESH_PERIODS
 from ..discovery import DiscoveredStream, DiscoveryClient, DiscoverySettings, Filter, routes
 from ..discovery.channels import Channel, endpoint_of, is_ipc
@@ -252,9 +252,9 @@ class _ConsumerSearch:
                 f"{stream} has layout version {stream.layout_version}; this version reads {LAYOUT_VERSION}"
             )
         consumer = self.open_stream(stream)
-        lease = lease_state(consumer)
+        lease = lease_status(consumer)
         deadline = time.monotonic() + self.locator.freshness_s
-        while lease["granted"] and consumer.epoch is None and time.monotonic() < deadline:
+        while lease.granted and consumer.epoch is None and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         epoch = consumer.epoch
         if epoch == stream.epoch:
@@ -263,8 +263,8 @@ class _ConsumerSearch:
         consumer.close()
         if rejection is not None:
             return rejection
-        if not lease["granted"]:
-            code, message = lease["code"] or "NO_ANSWER", lease["message"] or ""
+        if not lease.granted:
+            code, message = lease.code or "NO_ANSWER", lease.message or ""
             return attach_error(stream.stream_id, code, message, self.lease)
         return StreamNotFound(
             f"{stream} was found in epoch {stream.epoch}, and its driver has {epoch or 'none'}; ask again"

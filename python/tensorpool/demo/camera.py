@@ -60,8 +60,8 @@ def run_camera(options: DemoOptions, reports: ReportWriter) -> None:
 
 
 def _lease(camera: Producer) -> str | None:
-    lease = camera.lease() or {}
-    return _text(lease.get("lease_id"))
+    lease = camera.lease()
+    return _text(None if lease is None else lease.lease_id)
 
 
 def _text(number: int | None) -> str | None:

@@ -116,7 +116,7 @@ def _report_events(ctx: Context, reports: ReportWriter) -> None:
 
 
 def _report_sample(reports: ReportWriter, consumer: Consumer, checker: FrameChecker) -> None:
-    ledger, lease = consumer.ledger(), consumer.lease() or {}
+    ledger, lease = consumer.ledger(), consumer.lease()
     counts = {**ledger.dropped, **ledger.outside}
     reports.send(
         Sample(
@@ -125,7 +125,7 @@ def _report_sample(reports: ReportWriter, consumer: Consumer, checker: FrameChec
             dropped={reason: n for reason, n in counts.items() if n},
             latency_us=checker.take_latency_us(),
             torn=checker.torn,
-            lease=str(lease["lease_id"]) if lease.get("lease_id") else None,
+            lease=str(lease.lease_id) if lease is not None and lease.lease_id else None,
             epoch=str(consumer.epoch) if consumer.epoch else None,
         )
     )

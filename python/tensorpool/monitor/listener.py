@@ -225,7 +225,7 @@ class SystemListener:
                     self._on_status_message(item, now_ns)
                 else:
                     self._notify(item, now_ns)
-        overflowed = self._status.counters()["overflowed"]
+        overflowed = self._status.counters().overflowed
         if overflowed != self._overflowed:
             self._notify(RejectedMessage("overflowed", overflowed - self._overflowed), now_ns)
             self._overflowed = overflowed

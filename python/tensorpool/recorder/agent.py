@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock
@@ -174,7 +174,7 @@ class RecorderAgent:
 
     def check_process(self) -> None:
         """Raise ForkedError in a forked child, where no thread runs the duty cycle."""
-        self._native.stats()
+        self._native.buffer()
 
     def call(self, function: Callable[[], T], timeout: float | None = 60.0) -> T:
         """Run `function` in the next duty cycle and return its result."""
@@ -305,11 +305,11 @@ class RecorderAgent:
         # The buffer must hold the only reference: evicting an arena has to free its memory.
         del arena_rows
         self._pre_trigger.evict_expired(self._clock.wall_ns())
-        stats = self._native.stats()
-        free = stats["total_bytes"] - stats["used_bytes"]
-        while free < stats["total_bytes"] * _FREE_BUFFER_SHARE and self._pre_trigger.evict_oldest():
-            stats = self._native.stats()
-            free = stats["total_bytes"] - stats["used_bytes"]
+        buffer = self._native.buffer()
+        free = buffer.total_bytes - buffer.used_bytes
+        while free < buffer.total_bytes * _FREE_BUFFER_SHARE and self._pre_trigger.evict_oldest():
+            buffer = self._native.buffer()
+            free = buffer.total_bytes - buffer.used_bytes
 
     def _write_rows(self, arena_rows: ArenaRows) -> None:
         if self.is_finished:
@@ -388,7 +388,7 @@ class RecorderAgent:
         return "recording" if self._gate.is_open else "armed"
 
     def _collect_stats(self) -> RecorderStats:
-        native: dict[str, Any] = self._native.stats()
+        buffer = self._native.buffer()
         rows_per_s, bytes_per_s = self._rates.per_second()
         return RecorderStats(
             state=self.state,
@@ -400,8 +400,8 @@ class RecorderAgent:
             gaps=dict(self._sink.gaps()),
             rows_per_s=rows_per_s,
             bytes_per_s=bytes_per_s,
-            backlog_bytes=native["used_bytes"],
-            buffer_bytes=native["total_bytes"],
+            backlog_bytes=buffer.used_bytes,
+            buffer_bytes=buffer.total_bytes,
             disk_free_bytes=self._sink.free_bytes,
             strays=self._streams.strays,
         )

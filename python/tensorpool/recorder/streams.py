@@ -58,8 +58,8 @@ class RecordedStreams:
     @property
     def strays(self) -> int:
         """Frames announced twice or out of order, also of streams that are closed."""
-        streams = self._native.stats()["streams"].values()
-        return self._closed_strays + sum(int(stream["strays"]) for stream in streams)
+        streams = self._native.buffer().streams.values()
+        return self._closed_strays + sum(stream.strays for stream in streams)
 
     def open(self, stream_id: int) -> None:
         """Start to read a stream."""
@@ -74,9 +74,9 @@ class RecordedStreams:
 
     def close_streams(self) -> None:
         """Stop to read all streams. The native loop still hands over the frames that it has copied."""
-        streams = self._native.stats()["streams"]
+        streams = self._native.buffer().streams
         for stream_id in self.ids:
-            self._closed_strays += streams[stream_id]["strays"] if stream_id in streams else 0
+            self._closed_strays += streams[stream_id].strays if stream_id in streams else 0
             self._native.remove(stream_id)
             self._consumers.pop(stream_id).close()
 

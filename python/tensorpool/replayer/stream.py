@@ -70,7 +70,7 @@ class ReplayStream:
     def outcomes(self) -> dict[str, int]:
         """Frames by outcome of their publication, without zeros."""
         counters = self.producer.counters()
-        outcomes = {name: counters[name] + self.closed_outcomes.get(name, 0) for name in _OUTCOMES}
+        outcomes = {name: getattr(counters, name) + self.closed_outcomes.get(name, 0) for name in _OUTCOMES}
         return {name: count for name, count in outcomes.items() if count}
 
     def next_block(self, lead_ns: int) -> ReplayBlock | None:

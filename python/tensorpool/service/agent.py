@@ -65,9 +65,9 @@ class ServiceAgent:
         # already reported a missing service. Clocks of two hosts differ, so only IPC streams are checked.
         self._started_ns = clock.monotonic_ns() if streams.channel.startswith("aeron:ipc") else None
         mailbox = self._mailbox
-        self.counters.foreign.bind(lambda: mailbox.counters()["foreign"])
-        self.counters.unreadable.bind(lambda: mailbox.counters()["unreadable"])
-        self.counters.overflowed.bind(lambda: mailbox.counters()["overflowed"])
+        self.counters.foreign.bind(lambda: mailbox.counters().foreign)
+        self.counters.unreadable.bind(lambda: mailbox.counters().unreadable)
+        self.counters.overflowed.bind(lambda: mailbox.counters().overflowed)
 
     def is_ready(self) -> bool:
         """Whether both streams are open."""

@@ -395,7 +395,7 @@ def _events(mailbox: _native.Mailbox, name: str | None, timeout: float | None) -
         messages = mailbox.take(_BATCH, 1e9 if timeout is None else timeout)
         if not messages:
             return
-        if (total_lost := mailbox.counters()["overflowed"]) != lost:
+        if (total_lost := mailbox.counters().overflowed) != lost:
             # A record with missing events must say so.
             yield Event(ALL_SERVICES, LOST, total_lost - lost)
             lost = total_lost

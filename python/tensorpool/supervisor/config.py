@@ -11,7 +11,7 @@ from ..runtime.config import DurationNs, IdRange, parse_duration, setting, setti
 
 Action = Literal["limit", "redirect", "flag", "reconfigure"]
 MAX_RATE_HZ: Final = 0xFFFF_FFFE
-FALLBACK_SCHEMES: Final = ("bridge://", "aeron:udp?")
+FALLBACK_SCHEME: Final = "bridge://"
 _UNITS: Final = {"drops": "frames a second", "staleness": "s", "latency": "s", "backlog": "frames"}
 
 
@@ -25,9 +25,9 @@ def _name_fault(text: str) -> str | None:
 
 def fallback_fault(uri: str) -> str | None:
     """Why a consumer cannot use a fallback URI."""
-    if not uri or (uri.startswith(FALLBACK_SCHEMES) and uri.isascii() and uri.isprintable()):
+    if not uri or (uri.startswith(FALLBACK_SCHEME) and uri.isascii() and uri.isprintable()):
         return None
-    return "use bridge://… or aeron:udp?…: consumers refuse others (wire §10.1.3)"
+    return "use bridge://…, as `tensorpool bridge status` shows it: consumers refuse others (wire §10.1.3)"
 
 
 @table

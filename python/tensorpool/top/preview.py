@@ -126,7 +126,7 @@ class FramePreview:
             self._consumer = self._context.consumer(stream_id, policy="latest")
         frame = self._consumer.latest()
         # A consumer changes its id if another consumer uses the same one.
-        if (consumer_id := self._consumer.state()["consumer_id"]) is not None:
+        if (consumer_id := self._consumer.state().consumer_id) is not None:
             self.consumer_ids.add(consumer_id)
         if frame is None:
             return

@@ -93,7 +93,7 @@ class Connection:
             allowed_base_dirs=list(options.allowed_base_dirs),
         )
         if not conductor.wait_connected(options.connect_timeout_s):
-            reason = _access_fault(options.aeron_dir) or conductor.status()["last_error"] or "no answer"
+            reason = _access_fault(options.aeron_dir) or conductor.status().last_error or "no answer"
             conductor.close()
             raise MediaDriverUnavailable(
                 f"{reason}; start one (tensorpool.MediaDriver({options.aeron_dir!r}) or aeronmd), check "
@@ -112,12 +112,12 @@ class Connection:
     @property
     def connected(self) -> bool:
         """Whether the media driver answers at the moment. The conductor reconnects by itself."""
-        return bool(self.conductor.status()["connected"])
+        return self.conductor.status().connected
 
     @property
     def embeds_media_driver(self) -> bool:
         """Whether the media driver runs inside this process."""
-        return bool(self.conductor.status()["embeds_driver"])
+        return self.conductor.status().embeds_driver
 
     def check_process(self) -> None:
         """Raises ForkedError in a forked child, where no conductor runs."""
@@ -163,7 +163,7 @@ class Connection:
 
     def _failure_of(self, handle: AeronHandle) -> str:
         failure: str | None = getattr(handle, "failure", None)
-        return failure or self.conductor.status()["last_error"] or "it did not answer"
+        return failure or self.conductor.status().last_error or "it did not answer"
 
     def close(self) -> None:
         """Ends the conductor thread, the Aeron client and an embedded media driver."""

@@ -40,7 +40,7 @@ def test_consumer_stays_mapped_on_a_driver_that_delegates_the_refresh(
 
             wait_until(sends_for_three_windows)
             assert received == producer.next_seq
-            assert consumer.counters()["mapped"] == 1
+            assert consumer.counters().mapped == 1
             assert not any(event.kind in ("unmapped", "driver_lost") for event in ctx.events(0.0))
             ctx.close()
             peer.close()

@@ -55,10 +55,10 @@ def test_destination_declines_per_consumer_streams(
     ends = pair.connect(source, dest)
     consumer = pair.there.context.consumer(dest, per_consumer_stream=True)
     wait_until(lambda: flows(*ends, producer, consumer), timeout=DEADLINE_S)
-    wait_until(lambda: consumer.state()["declined"], timeout=DEADLINE_S)
+    wait_until(lambda: consumer.state().declined, timeout=DEADLINE_S)
     producer.offer(np.zeros(10, np.uint8))
     assert consumer.receive(DEADLINE_S).nbytes == 10
-    assert not consumer.state()["on_per_consumer"]
+    assert not consumer.state().on_per_consumer
 
 
 @pytest.mark.requirement("bridge-5.2-9", "bridge-6-9")

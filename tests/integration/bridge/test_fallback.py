@@ -12,7 +12,7 @@ import pytest
 import tensorpool as tp
 from tensorpool import _native
 from tensorpool.client.options import ConsumerOptions
-from tensorpool.sbe import ConsumerConfig, Mode, ShmPoolAnnounce, decode
+from tensorpool.sbe import ConsumerConfig, ConsumerHello, Mode, ShmPoolAnnounce, decode
 from tests.integration.bridge.hosts import DEADLINE_S, Pair, row, settings_of
 
 
@@ -30,7 +30,7 @@ class ConfigSender:
     def __init__(self, ctx: tp.Context, consumer: tp.Consumer, wait_until: Callable[..., Any]) -> None:
         self._wait_until = wait_until
         self._stream_id = consumer.stream_id
-        self._consumer_id = consumer.state()["consumer_id"]
+        self._consumer_id = consumer.state().consumer_id or 0
         self._publication = _native.Publication(ctx.connection.conductor, "aeron:ipc", ctx.stream_ids.control)
         wait_until(lambda: self._publication.is_connected, timeout=DEADLINE_S)
 
@@ -161,7 +161,6 @@ def test_shared_memory_serves_while_the_fallback_has_no_frames(
 
     for uri, reason in (
         ("bridge://x?stream=5", "payload, payload_stream, control, control_stream is missing"),
-        ("aeron:udp?endpoint=127.0.0.1:1", "use bridge://"),
         (
             "bridge://x?payload=aeron%3Audp%3Fnonsense&payload_stream=1&control=aeron%3Audp%3Fnonsense"
             "&control_stream=2&stream=5",
@@ -183,16 +182,13 @@ def test_fallback_memory_is_limited(
     uri = start_sender(pair, source)
     ctx = pair.there.context
     consumer = tp.Consumer(
-        ctx.connection.conductor,
-        stream_id=source,
+        ctx.connection,
+        source,
+        ConsumerOptions(),
         descriptor_channel="aeron:ipc",
         descriptor_stream_id=ctx.stream_ids.descriptor,
-        max_outstanding_seq_gap=256,
         freshness_ns=3 * ctx.connection.announce_period_ns,
-        hello_period_ns=10**9,
         request=ctx.per_consumer_streams.request(ConsumerOptions()),
-        idle="backoff",
-        latest_only=False,
         fallback_uri=uri,
         fallback_bytes=1 << 20,
     )
@@ -213,5 +209,69 @@ def test_invalid_fallback_uri_is_refused_at_once(pair: Pair):
     ctx = pair.there.context
     with pytest.raises(tp.ConfigError, match="use bridge://"):
         ctx.consumer(fallback_uri="http://x")
-    with pytest.raises(tp.ConfigError, match="neither an id"):
+    with pytest.raises(tp.ConfigError, match="use bridge://"):
+        ctx.consumer(5, fallback_uri="aeron:udp?endpoint=127.0.0.1:1")
+    with pytest.raises(tp.ConfigError, match="is missing"):
         ctx.consumer(5, fallback_uri="bridge://x?stream=5")
+    with pytest.raises(tp.ConfigError, match="no name or tags"):
+        ctx.consumer(name="camera", fallback_uri="bridge://x?stream=5")
+    with pytest.raises(tp.ConfigError, match="needs the stream's id"):
+        ctx.consumer(name="camera", supports_shm=False)
+
+
+def test_consumer_reads_shared_memory_first_and_else_its_fallback(
+    pair: Pair, free_stream_ids: Callable[[], int], wait_until: Callable[..., Any]
+):
+    source = free_stream_ids()
+    uri, there = start_sender(pair, source), pair.there.context
+    with there.consumer(source, fallback_uri=uri) as consumer:
+        assert str(consumer.phase) == "unmapped", "there may be shared memory yet"
+
+        def receive_from(producer: tp.Producer) -> None:
+            def arrived() -> bool:
+                offer_frame(producer)
+                return any(is_valid(frame) for frame in consumer.poll() if frame.epoch == producer.epoch)
+
+            wait_until(arrived, timeout=DEADLINE_S)
+
+        with pair.here.context.producer(source, pools=["64KiB"], nslots=8) as producer:
+            receive_from(producer)
+            assert (consumer.phase, consumer.fallback_uri) == (tp.Phase.FALLBACK, uri)
+        with there.producer(source, pools=["64KiB"], nslots=16) as producer:
+            wait_until(lambda: consumer.phase is tp.Phase.MAPPED, timeout=DEADLINE_S)
+            receive_from(producer)
+            assert (consumer.fallback_uri, consumer.nslots) == (None, 16)
+        assert consumer.ledger().balanced
+
+
+def test_consumer_without_shared_memory_greets_and_is_redirected(
+    pair: Pair, free_stream_ids: Callable[[], int], wait_until: Callable[..., Any]
+):
+    source = free_stream_ids()
+    uri, there = start_sender(pair, source), pair.there.context
+    control = there.connection.subscription(there.stream_ids.control)
+    wait_until(lambda: control.is_ready, timeout=DEADLINE_S)
+    hellos: list[ConsumerHello] = []
+
+    def has_greeted() -> bool:
+        messages = map(decode, control.poll(256))
+        hellos.extend(m for m in messages if isinstance(m, ConsumerHello) and m.stream_id == source)
+        return bool(hellos)
+
+    with (
+        there.producer(source, pools=["64KiB"], nslots=8),
+        there.consumer(source, supports_shm=False) as consumer,
+        pair.here.context.producer(source, pools=["64KiB"], nslots=8) as producer,
+    ):
+        wait_until(has_greeted, timeout=DEADLINE_S)
+        assert {hello.supports_shm for hello in hellos} == {False}
+        assert (consumer.phase, consumer.epoch) == (tp.Phase.UNMAPPED, None), "it maps no regions"
+        ConfigSender(there, consumer, wait_until)(uri)
+
+        def arrived() -> bool:
+            offer_frame(producer)
+            return any(is_valid(frame) for frame in consumer.poll() if frame.epoch == producer.epoch)
+
+        wait_until(arrived, timeout=DEADLINE_S)
+        assert (consumer.phase, consumer.fallback_uri) == (tp.Phase.FALLBACK, uri)
+    control.close()

@@ -19,7 +19,7 @@ SECOND_NS = 1_000_000_000
 
 
 def ignored(consumer, reason: str) -> int:
-    return consumer.counters()["announces_ignored"][reason]
+    return consumer.counters().announces_ignored[reason]
 
 
 def wait_processed(hostile, consumer) -> None:
@@ -44,7 +44,7 @@ def test_announce_from_before_the_subscription_is_ignored(
     producer = hostile()
     producer.announce(announce_timestamp_ns=before)
     wait_until(lambda: ignored(consumer, "before_join"))
-    assert (consumer.epoch, consumer.counters()["mapped"]) == (None, 0)
+    assert (consumer.epoch, consumer.counters().mapped) == (None, 0)
     producer.announce_until(lambda: consumer.epoch == producer.epoch)
 
 
@@ -57,7 +57,7 @@ def test_announce_on_a_synchronised_clock_may_precede_the_subscription(
     producer = hostile()
     producer.announce(announce_timestamp_ns=before, announce_clock_domain=ClockDomain.REALTIME_SYNCED)
     wait_until(lambda: consumer.epoch == producer.epoch)
-    assert not any(consumer.counters()["announces_ignored"].values())
+    assert not any(consumer.counters().announces_ignored.values())
 
 
 @pytest.mark.requirement("wire-10.1.1-4", "wire-10.1.1-1")
@@ -164,7 +164,7 @@ def test_lower_epoch_is_mapped_once_the_higher_one_is_stale(
     wait_until(lambda: is_mapped(higher))
     lower.announce()
     wait_until(lambda: is_mapped(lower))
-    assert consumer.counters()["mapped"] >= 2
+    assert consumer.counters().mapped >= 2
 
 
 @pytest.mark.requirement("wire-15.2-1", "wire-15.21-5", "wire-15.21-6")
@@ -211,7 +211,7 @@ def test_repeated_announce_changes_nothing(mapped, wait_until) -> None:
     for _ in range(5):
         producer.announce()
     wait_processed(producer, consumer)
-    assert consumer.counters()["mapped"] == 1
+    assert consumer.counters().mapped == 1
     producer.publish(2)
     assert consumer.receive(DEADLINE_S).seq == 2
     assert consumer.ledger().dropped["gap"] == 1
@@ -228,7 +228,7 @@ def test_announce_of_an_unknown_layout_is_ignored(
     consumer = context.consumer(free_stream_id)
     producer = hostile()
     producer.announce_until(lambda: ignored(consumer, "layout"), **change)
-    assert (consumer.epoch, consumer.counters()["refused"]) == (None, 0)
+    assert (consumer.epoch, consumer.counters().refused) == (None, 0)
     producer.announce_until(lambda: consumer.epoch == producer.epoch)
 
 
@@ -245,7 +245,7 @@ def test_announce_that_contradicts_the_superblocks_unmaps(mapped, field) -> None
     }
     changes = wrong[field]
     # The first such announce unmaps, the next is refused.
-    producer.announce_until(lambda: consumer.counters()["refused"], **changes)
+    producer.announce_until(lambda: consumer.counters().refused, **changes)
     assert consumer.epoch is None
     with pytest.raises(RegionRejected) as refused:
         consumer.poll()
@@ -261,7 +261,7 @@ def test_pool_that_is_no_longer_announced_is_not_used(mapped, wait_until) -> Non
     producer.publish(0, pool_id=2)
     assert consumer.receive(DEADLINE_S).seq == 0
     only = producer.announcement().payload_pools[:1]
-    producer.announce_until(lambda: consumer.counters()["mapped"] == 2, payload_pools=only)
+    producer.announce_until(lambda: consumer.counters().mapped == 2, payload_pools=only)
     producer.publish(1, pool_id=2)
     producer.publish(2, pool_id=1)
     assert consumer.receive(DEADLINE_S).seq == 2
@@ -290,7 +290,7 @@ def test_malformed_announces_are_ignored(hostile, context, free_stream_id) -> No
     producer.send_announce(valid[:8] + b"\xff" * (len(valid) - 8))
     producer.send_announce(os.urandom(200))
     producer.announce_until(lambda: consumer.epoch == producer.epoch)
-    assert consumer.counters()["refused"] == 0
+    assert consumer.counters().refused == 0
 
 
 def test_announce_of_another_stream_is_ignored(hostile, context, free_stream_ids, wait_until) -> None:
@@ -299,7 +299,7 @@ def test_announce_of_another_stream_is_ignored(hostile, context, free_stream_ids
     ours = context.consumer(producer.stream_id)
     producer.announce_until(lambda: ours.epoch == producer.epoch)
     assert consumer.epoch is None
-    assert not any(consumer.counters()["announces_ignored"].values())
+    assert not any(consumer.counters().announces_ignored.values())
 
 
 @pytest.mark.requirement("wire-15.21a.1-1", "wire-15.21a.4-2", "wire-15.21a.4-3")

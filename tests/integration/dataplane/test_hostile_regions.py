@@ -42,7 +42,7 @@ def relative_path(hostile: HostileProducer) -> Changes:
 
 def is_rejected(consumer: Any, count: int = 0) -> bool:
     """Whether more than `count` announces were rejected. Missing files count only if announced again."""
-    return bool(consumer.counters()["refused"] > count)
+    return bool(consumer.counters().refused > count)
 
 
 def path_with_parent_reference(hostile: HostileProducer) -> Changes:
@@ -249,7 +249,7 @@ def test_rejection_is_raised_once_by_any_method(hostile, context, free_stream_id
     assert refused.value.reason == "missing"
     assert consumer.poll() == []
     assert consumer.latest() is None
-    count = consumer.counters()["refused"]
+    count = consumer.counters().refused
     producer.announce_until(lambda: is_rejected(consumer, count), **missing(producer))
     assert consumer.poll() == []
 
@@ -267,7 +267,7 @@ def test_second_fault_of_an_epoch_is_raised_again(hostile, context, free_stream_
     consumer = context.consumer(free_stream_id)
     producer = hostile()
     for changes, reason in ((missing(producer), "missing"), (directory(producer), "not_regular")):
-        count = consumer.counters()["refused"]
+        count = consumer.counters().refused
         producer.announce_until(lambda count=count: is_rejected(consumer, count), **changes)
         with pytest.raises(RegionRejected) as refused:
             consumer.receive(DEADLINE_S)
@@ -317,8 +317,8 @@ def test_rejected_announce_of_a_later_epoch_ends_nothing(
         assert consumer.receive(DEADLINE_S).seq == seq
     assert (consumer.epoch, consumer.phase) == (producer.epoch, tp.Phase.MAPPED)
     assert consumer.ledger().balanced
-    assert not any(consumer.counters()["drops"].values())
-    assert consumer.counters()["mapped"] == 1
+    assert not any(consumer.counters().drops.values())
+    assert consumer.counters().mapped == 1
     event = next(event for event in context.events(DEADLINE_S) if event.kind == "refused")
     assert (event.stream_id, event.epoch) == (free_stream_id, producer.epoch + 1)
     # The good epoch's announces still count, and a later epoch that can be opened ends it.
@@ -333,10 +333,10 @@ def test_announce_of_a_stale_later_epoch_ends_nothing(mapped, hostile) -> None:
     producer, consumer = mapped
     dead = hostile(epoch=producer.epoch + 1)
     dead.refresh_activity(1)
-    dead.announce_until(lambda: consumer.counters()["announces_ignored"]["stale"])
+    dead.announce_until(lambda: consumer.counters().announces_ignored["stale"])
     producer.publish(0)
     assert consumer.receive(DEADLINE_S).seq == 0
-    assert consumer.counters()["mapped"] == 1
+    assert consumer.counters().mapped == 1
 
 
 def test_rejection_quotes_one_short_line(hostile, context, free_stream_id) -> None:

@@ -15,7 +15,7 @@ DEADLINE_S = 60.0
 
 
 def drops_of(consumer) -> dict[str, int]:
-    return {reason: count for reason, count in consumer.counters()["drops"].items() if count}
+    return {reason: count for reason, count in consumer.counters().drops.items() if count}
 
 
 def poll_until(consumer, seq: int) -> list[int]:

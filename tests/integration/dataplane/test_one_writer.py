@@ -27,8 +27,8 @@ def test_regions_with_a_changed_pid_stay_unmapped_until_a_new_epoch(
             file.write((os.getpid() + 1).to_bytes(8, "little"))
         wait_until(lambda: consumer.epoch is None)
         # Further announces of the same epoch are ignored.
-        count = consumer.counters()["announces_ignored"]["older_epoch"]
-        wait_until(lambda: consumer.counters()["announces_ignored"]["older_epoch"] > count + 1)
+        count = consumer.counters().announces_ignored["older_epoch"]
+        wait_until(lambda: consumer.counters().announces_ignored["older_epoch"] > count + 1)
         assert consumer.epoch is None
     with ctx.producer(free_stream_id, pools=["64KiB"]) as successor:
         wait_until(lambda: consumer.epoch == successor.epoch)

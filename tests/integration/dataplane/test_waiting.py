@@ -339,7 +339,7 @@ def test_async_wait_raises_for_a_rejected_region(hostile, context, free_stream_i
     consumer = context.consumer(free_stream_id)
     producer = hostile()
     uri = f"shm:file?path={producer.directory}/none"
-    producer.announce_until(lambda: consumer.counters()["refused"], header_region_uri=uri)
+    producer.announce_until(lambda: consumer.counters().refused, header_region_uri=uri)
     with pytest.raises(tp.RegionRejected):
         asyncio.run(asyncio.wait_for(anext(aiter(consumer)), DEADLINE_S))
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import tensorpool as tp
+from tensorpool.client.lease import lease_status
 from tensorpool.discovery import DiscoveredStream, DiscoveryClient
 from tensorpool.errors import ConfigError
 from tensorpool.monitor.reports import read_stream_id
@@ -55,7 +56,7 @@ def test_stream_is_found_by_each_of_its_labels(
     assert {stream.stream_id for stream in remote_context.discover(tags=["lab"])} == {first, second}
     assert [stream.stream_id for stream in remote_context.discover(tags=["lab", "Lab"])] == [first]
     assert [stream.stream_id for stream in remote_context.discover(stream_id=second)] == [second]
-    producer_id = (other.lease() or {})["client_id"]
+    producer_id = lease_status(other).client_id
     assert [stream.stream_id for stream in remote_context.discover(producer_id=producer_id)] == [second]
     # Only the producer publishes the id, on the metadata stream.
     wait_until(lambda: [stream.stream_id for stream in remote_context.discover(data_source_id=77)] == [first])
@@ -135,8 +136,7 @@ def test_consumer_by_name_attaches_and_receives_frames(
     ):
         assert (frames.stream_id, frames.epoch) == (free_stream_id, camera.epoch)
         # It holds a lease of the stream's driver.
-        lease = frames.lease() or {}
-        assert str(lease["lease_id"]) in {lease["lease_id"] for lease in leases(local_context)}
+        assert str(lease_status(frames).lease_id) in {lease["lease_id"] for lease in leases(local_context)}
         camera.wait_for_consumer(60)
         camera.offer(np.arange(4))
         assert frames.receive(60).copy().tolist() == [0, 1, 2, 3]
@@ -153,8 +153,7 @@ def test_standalone_context_attaches_through_the_stream_s_driver(
     standalone = open_context("standalone")
     camera = local_context.producer(free_stream_id, name="camera-1", **POOL)
     with standalone.consumer(name="camera-1") as frames:
-        lease = frames.lease() or {}
-        assert str(lease["lease_id"]) in {lease["lease_id"] for lease in leases(local_context)}
+        assert str(lease_status(frames).lease_id) in {lease["lease_id"] for lease in leases(local_context)}
         camera.wait_for_consumer(60)
         camera.offer(np.arange(2))
         assert frames.receive(60).copy().tolist() == [0, 1]
@@ -337,7 +336,7 @@ def test_per_consumer_streams_come_from_the_producer(
     }
     assert names == {"stream_id", "control_channel", "control_stream_id"}
     with local_context.consumer(name="camera-1", per_consumer_stream=True) as frames:
-        own = wait_until(lambda: frames.state()["descriptors"])
+        own = wait_until(lambda: frames.state().descriptors)
         assert 31_000 <= own[1] <= 31_999
     # Another driver's control stream changes that one stream and nothing else.
     other = local_context._context_for(StreamAddress("aeron:ipc", found.control_stream_id + 1))

@@ -93,7 +93,7 @@ def test_all_streams_are_announced_after_a_media_driver_restart(
             for stream_id in ids:
                 announcer.announce(**harness.regions(stream_id).options())
             wait_until(lambda: {announce.stream_id for announce in listener.poll()} == ids)
-        wait_until(lambda: not harness.conductor.status()["connected"])
+        wait_until(lambda: not harness.conductor.status().connected)
         left_ns = time.monotonic_ns()
         with tp.MediaDriver(str(aeron_dir)):
             wait_until(

@@ -243,7 +243,8 @@ class ForkingProcess:
         self.consumer = self.context.consumer(self.stream_id)
         lease = self.consumer.lease()
         assert lease is not None
-        return int(lease["lease_id"])
+        assert lease.lease_id is not None
+        return lease.lease_id
 
     def hold_view(self) -> None:
         """Keeps a view of the claimed slot."""

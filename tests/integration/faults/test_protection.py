@@ -91,7 +91,7 @@ def test_invalid_producer_settings_name_a_valid_value(
     with pytest.raises(tp.ConfigError, match=expected):
         ctx.producer(10_000, **options)
     with pytest.raises(tp.ConfigError, match="stream id"):
-        ctx.producer("5")  # type: ignore[call-overload]
+        ctx.producer("5")  # type: ignore[arg-type]
 
 
 def test_claim_shapes_are_integers_or_tuples(ctx: tp.Context, free_stream_ids: Callable[[], int]) -> None:

@@ -36,7 +36,7 @@ class ConsumerProcess:
         self._reading.stop()
 
     def states(self) -> list[dict[str, Any]]:
-        return [consumer.state() for consumer in self.consumers]
+        return [consumer.state().to_json() for consumer in self.consumers]
 
     def ledgers(self) -> list[dict[str, Any]]:
         """The ledger and the last sequence of each consumer."""

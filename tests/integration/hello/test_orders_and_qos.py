@@ -45,7 +45,7 @@ def test_declined_order_is_reported_as_not_in_force_and_the_next_one_is_obeyed(
     consumer = context.consumer(free_stream_id)
     wait_until(lambda: consumer.epoch is not None)
     control, qos = raw_messages(), raw_messages(context.stream_ids.qos)
-    consumer_id = consumer.state()["consumer_id"]
+    consumer_id = consumer.state().consumer_id or 0
 
     def limit_at(stream_id: int) -> None:
         control.publish(
@@ -76,11 +76,11 @@ def test_declined_order_is_reported_as_not_in_force_and_the_next_one_is_obeyed(
     limit_and_wait(1_100)
     assert modes(control, ConsumerConfig)[-1] is Mode.STREAM
     assert modes(qos, QosConsumer)[-1] is Mode.STREAM
-    assert consumer.state()["mode"] == "stream"
+    assert consumer.state().mode == "stream"
     limit_and_wait(31_301)
     assert modes(control, ConsumerConfig)[-1] is Mode.RATE_LIMITED
     assert modes(qos, QosConsumer)[-1] is Mode.RATE_LIMITED
-    wait_until(lambda: consumer.state()["on_per_consumer"] and producer.consumers() == (1, 1))
+    wait_until(lambda: consumer.state().on_per_consumer and producer.consumers() == (1, 1))
 
 
 @pytest.mark.requirement("wire-10.1.3-1")
@@ -89,16 +89,16 @@ def test_unknown_fallback_uri_is_refused_with_an_event(
 ) -> None:
     producer, consumer = context.producer(free_stream_id), context.consumer(free_stream_id)
     wait_until(lambda: consumer.epoch is not None)
-    control, consumer_id = raw_messages(), consumer.state()["consumer_id"]
+    control, consumer_id = raw_messages(), consumer.state().consumer_id or 0
     control.publish(order(free_stream_id, consumer_id, use_shm=False, payload_fallback_uri="gopher://x"))
     wait_until(lambda: any(event.kind == "fallback_unsupported" for event in context.events(0.05)))
-    assert consumer.state()["fallback_uri"] is None
+    assert consumer.state().fallback_uri is None
     producer.offer(np.arange(3))
     assert consumer.receive(DEADLINE_S).shape == (3,)
     control.publish(
         order(free_stream_id, consumer_id, use_shm=False, payload_fallback_uri="bridge://1?stream=5")
     )
-    wait_until(lambda: consumer.state()["fallback_uri"] == "bridge://1?stream=5")
+    wait_until(lambda: consumer.state().fallback_uri == "bridge://1?stream=5")
 
 
 @pytest.mark.requirement("wire-15.4-1")
@@ -112,7 +112,7 @@ def test_qos_reports_match_the_ledgers_of_both_sides(
     for _ in range(10):
         producer.offer(np.arange(3))
     wait_until(lambda: not consumer.poll() and consumer.last_seq == 9)
-    ledger, consumer_id = consumer.ledger(), consumer.state()["consumer_id"]
+    ledger, consumer_id = consumer.ledger(), consumer.state().consumer_id or 0
     late = ledger.dropped["late"] + ledger.dropped["not_committed"] + ledger.dropped["stale"]
     report = qos.find(QosConsumer, consumer_id=consumer_id, last_seq_seen=9, drops_late=late)
     assert report.stream_id == free_stream_id
@@ -121,13 +121,13 @@ def test_qos_reports_match_the_ledgers_of_both_sides(
     producer_report = qos.find(QosProducer, stream_id=free_stream_id, current_seq=9)
     assert producer_report.epoch == producer.epoch
     lease = producer.lease()
-    assert producer_report.producer_id == (lease["client_id"] if lease else producer_report.producer_id) != 0
+    assert producer_report.producer_id == (lease.client_id if lease else producer_report.producer_id) != 0
 
 
 def test_consumer_with_a_used_id_chooses_a_new_one(context, raw_messages, free_stream_id, wait_until) -> None:
     producer, consumer = context.producer(free_stream_id), context.consumer(free_stream_id)
     wait_until(lambda: consumer.epoch is not None)
-    before = consumer.state()["consumer_id"]
+    before = consumer.state().consumer_id
     raw_messages(context.stream_ids.qos).publish(
         QosConsumer(
             stream_id=free_stream_id,
@@ -139,6 +139,6 @@ def test_consumer_with_a_used_id_chooses_a_new_one(context, raw_messages, free_s
             mode=Mode.STREAM,
         )
     )
-    wait_until(lambda: consumer.state()["consumer_id"] not in (None, before) and consumer.epoch is not None)
+    wait_until(lambda: consumer.state().consumer_id not in (None, before) and consumer.epoch is not None)
     assert "id_collision" in {event.kind for event in context.events(0.05)}
     wait_until(lambda: producer.offer(np.arange(3)) and consumer.receive_or_none(0.1) is not None)

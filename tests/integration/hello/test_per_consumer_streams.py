@@ -40,8 +40,8 @@ def test_rate_limit_uses_the_timestamps_of_frames(
         context.consumer(free_stream_id),
     )
     producer = context.producer(free_stream_id, pools=["64KiB"], nslots=16)
-    wait_until(lambda: limited.state()["on_per_consumer"] and unlimited.epoch is not None)
-    assert limited.state()["mode"] == "rate_limited"
+    wait_until(lambda: limited.state().on_per_consumer and unlimited.epoch is not None)
+    assert limited.state().mode == "rate_limited"
     received = 0
     for number in range(10 * source_hz):
         producer.offer(np.arange(4), timestamp_ns=SECOND_NS + number * SECOND_NS // source_hz)
@@ -63,14 +63,14 @@ def test_rate_limit_prefers_the_publish_timestamps_of_descriptors(
     """The slot timestamps are a second apart: by these, all frames would be within the rate."""
     limited, unlimited = context.consumer(free_stream_id, max_rate_hz=5), context.consumer(free_stream_id)
     producer = context.producer(free_stream_id, pools=["64KiB"], nslots=256, publish_timestamps=True)
-    wait_until(lambda: limited.state()["on_per_consumer"] and unlimited.epoch is not None)
+    wait_until(lambda: limited.state().on_per_consumer and unlimited.epoch is not None)
     started = time.monotonic_ns()
     for number in range(200):
         assert producer.offer(np.arange(4), timestamp_ns=SECOND_NS * (1 + number))
     seconds = (time.monotonic_ns() - started) / SECOND_NS
     wait_until(lambda: not unlimited.poll() and unlimited.last_seq == 199)
     assert unlimited.ledger().received == 200
-    published = producer.counters()["per_consumer_published"]
+    published = producer.counters().per_consumer_published
     assert 1 <= published <= 1.02 * 5 * seconds + 1
     # The first poll: descriptors on the shared stream are not for this consumer.
     wait_until(limited.poll, timeout=60)
@@ -103,7 +103,7 @@ def test_consumer_requests_a_stream_with_channel_and_id(
     consumer = context.consumer(free_stream_id, **keywords)
     with context.producer(free_stream_id):
         wait_until(lambda: consumer.epoch is not None)
-        consumer_id = consumer.state()["consumer_id"]
+        consumer_id = consumer.state().consumer_id or 0
         # The first hello requests a stream; a hello after the config names the granted stream.
         wait_until(lambda: len(hellos(messages, consumer_id)) >= 3)
     for message in hellos(messages, consumer_id):
@@ -131,7 +131,7 @@ def test_no_frame_is_lost_when_a_consumer_changes_streams(
         nonlocal published
         published += bool(producer.offer(np.arange(4)))
         consumer.poll()
-        return consumer.state()["on_per_consumer"] and producer.counters()["per_consumer_published"] > 50
+        return consumer.state().on_per_consumer and producer.counters().per_consumer_published > 50
 
     wait_until(offer_and_poll)
     wait_until(lambda: consumer.poll() == [] and consumer.last_seq == producer.next_seq - 1)
@@ -207,8 +207,8 @@ def test_declined_consumer_stays_on_the_shared_stream(
         monkeypatch.setenv("TENSORPOOL_CONTEXT__PER_CONSUMER_DESCRIPTOR_IDS", "41000-41009")
         with tp.open("driver", **options) as other:
             consumer = other.consumer(free_stream_id, max_rate_hz=5)
-            wait_until(lambda: consumer.state()["declined"])
-            assert consumer.state()["mode"] == "stream"
+            wait_until(lambda: consumer.state().declined)
+            assert consumer.state().mode == "stream"
             wait_until(lambda: producer.offer(np.arange(3)) and consumer.receive_or_none(0.1) is not None)
             assert "declined" in {event.kind for event in other.events(0.1)}
 
@@ -302,7 +302,7 @@ def test_twenty_consumers_with_different_requests_are_served(context, free_strea
     consumers = [context.consumer(free_stream_id, **requests[i % 4]) for i in range(20)]
     producer = context.producer(free_stream_id, pools=["64KiB"], nslots=256)
     wait_until(lambda: producer.consumers() == (20, 10) and all(c.epoch for c in consumers))
-    wait_until(lambda: all(c.state()["on_per_consumer"] for c in consumers[1::4] + consumers[2::4]))
+    wait_until(lambda: all(c.state().on_per_consumer for c in consumers[1::4] + consumers[2::4]))
     for number in range(200):
         producer.offer(np.full(4, number), timestamp_ns=SECOND_NS + number * SECOND_NS // 100)
         for consumer in consumers:

@@ -37,29 +37,32 @@ def test_order_switches_to_the_fallback_and_back(
 ) -> None:
     producer, consumer = context.producer(free_stream_id), context.consumer(free_stream_id)
     wait_until(lambda: consumer.phase is tp.Phase.MAPPED)
-    control, consumer_id = raw_messages(), consumer.state()["consumer_id"]
+    control, consumer_id = raw_messages(), consumer.state().consumer_id or 0
     control.publish(order(free_stream_id, consumer_id, use_shm=False, payload_fallback_uri=BRIDGE))
     wait_until(lambda: consumer.phase is tp.Phase.FALLBACK)
     assert consumer.fallback_uri == BRIDGE
     # Later hellos do not undo the order: the producer keeps it.
-    before = producer.counters()["published"]
+    before = producer.counters().published
     wait_until(lambda: sum(isinstance(message, ConsumerHello) for message in control.receive()) > 5)
-    assert (consumer.phase, producer.counters()["published"]) == (tp.Phase.FALLBACK, before)
+    assert (consumer.phase, producer.counters().published) == (tp.Phase.FALLBACK, before)
     control.publish(order(free_stream_id, consumer_id))
     wait_until(lambda: consumer.phase is tp.Phase.MAPPED)
     assert consumer.fallback_uri is None
 
 
 @pytest.mark.requirement("wire-10.1.3-1")
+@pytest.mark.parametrize("uri", ["gopher://x", "aeron:udp?endpoint=127.0.0.1:40123"])
 def test_unknown_fallback_uri_leaves_the_consumer_mapped(
-    context: tp.Context, raw_messages: Callable[..., Any], free_stream_id: int, wait_until: Callable[..., Any]
+    context: tp.Context,
+    raw_messages: Callable[..., Any],
+    free_stream_id: int,
+    wait_until: Callable[..., Any],
+    uri: str,
 ) -> None:
     producer, consumer = context.producer(free_stream_id), context.consumer(free_stream_id)
     wait_until(lambda: consumer.phase is tp.Phase.MAPPED)
-    consumer_id = consumer.state()["consumer_id"]
-    raw_messages().publish(
-        order(free_stream_id, consumer_id, use_shm=False, payload_fallback_uri="gopher://x")
-    )
+    consumer_id = consumer.state().consumer_id or 0
+    raw_messages().publish(order(free_stream_id, consumer_id, use_shm=False, payload_fallback_uri=uri))
     wait_until(lambda: any(event.kind == "fallback_unsupported" for event in context.events(0.05)))
     assert (consumer.phase, consumer.fallback_uri) == (tp.Phase.MAPPED, None)
     producer.offer(np.arange(3))

@@ -129,7 +129,7 @@ def test_latency_is_published_on_the_status_stream(
     assert abs(event.timestamp_ns - time.time_ns()) < DEADLINE_S * 1e9
     report = sbe.ConsumerStatus.decode(event.value)
     assert report.stream_id == free_stream_id
-    assert report.consumer_id == consumer.state()["consumer_id"]
+    assert report.consumer_id == consumer.state().consumer_id
     assert report.latency_since is sbe.TimeOrigin.CAPTURE
     assert 0 < report.interval_p50_ns <= report.interval_p99_ns <= report.interval_max_ns
     assert report.interval_max_ns <= consumer.latency().total.max_ns

@@ -163,8 +163,12 @@ def test_malformed_metadata_messages_are_counted_and_ignored(harness: MetadataHa
         # The stream id stays: a message of another stream would be ignored and not counted.
         corrupted[rng.choice((0, 1, *range(24, len(valid))))] ^= 1 << rng.randrange(8)
         publish(bytes(corrupted))
-    until(lambda: consumer.metadata_counters()["malformed"] >= 500)
-    until(lambda: consumer.metadata_counters()["foreign"] >= 400)
+
+    def counts(name: str) -> int:
+        return int(getattr(consumer.metadata_counters(), name))
+
+    until(lambda: counts("malformed") >= 500)
+    until(lambda: counts("foreign") >= 400)
     producer.set_metadata({"a": 2})
     producer.offer(ARRAY)
     assert consumer.receive(DEADLINE_S).meta == {"a": 2}

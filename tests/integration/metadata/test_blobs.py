@@ -38,8 +38,9 @@ def test_blob_of_many_chunks_is_delivered_complete(harness: MetadataHarness) -> 
     assert consumer.blob(FLAT) == flat.tobytes()
     assert consumer.blob(3) is None
     counters = consumer.metadata_counters()
-    assert counters["blobs"] == 2
-    assert set(counters["blobs_discarded"].values()) == {0}
+    assert counters is not None
+    assert counters.blobs == 2
+    assert set(counters.blobs_discarded.values()) == {0}
 
 
 def test_each_frame_has_the_blob_of_its_version(harness: MetadataHarness) -> None:
@@ -146,7 +147,7 @@ def test_invalid_blob_is_discarded_and_the_next_one_delivered(
     for offset, length in chunks:
         publish(MetaBlobChunk(**common, chunk_offset=offset, bytes=(BODY * 2)[offset : offset + length]))
     publish(complete)
-    until(lambda: consumer.metadata_counters()["blobs_discarded"][reason] == 1)
+    until(lambda: consumer.metadata_counters().blobs_discarded[reason] == 1)
     assert consumer.blob(FLAT) is None
     publish(MetaBlobAnnounce(**common, blob_type=FLAT, total_len=len(BODY), checksum=CRC))
     for offset in range(0, len(BODY), 512):
@@ -159,7 +160,7 @@ def test_blob_that_is_too_large_is_refused(raw_metadata, harness: MetadataHarnes
     consumer, publish = raw_metadata
     common = {"stream_id": harness.stream_id, "meta_version": 5}
     publish(MetaBlobAnnounce(**common, blob_type=FLAT, total_len=1 << 60))
-    until(lambda: consumer.metadata_counters()["blobs_discarded"]["too_large"] == 1)
+    until(lambda: consumer.metadata_counters().blobs_discarded["too_large"] == 1)
     producer, _ = harness.pair()
     with pytest.raises(ValueError, match="consumers keep up to"):
         producer.set_blob(FLAT, bytes((128 << 20) + 1))

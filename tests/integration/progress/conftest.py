@@ -44,7 +44,7 @@ class ProgressHarness:
         self.wait_until(
             lambda: (
                 camera.call("has_progress_consumers")
-                and consumer.state()["progress_on_per_consumer"] == on_per_consumer
+                and consumer.state().progress_on_per_consumer == on_per_consumer
             )
         )
 

@@ -25,7 +25,7 @@ class Camera:
         return self.producer.has_progress_consumers
 
     def counters(self) -> dict[str, int]:
-        return self.producer.counters()
+        return self.producer.counters().to_json()
 
     def claim(self, shape: list[int], dtype: str = "uint16", **options: Any) -> int:
         slot = self.producer.claim(shape, dtype, **options)
@@ -62,7 +62,7 @@ class Camera:
     def fill_until_lost(self) -> dict[str, int]:
         """Writes frames row by row until a progress message is lost."""
         outcomes: dict[str, int] = {}
-        while self.producer.counters()["progress_lost"] == 0:
+        while self.producer.counters().progress_lost == 0:
             with self.producer.claim((256, 16), "uint16", progress="rows") as slot:
                 for row in range(256):
                     slot.array[row] = row
@@ -80,4 +80,4 @@ class ReaderProcess:
         self.consumer = self.context.consumer(stream_id, **request)
 
     def state(self) -> dict[str, Any]:
-        return self.consumer.state()
+        return self.consumer.state().to_json()

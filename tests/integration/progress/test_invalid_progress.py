@@ -40,7 +40,7 @@ class MalformedProducer:
 
     def publish(self, seq: int, state: FrameProgressState, filled: int, **changes: Any) -> list[tp.Progress]:
         """Publishes progress; returns the partial frames that the consumer accepts."""
-        count = self.consumer.counters()["progress"]["received"]
+        count = self.consumer.counters().progress_received
         fields: dict[str, Any] = {
             "stream_id": self.producer.stream_id,
             "epoch": self.producer.epoch,
@@ -53,16 +53,16 @@ class MalformedProducer:
 
         def is_processed() -> bool:
             parts.extend(self.consumer.poll_progress())
-            return bool(self.consumer.counters()["progress"]["received"] > count)
+            return bool(self.consumer.counters().progress_received > count)
 
         self.wait_until(is_processed)
         return parts
 
     def drops(self) -> dict[str, int]:
-        return {reason: n for reason, n in self.consumer.counters()["drops"].items() if n}
+        return {reason: n for reason, n in self.consumer.counters().drops.items() if n}
 
     def count(self, name: str) -> int:
-        return int(self.consumer.counters()["progress"][name])
+        return int(getattr(self.consumer.counters(), f"progress_{name}"))
 
     def frames(self, *seqs: int) -> list[int]:
         """The sequences of the frames that the consumer receives after these descriptors."""

@@ -99,7 +99,7 @@ def test_several_frames_have_progress_at_once(
     assert rows[second][-2:] == [3, 4], "complete without progress of the last row"
     assert increases(rows[first][:-1])
     assert increases(rows[second])
-    assert consumer.counters()["progress"]["accepted"] == len(parts)
+    assert consumer.counters().progress_accepted == len(parts)
 
 
 def test_abandoned_frame_with_progress_uses_up_its_sequence(
@@ -143,7 +143,7 @@ def test_overwritten_partial_frame_is_invalid(
         pass
     late = consumer.poll_progress()
     assert late == []
-    assert consumer.counters()["progress"]["late"] == 1
+    assert consumer.counters().progress_late == 1
 
 
 def test_no_progress_is_published_without_a_request(

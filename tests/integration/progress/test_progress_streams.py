@@ -35,10 +35,12 @@ def test_granted_control_stream_carries_only_progress(
     consumer = context.consumer(harness.stream_id, **EVERY_STEP)
     camera = harness.camera()
     harness.wait_granted(camera, consumer)
-    channel, control_stream_id = consumer.state()["control"]
+    granted_control = consumer.state().control
+    assert granted_control is not None
+    channel, control_stream_id = granted_control
     config = control.find(ConsumerConfig, stream_id=harness.stream_id, control_stream_id=control_stream_id)
     assert isinstance(config, ConsumerConfig)
-    assert (config.control_channel, config.consumer_id) == (channel, consumer.state()["consumer_id"])
+    assert (config.control_channel, config.consumer_id) == (channel, consumer.state().consumer_id)
     granted = raw_messages(control_stream_id)
     seq = camera.call("claim", shape=[4, 5], progress="rows")
     # The test may subscribe after the first messages, and receives the following ones.
@@ -73,18 +75,19 @@ def test_consumer_with_a_control_stream_still_receives_configs(
         state=FrameProgressState.PROGRESS,
     )
     control.publish(other_progress)
-    channel, control_stream_id = state["control"]
+    assert state.control is not None
+    channel, control_stream_id = state.control
     control.publish(
         ConsumerConfig(
             stream_id=harness.stream_id,
-            consumer_id=state["consumer_id"],
+            consumer_id=state.consumer_id or 0,
             use_shm=True,
             mode=Mode.RATE_LIMITED,
             control_channel=channel,
             control_stream_id=control_stream_id,
         )
     )
-    harness.wait_until(lambda: consumer.state()["mode"] == "rate_limited")
+    harness.wait_until(lambda: consumer.state().mode == "rate_limited")
     assert [part.bytes_filled for part in consumer.poll_progress()] == [0], (
         "progress arrives on the per-consumer stream"
     )
@@ -96,7 +99,7 @@ def test_declined_consumer_receives_progress_on_the_shared_stream(
     consumer = context.consumer(harness.stream_id, **EVERY_STEP)
     camera = harness.camera(env=OTHER_IDS)
     harness.wait_granted(camera, consumer, on_per_consumer=False)
-    assert consumer.state()["control"] is None
+    assert consumer.state().control is None
     last = camera.call("claim", shape=[4, 5], progress="rows")
     camera.call("fill", seq=last, first=0, last=4, shift=3)
     part = collect_parts(consumer, lambda part: part.seq == last and part.rows == 4)[-1]

@@ -64,8 +64,8 @@ def start_recorder(ctx: tp.Context, root: Path, camera: tp.Producer, **options: 
 
 def accounted(recorder: Any, camera: tp.Producer) -> int:
     """Frames that the native loop has accounted for, written or not."""
-    counts = recorder._agent._native.stats()["streams"][camera.stream_id]
-    return int(counts["rows"] + counts["lost"])
+    counts = recorder._agent._native.buffer().streams[camera.stream_id]
+    return int(counts.rows + counts.lost)
 
 
 def seqs(root: Path, stream_id: int) -> list[int]:

@@ -32,12 +32,13 @@ class ClientProcess(Worker):
     def leases(self) -> list[int]:
         """Ids of the leases that it holds now."""
         leases = (endpoint.lease() for endpoint in self.endpoints())
-        return [lease["lease_id"] for lease in leases if lease is not None and lease["lease_id"] is not None]
+        return [lease.lease_id for lease in leases if lease is not None and lease.lease_id is not None]
 
     def lease(self, of: str = "producer") -> dict[str, Any] | None:
         """State of a lease, rejections included."""
         endpoint: tp.Producer | tp.Consumer = getattr(self, of)
-        return endpoint.lease()
+        lease = endpoint.lease()
+        return None if lease is None else lease.to_json()
 
     def close_producer(self) -> None:
         """Closes the producer."""

@@ -40,7 +40,7 @@ class ConsumerGroup:
     def leases(self) -> list[int]:
         """Ids of the leases of all consumers."""
         leases = [consumer.lease() for consumer in self.consumers]
-        return [lease["lease_id"] for lease in leases if lease is not None and lease["lease_id"] is not None]
+        return [lease.lease_id for lease in leases if lease is not None and lease.lease_id is not None]
 
     def stop(self) -> dict[str, Any]:
         """Stops polling; returns whether frames and ledgers are right."""

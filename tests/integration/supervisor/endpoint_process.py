@@ -27,6 +27,7 @@ class EndpointProcess:
     def produce(self, stream_id: int, nslots: int = 64, **more: Any) -> int:
         producer = self.context.producer(stream_id, nslots=nslots, pools=["4KiB"], **more)
         self.producers[stream_id] = producer
+        assert producer.epoch is not None
         return producer.epoch
 
     def offer(self, stream_id: int, count: int = 1, nbytes: int = 800) -> dict[str, int]:
@@ -87,10 +88,10 @@ class EndpointProcess:
         consumer = self.context.consumer(stream_id, **more)
         self.consumers[name] = consumer
         consumer.wait_for_producer(timeout=60)
-        return consumer.state()["consumer_id"]
+        return consumer.state().consumer_id or 0
 
     def state(self, name: str) -> dict[str, Any]:
-        return {**self.consumers[name].state(), "phase": str(self.consumers[name].phase)}
+        return {**self.consumers[name].state().to_json(), "phase": str(self.consumers[name].phase)}
 
     def poll(self, name: str, seconds: float = 0.3, at_most: float = 30.0) -> int:
         """Polls until there is no frame for `seconds`, or for `at_most` seconds. Returns the frame count."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,8 +53,8 @@ def test_frame_with_several_parents_publishes_a_link_set(
         _wait_connected(control)
         array = np.zeros(4, "u1")
 
-        def send(**options: object) -> tp.Frame:
-            assert producer.offer(array, **options)  # type: ignore[arg-type]
+        def send(**options: Any) -> tp.Frame:
+            assert producer.offer(array, **options)
             return next(consumer)
 
         first, second = send(), send()
@@ -86,8 +87,28 @@ def test_producer_without_traces_publishes_no_trace_ids(
         assert consumer.wait_for_producer(30)
         assert producer.offer(np.zeros(4, "u1"))
         assert next(consumer).trace_id is None
-        with pytest.raises(TypeError, match="parents"):
-            producer.offer(np.zeros(4, "u1"), parents=[])  # type: ignore[call-arg]
+        for name_parents in (
+            lambda: producer.offer(np.zeros(4, "u1"), parents=[]),
+            lambda: producer.claim((4,), "u1", parents=[7]),
+        ):
+            with pytest.raises(ValueError, match=rf"use ctx\.producer\({stream_id}, traces=True\)"):
+                name_parents()
+        assert producer.next_seq == 1
+
+
+def test_abandoned_claim_publishes_no_links(ctx: tp.Context, free_stream_ids: Callable[[], int]) -> None:
+    stream_id = free_stream_ids()
+    control = ctx.connection.subscription(ctx.stream_ids.control, tethered=True)
+    with ctx.producer(stream_id, pools=[64], traces=True) as producer:
+        _wait_connected(control)
+        producer.claim((4,), "u1", parents=[1, 2]).abandon()
+        slot = producer.claim((4,), "u1", parents=[3, 4])
+        assert not [message for message in map(decode, control.poll()) if isinstance(message, TraceLinkSet)]
+        seq = slot.seq
+        slot.commit()
+        links = _collect(control, 1)
+    control.close()
+    assert [(link.seq, [parent.trace_id for parent in link.parents]) for link in links] == [(seq, [3, 4])]
 
 
 def _wait_connected(subscription: _native.Subscription) -> None:

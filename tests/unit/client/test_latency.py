@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,9 @@ from tensorpool.client import Latency, LatencySummary, ReportOptions
 from tensorpool.transport import Connection
 
 NO_CONNECTION: Connection = None  # type: ignore[assignment]
-FIGURES = {"since": "publish", "left_out": 3, "life": (100, 2_000, 40_000, 1_234_567), "last": (0, 0, 0, 0)}
+FIGURES: Any = SimpleNamespace(
+    since="publish", excluded=3, total=(100, 2_000, 40_000, 1_234_567), last=(0, 0, 0, 0)
+)
 
 
 def test_latency_has_the_figures_of_the_native_consumer() -> None:

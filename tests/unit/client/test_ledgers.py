@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 from tensorpool import _native
 from tensorpool.client import ConsumerLedger, ProducerLedger
 
@@ -22,12 +25,18 @@ PRODUCER = {
 
 
 def consumer(span: int, received: int, **drops: int) -> ConsumerLedger:
-    counters = {name: 0 for name, _, _ in _native.drop_reasons()} | drops
-    return ConsumerLedger.from_counters({"span": span, "received": received, "drops": counters})
+    by_reason = {name: 0 for name, _, _ in _native.drop_reasons()} | drops
+    counters: Any = SimpleNamespace(span=span, received=received, drops=by_reason)
+    return ConsumerLedger.from_counters(counters)
+
+
+def producer(**changes: int) -> ProducerLedger:
+    counters: Any = SimpleNamespace(**(PRODUCER | changes))
+    return ProducerLedger.from_counters(counters)
 
 
 def test_committed_frames_are_published_or_not_by_reason() -> None:
-    ledger = ProducerLedger.from_counters(PRODUCER)
+    ledger = producer()
     assert ledger.unpublished == {"back_pressured": 4, "not_connected": 3, "closed": 3}
     assert ledger.dropped == {
         "no_pool": 7,
@@ -40,7 +49,7 @@ def test_committed_frames_are_published_or_not_by_reason() -> None:
 
 
 def test_frames_behind_an_open_claim_are_deferred() -> None:
-    ledger = ProducerLedger.from_counters(PRODUCER | {"published": 88})
+    ledger = producer(published=88)
     assert (ledger.deferred, ledger.balanced) == (2, False)
 
 

@@ -35,8 +35,7 @@ def names(options: type[ProducerOptions] | type[ConsumerOptions]) -> set[str]:
 
 
 def test_keywords_are_the_fields_of_the_options() -> None:
-    # `traces` is a keyword of its own: it decides the class that `ctx.producer()` returns.
-    assert names(ProducerOptions) == ProducerKeywords.__annotations__.keys() | {"traces"}
+    assert names(ProducerOptions) == ProducerKeywords.__annotations__.keys()
     assert names(ConsumerOptions) == ConsumerKeywords.__annotations__.keys()
 
 
@@ -105,9 +104,9 @@ def test_stream_ids_of_options_replace_the_configured_ones() -> None:
 
 def test_grants_round_the_progress_interval_up_and_allow_five_periods() -> None:
     grants = STREAMS.grants(report_period_ns=1_000)
-    assert (grants["progress_interval_us"], grants["stale_ns"]) == (101, 5_000)
-    assert grants["descriptor_ids"] == (31_000, 31_999)
-    assert dataclasses.replace(STREAMS, channels=()).grants(1_000)["channels"] == []
+    assert (grants.progress_interval_us, grants.stale_ns) == (101, 5_000)
+    assert grants.descriptor_ids == (31_000, 31_999)
+    assert dataclasses.replace(STREAMS, channels=()).grants(1_000).channels == ()
 
 
 @pytest.mark.parametrize(
@@ -124,6 +123,6 @@ def test_consumer_requests_only_the_streams_of_its_options(
     options: dict[str, Any], descriptor: bool, control: bool
 ) -> None:
     request = STREAMS.request(ConsumerOptions(**options))
-    assert request["descriptor"] == (("aeron:ipc", 31_000, 31_999) if descriptor else None)
-    assert request["control"] == (("aeron:ipc", 32_000, 32_999) if control else None)
-    assert request["rate_limited"] == ("max_rate_hz" in options)
+    assert request.descriptor == (("aeron:ipc", 31_000, 31_999) if descriptor else None)
+    assert request.control == (("aeron:ipc", 32_000, 32_999) if control else None)
+    assert request.rate_limited == ("max_rate_hz" in options)

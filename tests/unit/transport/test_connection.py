@@ -17,10 +17,10 @@ class FakeConductor:
     """A conductor with a fixed status."""
 
     def __init__(self, last_error: str | None = None, connected: bool = True) -> None:
-        self.values = {"last_error": last_error, "connected": connected, "embeds_driver": False}
+        self.values = SimpleNamespace(last_error=last_error, connected=connected, embeds_driver=False)
         self.closed = False
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> SimpleNamespace:
         return self.values
 
     def close(self) -> None:

@@ -27,6 +27,8 @@ impl StreamProposal {
 pub struct ConsumerRequest {
     pub mode: Mode,
     pub max_rate_hz: u32,
+    /// It cannot map the producer's regions: it waits for a config that names a fallback.
+    pub is_remote: bool,
     pub supports_progress: bool,
     pub hints: ProgressHints,
     /// Per-consumer streams. `None`: use the shared ones.
@@ -143,7 +145,7 @@ impl HelloState {
         Some(ConsumerHello {
             stream_id: self.stream_id,
             consumer_id,
-            supports_shm: true,
+            supports_shm: !self.request.is_remote,
             supports_progress: self.request.supports_progress,
             mode: self.request.mode,
             max_rate_hz: self.request.max_rate_hz,
@@ -202,9 +204,10 @@ impl HelloState {
     }
 }
 
-/// Whether the scheme of a fallback URI is known.
+/// Whether the scheme of a fallback URI is known. An Aeron channel alone does not say where the source's
+/// announces come from, so frames cannot be read from it.
 pub fn is_known_fallback(uri: &str) -> bool {
-    uri.starts_with("bridge://") || uri.starts_with("aeron:udp?")
+    uri.starts_with("bridge://")
 }
 
 fn granted_address(request_for: &StreamRequest) -> Option<StreamAddress> {

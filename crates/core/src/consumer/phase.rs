@@ -1,7 +1,7 @@
 //! The phase of a consumer: UNMAPPED, MAPPED or FALLBACK (wire §15.12). Pure.
 //!
 //! A config may order a fallback, or name a spare one for the case that shared memory cannot be used. A
-//! fallback URI of an unknown scheme is ignored (wire §10.1.3).
+//! consumer may have a spare one of its own. A fallback URI of an unknown scheme is ignored (wire §10.1.3).
 
 use crate::consumer::hello_state::is_known_fallback;
 
@@ -29,17 +29,19 @@ impl Phase {
 #[derive(Clone, Debug, Default)]
 pub struct PhaseState {
     is_mapped: bool,
-    /// The announced regions cannot be used.
-    is_refused: bool,
+    /// There is no shared memory to use: the announced regions were refused, or none were announced in time.
+    is_unusable: bool,
     /// The fallback that a config ordered.
     ordered_fallback: Option<String>,
     /// The fallback for the case that shared memory cannot be used.
     spare_fallback: Option<String>,
+    /// The consumer's own fallback for that case, which no config takes away.
+    own_fallback: Option<String>,
 }
 
 impl PhaseState {
     pub fn on_mapped(&mut self) {
-        (self.is_mapped, self.is_refused) = (true, false);
+        (self.is_mapped, self.is_unusable) = (true, false);
     }
 
     pub fn on_unmapped(&mut self) {
@@ -47,7 +49,21 @@ impl PhaseState {
     }
 
     pub fn on_refused(&mut self) {
-        (self.is_mapped, self.is_refused) = (false, true);
+        (self.is_mapped, self.is_unusable) = (false, true);
+    }
+
+    /// No regions were announced in time.
+    pub fn on_absent(&mut self) {
+        self.is_unusable |= !self.is_mapped;
+    }
+
+    /// The consumer's own fallback.
+    pub fn set_own_fallback(&mut self, uri: &str) {
+        self.own_fallback = Some(uri.to_owned());
+    }
+
+    fn spare(&self) -> Option<&str> {
+        self.spare_fallback.as_deref().or(self.own_fallback.as_deref())
     }
 
     /// The last config counts.
@@ -62,17 +78,17 @@ impl PhaseState {
     }
 
     pub fn phase(&self) -> Phase {
-        match (&self.ordered_fallback, self.is_mapped, &self.spare_fallback) {
+        match (&self.ordered_fallback, self.is_mapped, self.spare()) {
             (Some(_), _, _) => Phase::Fallback,
             (None, true, _) => Phase::Mapped,
-            (None, false, Some(_)) if self.is_refused => Phase::Fallback,
+            (None, false, Some(_)) if self.is_unusable => Phase::Fallback,
             _ => Phase::Unmapped,
         }
     }
 
     /// The fallback URI in use, if any.
     pub fn fallback_uri(&self) -> Option<&str> {
-        let uri = self.ordered_fallback.as_deref().or(self.spare_fallback.as_deref());
+        let uri = self.ordered_fallback.as_deref().or(self.spare());
         uri.filter(|_| self.phase() == Phase::Fallback)
     }
 }
@@ -121,12 +137,35 @@ mod tests {
     fn fallback_of_an_unknown_scheme_is_ignored() {
         let mut phases = PhaseState::default();
         phases.on_mapped();
-        for uri in
-            ["gopher://x", "", "BRIDGE://1", "aeron:ipc", "bridge:1", " bridge://1", "shm:file?path=/x"]
-        {
+        for uri in [
+            "gopher://x",
+            "",
+            "BRIDGE://1",
+            "aeron:udp?endpoint=h:1",
+            "bridge:1",
+            " bridge://1",
+            "shm:file?path=/x",
+        ] {
             phases.on_config(false, uri);
             assert_eq!((phases.phase(), phases.fallback_uri()), (Phase::Mapped, None), "{uri}");
         }
+    }
+
+    #[test]
+    fn own_fallback_is_used_while_there_is_no_shared_memory() {
+        let mut phases = PhaseState::default();
+        phases.set_own_fallback(BRIDGE);
+        assert_eq!(phases.phase(), Phase::Unmapped, "there may be shared memory yet");
+        phases.on_absent();
+        assert_eq!((phases.phase(), phases.fallback_uri()), (Phase::Fallback, Some(BRIDGE)));
+        phases.on_new_id();
+        phases.on_config(true, "");
+        assert_eq!(phases.phase(), Phase::Fallback, "no config takes it away");
+        phases.on_mapped();
+        phases.on_absent();
+        assert_eq!((phases.phase(), phases.fallback_uri()), (Phase::Mapped, None));
+        phases.on_unmapped();
+        assert_eq!(phases.phase(), Phase::Unmapped);
     }
 
     #[test]
@@ -175,7 +214,7 @@ mod tests {
             let regions = |e: &&Event| matches!(e, Event::Mapped | Event::Unmapped | Event::Refused);
             let is_mapped = matches!(events.iter().rfind(regions), Some(Event::Mapped));
             let verdict = |e: &&Event| matches!(e, Event::Mapped | Event::Refused);
-            let is_refused = matches!(events.iter().rfind(verdict), Some(Event::Refused));
+            let is_unusable = matches!(events.iter().rfind(verdict), Some(Event::Refused));
             let config = |e: &&Event| matches!(e, Event::Config(..) | Event::NewId);
             let (use_shm, uri) = match events.iter().rfind(config) {
                 Some(Event::Config(use_shm, uri)) if is_known_fallback(uri) => (*use_shm, Some(*uri)),
@@ -184,7 +223,7 @@ mod tests {
             let expected = match uri {
                 Some(_) if !use_shm => Phase::Fallback,
                 _ if is_mapped => Phase::Mapped,
-                Some(_) if is_refused => Phase::Fallback,
+                Some(_) if is_unusable => Phase::Fallback,
                 _ => Phase::Unmapped,
             };
             prop_assert_eq!(phases.phase(), expected);

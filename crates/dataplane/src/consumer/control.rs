@@ -50,9 +50,19 @@ impl ConsumerControl {
         }
     }
 
-    /// Uses the fallback from the start: there are no regions to map.
-    pub fn use_fallback(&mut self, uri: &str) {
-        self.phase_state.on_config(false, uri);
+    /// The consumer's own fallback, for the time without shared memory.
+    pub fn set_own_fallback(&mut self, uri: &str) {
+        self.phase_state.set_own_fallback(uri);
+    }
+
+    /// No regions were announced in time, or none can be mapped at all.
+    pub fn on_absent(&mut self) {
+        self.phase_state.on_absent();
+    }
+
+    /// Whether hellos are sent.
+    pub fn sends_hellos(&self) -> bool {
+        self.hello_state.consumer_id().is_some()
     }
 
     /// The fallback URI to read frames from instead of shared memory.

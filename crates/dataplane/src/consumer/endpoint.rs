@@ -74,6 +74,33 @@ impl Consumer {
         }
     }
 
+    /// Without regions for as long as a region stays fresh, the consumer's own fallback is used. One that can be
+    /// sent to a fallback says hello meanwhile.
+    fn check_unmapped(&self, now_ns: u64) {
+        let config = &self.config;
+        if config.fallback.uri.is_none() && !config.greets_unmapped {
+            return;
+        }
+        if self.state.lock_priority().reader.epoch.mapping.is_some() {
+            return self.unmapped_since_ns.store(0, Ordering::Relaxed);
+        }
+        let since_ns = match self.unmapped_since_ns.load(Ordering::Relaxed) {
+            0 => now_ns,
+            since_ns => since_ns,
+        };
+        self.unmapped_since_ns.store(since_ns, Ordering::Relaxed);
+        if now_ns - since_ns >= config.freshness_ns {
+            self.control().on_absent();
+        }
+        if config.greets_unmapped
+            && !self.control().sends_hellos()
+            && let Some(id) = self.consumer_id()
+        {
+            let changes = self.control().begin(id);
+            self.apply_changes(changes);
+        }
+    }
+
     /// Applies the changes of a config: which streams are read from here on.
     fn apply_changes(&self, changes: Vec<hello_state::ConfigChange>) {
         self.apply_progress_changes(&changes);
@@ -159,7 +186,7 @@ impl Consumer {
 impl Endpoint for Consumer {
     fn connect(&self, client: &Client) -> Result<(), AeronError> {
         self.connect_fallback(client);
-        if self.connected.load(Ordering::Relaxed) || self.config.fallback.only.is_some() {
+        if self.connected.load(Ordering::Relaxed) || !self.config.supports_shm {
             return Ok(());
         }
         let config = &self.config;
@@ -219,6 +246,7 @@ impl Endpoint for Consumer {
         }
         // Often enough to notice soon, seldom enough not to delay the polling thread.
         self.next_check_ns.store(now_ns + self.config.freshness_ns / 16, Ordering::Relaxed);
+        self.check_unmapped(now_ns);
         let (stale, owner_changed) = {
             let mut state = self.state.lock_priority();
             let Some(mapping) = &state.reader.epoch.mapping else { return };
@@ -339,7 +367,7 @@ impl Endpoint for Consumer {
     }
 
     fn receives_announces(&self) -> bool {
-        !self.is_closed() && self.config.fallback.only.is_none()
+        !self.is_closed() && self.config.supports_shm
     }
 
     fn on_announce(&self, announce: &PoolAnnounce, join_ns: u64, tick: &Tick<'_>) {

@@ -25,8 +25,8 @@ const ASSEMBLY_TIMEOUT_NS: u64 = 250_000_000;
 /// Options for reading frames without shared memory.
 #[derive(Clone, Debug)]
 pub struct FallbackOptions {
-    /// Read frames from this URI only.
-    pub only: Option<String>,
+    /// Read frames from this URI while there is no shared memory to use.
+    pub uri: Option<String>,
     /// Bound on the memory that a source's announce can allocate here.
     pub max_bytes: u64,
     /// How long a source's epoch stays valid without announces before a lower one is accepted.

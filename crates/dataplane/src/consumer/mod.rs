@@ -51,6 +51,10 @@ pub struct Config {
     pub freshness_ns: u64,
     /// Period of hellos and QoS reports.
     pub hello_period_ns: u64,
+    /// Whether regions are mapped at all.
+    pub supports_shm: bool,
+    /// Hellos are sent while no regions are mapped, too, so that a config can name a fallback.
+    pub greets_unmapped: bool,
     pub fallback: FallbackOptions,
 }
 
@@ -71,6 +75,8 @@ pub struct Consumer {
     /// A refusal may wait in the reader. A poll without frames checks this before it takes the lock again.
     has_refused: AtomicBool,
     next_check_ns: AtomicU64,
+    /// Since when no regions are mapped. 0: they are, or were at the last check.
+    unmapped_since_ns: AtomicU64,
     next_interval_ns: AtomicU64,
     counters: Arc<Counters>,
     closed: AtomicBool,
@@ -90,8 +96,11 @@ impl Consumer {
         let mut reader = Reader::new(config.freshness_ns, config.max_outstanding_seq_gap);
         reader.progress = request.supports_progress.then(Box::<ProgressReader>::default);
         let mut control = ConsumerControl::new(config.stream_id, request, config.hello_period_ns);
-        if let Some(uri) = &config.fallback.only {
-            control.use_fallback(uri);
+        if let Some(uri) = &config.fallback.uri {
+            control.set_own_fallback(uri);
+        }
+        if !config.supports_shm {
+            control.on_absent();
         }
         Self {
             config,
@@ -104,6 +113,7 @@ impl Consumer {
             fallback: Mutex::default(),
             has_refused: AtomicBool::new(false),
             next_check_ns: AtomicU64::new(0),
+            unmapped_since_ns: AtomicU64::new(0),
             next_interval_ns: AtomicU64::new(0),
             counters: Arc::default(),
             closed: AtomicBool::new(false),
@@ -155,7 +165,7 @@ impl Consumer {
     }
 
     pub fn is_ready(&self) -> bool {
-        self.config.fallback.only.is_some() || self.lock().source.is_ready()
+        !self.config.supports_shm || self.lock().source.is_ready()
     }
 
     /// Reads up to `limit` descriptors and pushes the frames that pass onto `out`. Returns how many messages
