@@ -533,7 +533,7 @@ def _state(stream: MonitoredStream, limits: ModelLimits, now_ns: int) -> StreamS
     if stream.activity_ns is not None and now_ns - stream.activity_ns > activity_limit_ns:
         return StreamState.STALE
     if not announce.producer_id:
-        return StreamState.NO_PRODUCER
+        return StreamState.VACANT
     producer = stream.producer
     if producer is None or now_ns - producer.moved_ns > limits.quiet_ns:
         return StreamState.QUIET

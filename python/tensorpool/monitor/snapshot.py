@@ -25,7 +25,7 @@ class StreamState(StrEnum):
     """Frames are published."""
     QUIET = "quiet"
     """It has a producer, which has published no frame for a while."""
-    NO_PRODUCER = "no_producer"
+    VACANT = "vacant"
     """It is announced without a producer."""
     STALE = "stale"
     """It is not announced any more, or its activity timestamp is stale."""

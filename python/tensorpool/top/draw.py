@@ -55,7 +55,7 @@ HELP: Final = (
     ("p99", "of the slowest consumer; one frame in a hundred took longer"),
     ("drop/s", "frames that consumers lost; not those skipped on purpose"),
     ("dropped", "by reason, since each consumer started"),
-    ("no_producer", "the stream is announced and has no producer"),
+    ("vacant", "the stream is announced and has no producer"),
     ("quiet", "the stream has a producer, and had no frame for a while"),
     ("stale", "no activity: its producer or driver has died"),
 )

@@ -136,7 +136,7 @@ GOOD, BAD, WARN, DIM = "green", "bold red", "yellow", "dim"
 _STATES: Final = {
     StreamState.LIVE: Cell("live", GOOD),
     StreamState.QUIET: Cell("quiet", WARN),
-    StreamState.NO_PRODUCER: Cell("no_producer", WARN),
+    StreamState.VACANT: Cell("vacant", WARN),
     StreamState.STALE: Cell("stale", BAD),
 }
 # The worst state first: sorting by state shows the streams with problems.

@@ -66,7 +66,7 @@ def test_model_recovers_after_drivers_and_endpoints_were_killed(
                 wait_until(lambda: consumers(agent) == 0, timeout=60)
                 source.kill()
                 wait_until(
-                    lambda: agent.latest.stream(free_stream_id).state == "no_producer",  # type: ignore[union-attr]
+                    lambda: agent.latest.stream(free_stream_id).state == "vacant",  # type: ignore[union-attr]
                     timeout=60,
                 )
         second.call("close")

@@ -43,7 +43,7 @@ def test_families_are_in_the_order_of_the_catalogue() -> None:
 def test_values_are_those_of_the_snapshot_in_base_units() -> None:
     found = samples(system())
     assert found["tensorpool_streams"] == {
-        ("live",): 3, ("quiet",): 1, ("no_producer",): 1, ("stale",): 1,
+        ("live",): 3, ("quiet",): 1, ("vacant",): 1, ("stale",): 1,
     }  # fmt: skip
     assert found["tensorpool_consumers"] == {(): 3}
     assert found["tensorpool_stream_info"]["10000", "camera-left"] == 1

@@ -84,7 +84,7 @@ def test_rates_backlog_and_drops_follow_from_reports() -> None:
 def test_stream_is_stale_by_activity_or_announces_and_then_forgotten() -> None:
     model = SystemModel()
     model.observe(announce(producer_id=0), 0)
-    assert stream_of(model, S).state is StreamState.NO_PRODUCER
+    assert stream_of(model, S).state is StreamState.VACANT
     model.observe(announce(), S)
     assert stream_of(model, S).state is StreamState.QUIET
     model.observe(Activity(5, 1, S), 7 * S)
@@ -160,7 +160,7 @@ def test_announce_without_producer_removes_the_producer() -> None:
     model.observe(ProducerQos(5, 9, 1, 100), 0)
     model.observe(announce(producer_id=0), S)
     stream = stream_of(model, S)
-    assert (stream.producer, stream.state) == (None, "no_producer")
+    assert (stream.producer, stream.state) == (None, "vacant")
 
 
 def test_consumers_of_a_forgotten_stream_make_room() -> None:

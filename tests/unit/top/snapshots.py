@@ -144,7 +144,7 @@ def system() -> Snapshot:
             producer=producer(79, rate_hz=0.0, bytes_per_s=0.0, quiet_ns=12_000_000_000),
         ),
         stream(10030, "thermal", state=StreamState.STALE, producer=None, announce_age_ns=9_000_000_000),
-        stream(10040, "", state=StreamState.NO_PRODUCER, producer=None, activity_age_ns=None),
+        stream(10040, "", state=StreamState.VACANT, producer=None, activity_age_ns=None),
     )
     mapping = MappingView("send", 10000, 20000, True, 7, 993, 1_000_000, 30.0, {"late": 2}, 995, None, True)
     received = MappingView("receive", 30000, 10020, False, None, 40, 4_000, None, {}, 44, 4, False)

@@ -71,7 +71,7 @@ def test_list_fits_80_columns() -> None:
         "camera-left",
         "live",
         "30.0",
-        "31.5",
+        "30.0",
         "48",
         "ms",
         "2",
@@ -190,7 +190,7 @@ def test_ctrl_c_quits_while_a_filter_is_typed() -> None:
 def test_states_are_readable_without_colours() -> None:
     """States are text; colours only repeat them."""
     shown = text(page())
-    for state in ("live", "quiet", "stale", "no_producer"):
+    for state in ("live", "quiet", "stale", "vacant"):
         assert state in shown
 
 
