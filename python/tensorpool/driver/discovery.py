@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .. import _native
-from ..attributes.tags import MAX_NAME_BYTES, make_attributes, to_wire, wire_length
+from ..attributes.tags import MAX_NAME_BYTES, REACH_LOCAL, make_attributes, to_wire, wire_length
 from ..discovery.index import DiscoveryIndex, DriverIdentity
 from ..discovery.provider import DiscoveryProvider
 from ..discovery.provider_state import DiscoveryCounters, IndexUpdater
@@ -133,7 +133,9 @@ class EmbeddedDiscovery:
     def __init__(self, agent: DriverAgent, plan: Plan) -> None:
         conductor, stream_ids, period_ns = agent.conductor, agent.stream_ids, agent.announce_period_ns
         now_ns, settings = agent.clock.monotonic_ns(), agent.discovery
-        identity = DriverIdentity(agent.settings.instance_id or agent.namespace, _CHANNEL, stream_ids.control)
+        identity = DriverIdentity(
+            agent.settings.instance_id or agent.namespace, _CHANNEL, stream_ids.control, (REACH_LOCAL,)
+        )
         self.counters = DiscoveryCounters(instance=identity.instance_id)
         self._identity = identity
         self._index = DiscoveryIndex()

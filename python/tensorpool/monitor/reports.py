@@ -92,6 +92,7 @@ class ProducerQos(NamedTuple):
     producer_id: int
     epoch: int
     current_seq: int | None
+    watermark: int | None = None
 
 
 class ConsumerQos(NamedTuple):
@@ -101,6 +102,7 @@ class ConsumerQos(NamedTuple):
     consumer_id: int
     epoch: int
     last_seq: int | None
+    """None for 0 too: that is also sent before the first frame. A status report tells them apart."""
     drops_gap: int
     drops_late: int
     is_limited: bool
