@@ -61,8 +61,8 @@ class ProviderSettings:
         default=(),
     )
     explicit_denial: bool = setting(
-        "Whether a request that matches hidden streams only is answered with an error, and not like a request "
-        "that matches nothing. Clients then learn that a hidden stream exists.",
+        "Whether a request that matches hidden streams only is answered with an error, and not like one that "
+        "matches nothing. Clients then learn that a hidden stream exists.",
         default=False,
     )
 
