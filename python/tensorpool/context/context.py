@@ -364,11 +364,6 @@ class Context:
 
     def _open_producer(self, stream_id: int, options: ProducerOptions) -> Producer:
         context = self._options
-        metadata_options = MetadataOptions(
-            SHARED_CHANNEL,
-            metadata_stream_id(options, self.stream_ids),
-            self.connection.announce_period_ns,
-        )
         description = None
         if options.describes_source:
             description = SourceDescription(
@@ -390,6 +385,12 @@ class Context:
                 self._provision(stream_id, options)
             self._adopt_driver_period()
             lease = context.lease
+        # After the period of the driver is known.
+        metadata_options = MetadataOptions(
+            SHARED_CHANNEL,
+            metadata_stream_id(options, self.stream_ids),
+            self.connection.announce_period_ns,
+        )
         producer = (TracedProducer if options.traces else Producer).open(
             self.connection,
             stream_id,
@@ -403,12 +404,11 @@ class Context:
         if options.traces:
             producer.tracer = Tracer(self._trace_ids, self.connection.publication(self.stream_ids.control))
         self._start_endpoint(producer)
-        if description is not None:
-            try:
-                producer.publish_description(description)
-            except BaseException:
-                producer.close()
-                raise
+        try:
+            producer.publish_description(description)
+        except BaseException:
+            producer.close()
+            raise
         return producer
 
     def _open_consumer(self, stream_id: int, options: ConsumerOptions) -> Consumer:

@@ -22,7 +22,8 @@ from ..attributes.tags import MAX_NAME_BYTES, REACH_LOCAL, make_attributes, to_w
 from ..discovery.index import DiscoveryIndex, DriverIdentity
 from ..discovery.provider import DiscoveryProvider
 from ..discovery.provider_state import DiscoveryCounters, IndexUpdater
-from ..monitor.reports import is_driver_metadata, read_stream_id
+from ..errors import CodecError
+from ..monitor.reports import is_driver_metadata, is_undescribed, read_stream_id
 from ..monitor.streams import DRIVER_VERSION
 from ..sbe.wire import ClockDomain, DataSourceAnnounce, DataSourceMeta, PayloadPool, ShmPoolAnnounce
 from ..shm.epoch_files import HEADER_SLOT_BYTES
@@ -245,11 +246,20 @@ class EmbeddedDiscovery:
             stream_id is not None
             and is_driver_metadata(message)
             and not self._metadata.is_own(stream_id, message)
+            and not _is_undescribed(message)
         )
 
     def close(self) -> None:
         """Closes all streams."""
         self._stack.close()
+
+
+def _is_undescribed(message: bytes) -> bool:
+    """Whether it is the announce of a producer without metadata."""
+    try:
+        return is_undescribed(DataSourceAnnounce.decode(message))
+    except CodecError:
+        return False
 
 
 class _ForwardedStream(NamedTuple):

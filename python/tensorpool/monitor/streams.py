@@ -13,7 +13,7 @@ from ..attributes.tags import MAX_NAME_BYTES, LabelAttributes, read_attributes, 
 from ..sbe.wire import ClockDomain, ConsumerHello, DataSourceAnnounce, DataSourceMeta, Mode, ShmPoolAnnounce
 from ..shm.epoch_files import HEADER_SLOT_BYTES, SUPERBLOCK_BYTES
 from .rates import RateMeter
-from .reports import ConsumerQos, ConsumerStatus, LatencyStatus, ProducerQos, ProducerStatus
+from .reports import ConsumerQos, ConsumerStatus, LatencyStatus, ProducerQos, ProducerStatus, is_undescribed
 from .snapshot import ON_PURPOSE, ConsumerView, PoolView, ProducerView
 
 DRIVER_VERSION: Final = 0
@@ -178,6 +178,9 @@ class AnnouncedStream:
 
     def on_source(self, source: DataSourceAnnounce, now_ns: int) -> bool:
         """Takes a name. False: it is of an older epoch than the known one, and is ignored."""
+        if is_undescribed(source):
+            # It must not replace the name that the driver gives.
+            return True
         known = self.driver if source.meta_version == DRIVER_VERSION else self.producer
         # A closing producer may publish once more after its successor did.
         if known is not None and source.epoch < known.epoch:

@@ -1,13 +1,14 @@
 //! Schedule of a producer's metadata messages: announce and attributes every period, blobs less often
 //! (wire §10.3). Pure: time and identity go in, due messages come out.
 //!
-//! A late consumer waits one period at most. A consumer that sends a hello gets everything at once.
+//! A late consumer waits one period at most. A consumer that sends a hello gets everything at once. A producer
+//! that has no metadata sends its announce alone, with version 0 and without a name: inventories see it too.
 
 use std::collections::VecDeque;
 
 use crate::checksum;
 use crate::wire::layout::*;
-use crate::wire::metadata::{BlobAnnounce, BlobChunk, BlobComplete, CHUNK_MAX};
+use crate::wire::metadata::{BlobAnnounce, BlobChunk, BlobComplete, CHUNK_MAX, DataSourceAnnounce};
 
 /// Chunks sent in one duty cycle, because the conductor has other endpoints to serve.
 const CHUNKS_A_ROUND: usize = 16;
@@ -56,8 +57,10 @@ impl ScheduledBlob {
 pub struct MetadataSchedule {
     stream_id: u32,
     periods: Periods,
-    /// The announce, whose producer and epoch are filled in when it is sent, and the attributes.
-    messages: Option<(Vec<u8>, Vec<u8>)>,
+    /// Its producer and epoch are filled in when it is sent.
+    announce: Vec<u8>,
+    /// The attributes. `None` before there are any.
+    meta: Option<Vec<u8>>,
     due: bool,
     next_ns: u64,
     sent_as: Option<ProducerIdentity>,
@@ -73,10 +76,19 @@ pub struct MetadataSchedule {
 
 impl MetadataSchedule {
     pub fn new(stream_id: u32, periods: Periods) -> Self {
+        let undescribed = DataSourceAnnounce {
+            stream_id,
+            producer_id: 0,
+            epoch: 0,
+            meta_version: 0,
+            name: String::new(),
+            summary: String::new(),
+        };
         Self {
             stream_id,
             periods,
-            messages: None,
+            announce: undescribed.encode(),
+            meta: None,
             due: false,
             next_ns: 0,
             sent_as: None,
@@ -96,7 +108,7 @@ impl MetadataSchedule {
         let is_announce = announce.len() >= length
             && get_u16(&announce, MESSAGE_HEADER_TEMPLATE_ID) == DATA_SOURCE_ANNOUNCE_TEMPLATE_ID;
         if is_announce {
-            self.messages = Some((announce, meta));
+            (self.announce, self.meta) = (announce, Some(meta));
             self.due = true;
         }
         is_announce
@@ -143,8 +155,7 @@ impl MetadataSchedule {
 
     /// Whether `send_due` would send something.
     pub fn is_due(&self, now_ns: u64) -> bool {
-        let messages = self.messages.is_some() && (self.due || now_ns >= self.next_ns);
-        messages || !self.queue.is_empty() || self.blobs_are_due(now_ns)
+        self.due || now_ns >= self.next_ns || !self.queue.is_empty() || self.blobs_are_due(now_ns)
     }
 
     fn blobs_are_due(&self, now_ns: u64) -> bool {
@@ -168,14 +179,12 @@ impl MetadataSchedule {
             self.due = true;
             self.queue_all(now_ns);
         }
-        if let Some((announce, meta)) = &mut self.messages
-            && (self.due || now_ns >= self.next_ns)
-        {
-            let body = &mut announce[MESSAGE_HEADER_LENGTH..];
+        if self.due || now_ns >= self.next_ns {
+            let body = &mut self.announce[MESSAGE_HEADER_LENGTH..];
             put_u32(body, DATA_SOURCE_ANNOUNCE_PRODUCER_ID, identity.producer_id);
             put_u64(body, DATA_SOURCE_ANNOUNCE_EPOCH, identity.epoch);
             // The announce first: it names the epoch of the attributes.
-            if !(send(announce) && send(meta)) {
+            if !(send(&self.announce) && self.meta.as_ref().is_none_or(|meta| send(meta))) {
                 return;
             }
             self.due = false;
@@ -207,7 +216,7 @@ impl MetadataSchedule {
 mod tests {
     use super::*;
     use crate::consumer::blob_assembly::Blobs;
-    use crate::wire::metadata::{DataSourceAnnounce, DataSourceMeta, MetadataMessage};
+    use crate::wire::metadata::{DataSourceMeta, MetadataMessage};
 
     const IDENTITY: ProducerIdentity = ProducerIdentity { producer_id: 5, epoch: 6 };
     const SECOND: u64 = 1_000_000_000;
