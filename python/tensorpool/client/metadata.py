@@ -205,7 +205,7 @@ class ProducerMetadata:
         alone (wire §10.3.1), and no caller waits for that."""
         with _change_lock:
             if description is None:
-                self._create_publisher()
+                self._create_publisher().publish_undescribed()
                 return
             description.bump(time.monotonic_ns())
             self._publish(description)

@@ -49,6 +49,7 @@ class ProducerKeywords(TypedDict, total=False):
     prefault: bool
     require_hugepages: bool
     per_consumer_streams: bool
+    announce_source: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,7 @@ class ProducerOptions:
     prefault: bool = True
     require_hugepages: bool = False
     per_consumer_streams: bool = True
+    announce_source: bool = True
     traces: bool = False
 
     def __post_init__(self) -> None:

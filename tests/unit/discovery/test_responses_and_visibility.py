@@ -148,7 +148,7 @@ def test_hidden_stream_has_the_response_of_a_missing_one() -> None:
 
 
 @pytest.mark.requirement("discovery-12-2")
-def test_hidden_stream_is_denied_where_policy_says_so() -> None:
+def test_hidden_stream_is_denied_by_an_explicit_policy() -> None:
     harness = ProviderHarness(rules=LAB_ONLY, explicit_denial=True)
     for stream in SAMPLE:
         harness.add(**stream)

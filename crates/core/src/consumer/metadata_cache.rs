@@ -169,6 +169,20 @@ mod tests {
     }
 
     #[test]
+    fn announce_without_metadata_keeps_the_name_of_its_epoch() {
+        let mut cache = MetadataCache::default();
+        let undescribed = |epoch| DataSourceAnnounce { meta_version: 0, ..announce(epoch, "") };
+        let name = |cache: &MetadataCache| cache.source().map(|s| (s.epoch, s.name.clone()));
+        cache.on_announce(1, undescribed(10));
+        assert_eq!(name(&cache), Some((10, String::new())));
+        cache.on_announce(2, announce(10, "camera"));
+        cache.on_announce(1, undescribed(10));
+        assert_eq!(name(&cache), Some((10, "camera".to_owned())));
+        cache.on_announce(1, undescribed(11));
+        assert_eq!(name(&cache), Some((11, String::new())));
+    }
+
+    #[test]
     fn source_without_announces_counts_for_every_epoch() {
         let mut cache = MetadataCache::default();
         cache.on_meta(1, meta(3, 5));

@@ -57,10 +57,8 @@ impl ScheduledBlob {
 pub struct MetadataSchedule {
     stream_id: u32,
     periods: Periods,
-    /// Its producer and epoch are filled in when it is sent.
-    announce: Vec<u8>,
-    /// The attributes. `None` before there are any.
-    meta: Option<Vec<u8>>,
+    /// The announce, whose producer and epoch are filled in when it is sent, and the attributes, if any.
+    messages: Option<(Vec<u8>, Option<Vec<u8>>)>,
     due: bool,
     next_ns: u64,
     sent_as: Option<ProducerIdentity>,
@@ -76,19 +74,10 @@ pub struct MetadataSchedule {
 
 impl MetadataSchedule {
     pub fn new(stream_id: u32, periods: Periods) -> Self {
-        let undescribed = DataSourceAnnounce {
-            stream_id,
-            producer_id: 0,
-            epoch: 0,
-            meta_version: 0,
-            name: String::new(),
-            summary: String::new(),
-        };
         Self {
             stream_id,
             periods,
-            announce: undescribed.encode(),
-            meta: None,
+            messages: None,
             due: false,
             next_ns: 0,
             sent_as: None,
@@ -108,10 +97,26 @@ impl MetadataSchedule {
         let is_announce = announce.len() >= length
             && get_u16(&announce, MESSAGE_HEADER_TEMPLATE_ID) == DATA_SOURCE_ANNOUNCE_TEMPLATE_ID;
         if is_announce {
-            (self.announce, self.meta) = (announce, Some(meta));
+            self.messages = Some((announce, Some(meta)));
             self.due = true;
         }
         is_announce
+    }
+
+    /// Announces the source without metadata, until there is some.
+    pub fn put_undescribed(&mut self) {
+        let announce = DataSourceAnnounce {
+            stream_id: self.stream_id,
+            producer_id: 0,
+            epoch: 0,
+            meta_version: 0,
+            name: String::new(),
+            summary: String::new(),
+        };
+        if self.messages.is_none() {
+            self.messages = Some((announce.encode(), None));
+            self.due = true;
+        }
     }
 
     /// Replaces the blob of its type. `version` is the first metadata version that it applies to.
@@ -155,7 +160,8 @@ impl MetadataSchedule {
 
     /// Whether `send_due` would send something.
     pub fn is_due(&self, now_ns: u64) -> bool {
-        self.due || now_ns >= self.next_ns || !self.queue.is_empty() || self.blobs_are_due(now_ns)
+        let messages = self.messages.is_some() && (self.due || now_ns >= self.next_ns);
+        messages || !self.queue.is_empty() || self.blobs_are_due(now_ns)
     }
 
     fn blobs_are_due(&self, now_ns: u64) -> bool {
@@ -179,12 +185,14 @@ impl MetadataSchedule {
             self.due = true;
             self.queue_all(now_ns);
         }
-        if self.due || now_ns >= self.next_ns {
-            let body = &mut self.announce[MESSAGE_HEADER_LENGTH..];
+        if let Some((announce, meta)) = &mut self.messages
+            && (self.due || now_ns >= self.next_ns)
+        {
+            let body = &mut announce[MESSAGE_HEADER_LENGTH..];
             put_u32(body, DATA_SOURCE_ANNOUNCE_PRODUCER_ID, identity.producer_id);
             put_u64(body, DATA_SOURCE_ANNOUNCE_EPOCH, identity.epoch);
             // The announce first: it names the epoch of the attributes.
-            if !(send(&self.announce) && self.meta.as_ref().is_none_or(|meta| send(meta))) {
+            if !(send(announce) && meta.as_ref().is_none_or(|meta| send(meta))) {
                 return;
             }
             self.due = false;
@@ -281,6 +289,21 @@ mod tests {
         assert!(put_attributes(&mut schedule, 2));
         assert_eq!(sent(&mut schedule, SECOND + 1), ["announce 2 of 5/6", "meta 2"]);
         assert!(!schedule.put(vec![0; 40], Vec::new()), "only an announce can be stamped");
+    }
+
+    #[test]
+    fn source_without_metadata_is_announced_every_period() {
+        let mut schedule = MetadataSchedule::new(1, Periods { attributes_ns: SECOND, blobs_ns: 10 * SECOND });
+        assert!(sent(&mut schedule, 0).is_empty());
+        schedule.put_undescribed();
+        assert_eq!(sent(&mut schedule, 0), ["announce 0 of 5/6"]);
+        assert!(sent(&mut schedule, SECOND - 1).is_empty());
+        assert_eq!(sent(&mut schedule, SECOND), ["announce 0 of 5/6"]);
+        schedule.on_hello(40, SECOND + 1);
+        assert_eq!(sent(&mut schedule, SECOND + 1), ["announce 0 of 5/6"]);
+        assert!(put_attributes(&mut schedule, 1));
+        schedule.put_undescribed();
+        assert_eq!(sent(&mut schedule, SECOND + 2), ["announce 1 of 5/6", "meta 1"]);
     }
 
     #[test]

@@ -157,6 +157,30 @@ mod tests {
     }
 
     #[test]
+    fn announces_of_driver_and_producer_do_not_evict_each_other() {
+        let source = |meta_version, name: &str| {
+            crate::wire::metadata::DataSourceAnnounce {
+                stream_id: 5,
+                producer_id: 9,
+                epoch: 1,
+                meta_version,
+                name: name.into(),
+                summary: String::new(),
+            }
+            .encode()
+        };
+        let messages = [source(0, "plan"), source(1, "camera"), source(0, "")];
+        let mut cache = MessageCache::new(1000);
+        for (value, message) in messages.iter().enumerate() {
+            assert!(cache.insert(message, value).is_empty());
+        }
+        for (value, message) in messages.iter().enumerate() {
+            assert_eq!(cache.get(message), Some(&value));
+        }
+        assert_eq!(cache.insert(&source(0, "other plan"), 7), [0]);
+    }
+
+    #[test]
     fn announce_hit_ignores_its_timestamp() {
         let mut cache = MessageCache::new(1000);
         cache.insert(&announce(9, 1), 1);
