@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -114,7 +115,7 @@ def test_producer_without_metadata_is_announced_as_a_source(harness: MetadataHar
     ctx = harness.context()
     subscription = ctx.connection.subscription(ctx.stream_ids.metadata, tethered=True)
     producer, consumer = harness.pair()
-    messages: list[object] = []
+    messages: list[Any] = []
 
     def repeated(version: int) -> bool:
         messages.extend(map(decode, subscription.poll()))
