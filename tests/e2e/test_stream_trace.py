@@ -46,7 +46,7 @@ def lineage(command_line: CommandLine, ids: list[int], *, traces: bool = True) -
             )
 
         def work() -> None:
-            new_trace_id = TraceIds().new_id
+            new_trace_id = TraceIds(5).new_id
             while not stop.wait(0.02):
                 if not traces:
                     steps[3].offer(ARRAY)

@@ -117,9 +117,15 @@ impl Lease {
                     }
                 }
             }
-            DriverMessage::Shutdown { message, .. } => {
-                let ours = self.attachment().on_shutdown(now_ns);
-                if ours { self.end(tick, "driver_shutdown", message.clone()) } else { LeaseEvent::Nothing }
+            DriverMessage::Shutdown { reason, message } => {
+                if !self.attachment().on_shutdown(now_ns) {
+                    return LeaseEvent::Nothing;
+                }
+                let mut detail = reason.as_str().to_owned();
+                if !message.is_empty() {
+                    detail = format!("{detail}: {message}");
+                }
+                self.end(tick, "driver_shutdown", detail)
             }
             DriverMessage::Other | DriverMessage::Malformed(_) => LeaseEvent::Nothing,
         }

@@ -61,6 +61,13 @@ impl MetadataPublisher {
         Err(PyValueError::new_err("the first message is no DataSourceAnnounce"))
     }
 
+    /// Announces the producer without name and metadata, until there is some.
+    fn publish_undescribed(&self, py: Python<'_>) -> PyResult<()> {
+        errors::check_fork(py, self.fork_guard)?;
+        py.detach(|| self.publisher.put_undescribed());
+        Ok(())
+    }
+
     /// Replaces the blob of its type with a copy of `data`. It applies from the metadata version on.
     fn put_blob(&self, py: Python<'_>, blob_type: u32, version: u32, data: PyBuffer<u8>) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;

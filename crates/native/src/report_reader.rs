@@ -67,7 +67,8 @@ impl ReportReader {
             events.push(match ControlMessage::decode(bytes) {
                 ControlMessage::QosConsumer(q) => {
                     let is_limited = q.mode == Mode::RateLimited;
-                    let last_seq = (q.last_seq_seen != NULL_U64).then_some(q.last_seq_seen);
+                    // 0 is also what a consumer sends that has seen no frame yet.
+                    let last_seq = (!matches!(q.last_seq_seen, 0 | NULL_U64)).then_some(q.last_seq_seen);
                     let fields = (
                         q.stream_id,
                         q.consumer_id,
@@ -81,7 +82,7 @@ impl ReportReader {
                 }
                 ControlMessage::QosProducer(q) => {
                     let current_seq = (q.current_seq != NULL_U64).then_some(q.current_seq);
-                    let fields = (q.stream_id, q.producer_id, q.epoch, current_seq);
+                    let fields = (q.stream_id, q.producer_id, q.epoch, current_seq, q.watermark);
                     self.event(py, &self.producer_report, fields.into_pyobject(py)?)?
                 }
                 _ => message.into_any(),

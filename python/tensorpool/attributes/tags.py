@@ -30,6 +30,8 @@ REACH: Final = "reach:"
 REACH_BRIDGE: Final = "reach:bridge"
 """The tag of a stream that only a bridge can reach. In `reach:bridge://…` the part after `reach:` is the
 payload fallback URI."""
+REACH_LOCAL: Final = "reach:local"
+"""The tag that a provider gives to streams which clients on its own media driver can attach to."""
 MAX_DATA_SOURCE_ID: Final = (1 << 64) - 2
 _BRIDGE_URI_PREFIX: Final = f"{REACH_BRIDGE}://"
 _MAX_JSON_BYTES: Final = 64 << 10

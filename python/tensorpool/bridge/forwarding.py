@@ -75,3 +75,10 @@ def read_meta_version(message: bytes, template_id: int) -> int | None:
     if offset is None or len(message) < offset + _U32.size:
         return None
     return int(_U32.unpack_from(message, offset)[0])
+
+
+def is_undescribed(info: MessageInfo, message: bytes) -> bool:
+    """Whether it is the DataSourceAnnounce of a producer without metadata: no version, name or summary."""
+    if info.template_id != DATA_SOURCE_ANNOUNCE:
+        return False
+    return not any(message[_BLOCK_OFFSET + _SOURCE_FIELDS.size :])

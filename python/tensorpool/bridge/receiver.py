@@ -29,6 +29,7 @@ from .forwarding import (
     METADATA,
     QOS,
     MessageInfo,
+    is_undescribed,
     read_info,
     read_meta_version,
     replace_source,
@@ -268,6 +269,8 @@ class ReceiverMappings:
             nslots=None if step.layout is None else step.layout.nslots,
             descriptor_stream_id=mapping.settings.descriptor_stream_id,
             per_consumer_streams=False,
+            # The forwarded announces are its announces: another one would hide the name of the source.
+            announce_source=mapping.metadata is None,
         )
 
     def _finish_attach(self, mapping: _ReceiverMapping) -> int:
@@ -366,9 +369,11 @@ class ReceiverMappings:
             client_id = None if lease is None else lease.client_id
             forwarded = replace_source(message, stream_id, client_id or 1, epoch)
         # Version 0 is the metadata of a driver's configuration. Drivers publish it on the announce stream,
-        # where consumers do not read it.
+        # where consumers do not read it. Without any text it is of a producer that has no metadata.
         ids = self._context.stream_ids
-        is_from_driver = read_meta_version(message, info.template_id) == 0
+        is_from_driver = read_meta_version(message, info.template_id) == 0 and not is_undescribed(
+            info, message
+        )
         is_sent = (
             forwarded is not None
             and self._publication(ids.announce if is_from_driver else ids.metadata).offer(forwarded) == "sent"

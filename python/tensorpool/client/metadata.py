@@ -172,7 +172,7 @@ class MetadataOptions:
     period_ns: int
 
     def open_publisher(self, producer: _native.Producer) -> _native.MetadataPublisher:
-        """Starts to publish for `producer`; nothing is sent before there is metadata."""
+        """Starts to publish for `producer`: before there is metadata, an announce without name."""
         return _native.MetadataPublisher(
             producer,
             self.channel,
@@ -183,7 +183,7 @@ class MetadataOptions:
 
 
 class ProducerMetadata:
-    """The metadata of one producer, and its publisher, which opens with the first message."""
+    """The metadata of one producer, and its publisher, which opens with `start` or with the first change."""
 
     def __init__(self, producer: _native.Producer, options: MetadataOptions) -> None:
         # Weak: the producer has this object, and a producer without references must be closed at once.
@@ -191,6 +191,7 @@ class ProducerMetadata:
         self._options = options
         self._description: SourceDescription | None = None
         self._publisher: _native.MetadataPublisher | None = None
+        self._was_ready = False
         self._republished_blobs: Mapping[int, tuple[int, bytes]] = {}
         self._closed = False
 
@@ -199,9 +200,13 @@ class ProducerMetadata:
         """The attributes that were set."""
         return {} if self._description is None else dict(self._description.attributes)
 
-    def start(self, description: SourceDescription) -> None:
-        """Publishes the metadata that the producer was opened with."""
+    def start(self, description: SourceDescription | None) -> None:
+        """Publishes the metadata that the producer was opened with. Without any, its announce is published
+        alone (wire §10.3.1), and no caller waits for that."""
         with _change_lock:
+            if description is None:
+                self._create_publisher().publish_undescribed()
+                return
             description.bump(time.monotonic_ns())
             self._publish(description)
 
@@ -281,12 +286,17 @@ class ProducerMetadata:
     def _open_publisher(self) -> _native.MetadataPublisher:
         if self._closed:
             raise ClosedError("this producer is closed and publishes no metadata")
+        publisher = self._create_publisher()
+        deadline = time.monotonic() + _READY_TIMEOUT_S
+        # Not an error: the messages are sent as soon as the media driver registers the publication.
+        while not (publisher.is_ready or self._was_ready) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        self._was_ready = True
+        return publisher
+
+    def _create_publisher(self) -> _native.MetadataPublisher:
         if self._publisher is None:
-            publisher = self._publisher = self._options.open_publisher(self._producer())
-            deadline = time.monotonic() + _READY_TIMEOUT_S
-            # Not an error: the messages are sent as soon as the media driver registers the publication.
-            while not publisher.is_ready and time.monotonic() < deadline:
-                time.sleep(_POLL_S)
+            self._publisher = self._options.open_publisher(self._producer())
         return self._publisher
 
     def close(self) -> None:

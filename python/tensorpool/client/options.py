@@ -50,6 +50,7 @@ class ProducerKeywords(TypedDict, total=False):
     prefault: bool
     require_hugepages: bool
     per_consumer_streams: bool
+    announce_source: bool
     traces: bool
 
 
@@ -69,6 +70,7 @@ class ProducerOptions:
     prefault: bool = True
     require_hugepages: bool = False
     per_consumer_streams: bool = True
+    announce_source: bool = True
     traces: bool = False
 
     def __post_init__(self) -> None:

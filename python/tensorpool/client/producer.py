@@ -89,8 +89,9 @@ class Producer(_native.Producer):
             producer._metadata = ProducerMetadata(producer, metadata)
         return producer
 
-    def publish_description(self, description: SourceDescription) -> None:
-        """Publishes the metadata that the producer was opened with; called once its handle is registered."""
+    def publish_description(self, description: SourceDescription | None) -> None:
+        """Publishes the metadata that the producer was opened with, or that it has none; called once its
+        handle is registered."""
         self._open_metadata().start(description)
 
     def ledger(self) -> ProducerLedger:

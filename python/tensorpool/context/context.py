@@ -150,7 +150,7 @@ class Context:
         self._options = options
         self.report_options = options.reports
         """What producers and consumers that are opened from now on report."""
-        self._trace_ids = TraceIds()
+        self._trace_ids: TraceIds | None = None
         self._endpoints: weakref.WeakSet[Producer | Consumer] = weakref.WeakSet()
         self._reporting: weakref.WeakSet[Producer | Consumer] = weakref.WeakSet()
         self._services: set[RunningService] = set()
@@ -292,7 +292,9 @@ class Context:
         lineage. `publish_timestamps` adds the time of publication to each descriptor. `prefault=False` leaves
         the memory to be paged in by the first frames. `require_hugepages`: refuse memory without huge pages.
         `per_consumer_streams=False`: decline consumers that request per-consumer streams.
-        `descriptor_stream_id` and `metadata_stream_id` replace the configured streams.
+        `descriptor_stream_id` and `metadata_stream_id` replace the configured streams. A producer without
+        metadata announces its source without a name; `announce_source=False`: somebody else announces it, as
+        a bridge does.
         """
         self._check_open()
         return self._open_producer(check_stream_id(stream_id), ProducerOptions(**options))
@@ -367,11 +369,6 @@ class Context:
 
     def _open_producer(self, stream_id: int, options: ProducerOptions) -> Producer:
         context = self._options
-        metadata_options = MetadataOptions(
-            SHARED_CHANNEL,
-            metadata_stream_id(options, self.stream_ids),
-            self.connection.announce_period_ns,
-        )
         description = None
         if options.describes_source:
             description = SourceDescription(
@@ -393,6 +390,12 @@ class Context:
                 self._provision(stream_id, options)
             self._adopt_driver_period()
             lease = context.lease
+        # After the period of the driver is known.
+        metadata_options = MetadataOptions(
+            SHARED_CHANNEL,
+            metadata_stream_id(options, self.stream_ids),
+            self.connection.announce_period_ns,
+        )
         producer = Producer.open(
             self.connection,
             stream_id,
@@ -404,9 +407,11 @@ class Context:
             owned_regions=regions,
         )
         if options.traces:
+            if self._trace_ids is None:
+                self._trace_ids = TraceIds()
             producer.tracer = Tracer(self._trace_ids, self.connection.publication(self.stream_ids.control))
         self._start_endpoint(producer)
-        if description is not None:
+        if description is not None or options.announce_source:
             try:
                 producer.publish_description(description)
             except BaseException:
@@ -679,6 +684,8 @@ class Context:
             # Last in, first out. Errors do not keep the others from being closed.
             stack.callback(self.connection.close)
             stack.callback(self._driver_host.close)
+            if self._trace_ids is not None:
+                stack.callback(self._trace_ids.close)
             for endpoint in _snapshot(self._endpoints):
                 stack.callback(endpoint.close)
             stack.callback(self._locator.close)

@@ -108,7 +108,10 @@ class StreamLocator:
             return None if is_usable and not stream.needs_bridge else False
         namespace = namespace_on(self.connection.aeron_dir, stream.control_stream_id)
         if namespace is None:
-            # No driver is registered on that control stream. A stream with a bridge is probably remote.
+            # No driver is registered on that control stream. The registry may know it: on this media driver,
+            # what is local to the registry is local here. Else a stream with a bridge is probably remote.
+            if stream.supports_local_attach and all(map(is_ipc, self.settings.registries)):
+                return True
             return False if stream.needs_bridge else None
         instance_id = stream.driver_instance_id
         return namespace == instance_id or namespace.endswith(f".{instance_id}")

@@ -10,7 +10,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ..attributes.tags import MAX_NAME_BYTES, fallback_uri_of, from_wire, needs_bridge, to_wire, wire_length
+from ..attributes.tags import (
+    MAX_NAME_BYTES,
+    REACH_LOCAL,
+    fallback_uri_of,
+    from_wire,
+    needs_bridge,
+    to_wire,
+    wire_length,
+)
 from ..errors import CodecError, ConfigError
 from ..json_types import JsonObject
 from ..sbe import read_header
@@ -88,6 +96,11 @@ class DiscoveredStream:
     def needs_bridge(self) -> bool:
         """Whether a tag says that other hosts reach it through a bridge only."""
         return needs_bridge(self.tags)
+
+    @property
+    def supports_local_attach(self) -> bool:
+        """Whether the provider says that clients on its own media driver can attach to it."""
+        return REACH_LOCAL in self.tags
 
     @property
     def fallback_uri(self) -> str | None:

@@ -60,6 +60,11 @@ class ProviderSettings:
         "visible. Not a security boundary: clients choose their own ids.",
         default=(),
     )
+    explicit_denial: bool = setting(
+        "Whether a request that matches hidden streams only is answered with an error, and not like one that "
+        "matches nothing. Clients then learn that a hidden stream exists.",
+        default=False,
+    )
 
 
 _PROVIDER: Final = ProviderSettings()

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from ..attributes.tags import from_wire
 from ..errors import ConfigError
-from ..monitor.reports import RepeatedAnnounce, RepeatedMetadata
+from ..monitor.reports import RepeatedAnnounce, RepeatedMetadata, is_undescribed
 from ..monitor.streams import AnnouncedStream, StreamLabels
 from ..sbe.discovery import DiscoveryResult, Tag
 from ..sbe.wire import DataSourceAnnounce, DataSourceMeta, PayloadPool, ShmPoolAnnounce
@@ -235,6 +235,8 @@ class DiscoveryIndex:
     def on_source(self, instance_id: str, source: DataSourceAnnounce, now_ns: int) -> IndexResult:
         """Takes a name, from the producer or, with metadata version 0, from the driver."""
         self.expire(now_ns)
+        if is_undescribed(source):
+            return IndexResult.UNCHANGED
         driver = self._drivers[instance_id]
         stream = self._stream(driver, source.stream_id)
         if stream is None:
@@ -262,6 +264,8 @@ class DiscoveryIndex:
         """Renews metadata. False: the index does not have it."""
         self.expire(now_ns)
         stream = self._drivers[instance_id].streams.get(repeated.stream_id)
+        if repeated.is_empty:
+            return True
         return stream is not None and stream.announced.on_repeated_metadata(
             by_driver=repeated.by_driver, is_meta=repeated.is_meta, now_ns=now_ns
         )

@@ -247,10 +247,19 @@ class ResponseBuilder:
     and only the request id is replaced.
     """
 
-    def __init__(self, index: DiscoveryIndex, visibility: Visibility, *, max_results: int) -> None:
+    def __init__(
+        self,
+        index: DiscoveryIndex,
+        visibility: Visibility,
+        *,
+        max_results: int,
+        explicit_denial: bool = False,
+    ) -> None:
+        """`explicit_denial`: a request that matches hidden streams only is answered with ERROR."""
         self._index = index
         self._visibility = visibility
         self._max_results = max_results
+        self._explicit_denial = explicit_denial
         self._cache: OrderedDict[_CacheKey, Response] = OrderedDict()
         self._cached_bytes = 0
         self._generation = -1
@@ -273,12 +282,12 @@ class ResponseBuilder:
 
     def _build(self, query: Filter, rules: RuleSet, now_ns: int) -> Response:
         candidates = self._index.candidates(now_ns, name=query.name, stream_id=query.stream_id)
+        matching = [entry for entry in candidates if matches(query, entry)]
         # Hidden streams do not count, not even against the maximum (decision 24).
-        entries = [
-            entry
-            for entry in candidates
-            if matches(query, entry) and self._visibility.is_visible(rules, entry)
-        ]
+        entries = [entry for entry in matching if self._visibility.is_visible(rules, entry)]
+        if matching and not entries and self._explicit_denial:
+            reason = "no rule of this provider makes the stream visible to this client id; ask its operator"
+            return Response(error_response(0, reason), DiscoveryStatus.ERROR, 0)
         if len(entries) > self._max_results:
             count, maximum = len(entries), self._max_results
             reason = f"{count} streams match, and a response has at most {maximum}; narrow the filter"
@@ -434,7 +443,12 @@ class RequestQueue:
         self._counters = counters
         self._reserved = reserved
         self._rules = ResponseRules(settings.responses)
-        self._responses = ResponseBuilder(index, Visibility(settings.rules), max_results=settings.max_results)
+        self._responses = ResponseBuilder(
+            index,
+            Visibility(settings.rules),
+            max_results=settings.max_results,
+            explicit_denial=settings.explicit_denial,
+        )
         self._clients = ClientLimits(settings.rate_hz, settings.burst)
         self._all_clients = TokenBucket(settings.total_rate_hz, settings.total_rate_hz, now_ns)
         self._queue: deque[bytes] = deque()

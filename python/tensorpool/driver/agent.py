@@ -17,7 +17,7 @@ from typing import Final
 from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock
 from ..discovery.config import DiscoverySettings
-from ..errors import ClosedError, RegionRejected
+from ..errors import ClosedError, RegionRejected, RoleFailed
 from ..runtime.agent import AgentFinished
 from ..runtime.config import Secret
 from ..runtime.counters import GAUGE_TYPE_ID, CounterPublisher, CounterSnapshot
@@ -206,6 +206,18 @@ class DriverAgent:
         return is_open and (not self.settings.recreate_at_start or resources.storage.is_idle)
 
     def do_work(self) -> int:
+        """One duty cycle. An error that ends the driver is the reason of its shutdown notice."""
+        try:
+            return self._do_work()
+        except AgentFinished:
+            raise
+        except BaseException as error:
+            # The runner goes on after other errors, and ends the driver after these.
+            if isinstance(error, RoleFailed) or not isinstance(error, Exception):
+                self._stop = Stop(ShutdownReason.ERROR, f"{type(error).__name__}: {error}".removesuffix(": "))
+            raise
+
+    def _do_work(self) -> int:
         """Reads messages, results of file work and dead producers; performs the resulting actions."""
         resources, now_ns = self._resources, self.clock.monotonic_ns()
         resources.announcer.heartbeat()
@@ -232,6 +244,10 @@ class DriverAgent:
         backoff idle strategy from ever sleeping.
         """
         if not resources.has_skipped_backlog:
+            if (failure := resources.requests.failure or resources.control.failure) is not None:
+                raise RoleFailed(
+                    f"the media driver refuses the control stream {self.stream_ids.control}: {failure}"
+                )
             self.counters.before_start.add(resources.skip_backlog())
             return 0, False
         work = 0

@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .. import _native
-from ..attributes.tags import MAX_NAME_BYTES, make_attributes, to_wire, wire_length
+from ..attributes.tags import MAX_NAME_BYTES, REACH_LOCAL, make_attributes, to_wire, wire_length
 from ..discovery.index import DiscoveryIndex, DriverIdentity
 from ..discovery.provider import DiscoveryProvider
 from ..discovery.provider_state import DiscoveryCounters, IndexUpdater
-from ..monitor.reports import is_driver_metadata, read_stream_id
+from ..errors import CodecError
+from ..monitor.reports import is_driver_metadata, is_undescribed, read_stream_id
 from ..monitor.streams import DRIVER_VERSION
 from ..sbe.wire import ClockDomain, DataSourceAnnounce, DataSourceMeta, PayloadPool, ShmPoolAnnounce
 from ..shm.epoch_files import HEADER_SLOT_BYTES
@@ -133,7 +134,9 @@ class EmbeddedDiscovery:
     def __init__(self, agent: DriverAgent, plan: Plan) -> None:
         conductor, stream_ids, period_ns = agent.conductor, agent.stream_ids, agent.announce_period_ns
         now_ns, settings = agent.clock.monotonic_ns(), agent.discovery
-        identity = DriverIdentity(agent.settings.instance_id or agent.namespace, _CHANNEL, stream_ids.control)
+        identity = DriverIdentity(
+            agent.settings.instance_id or agent.namespace, _CHANNEL, stream_ids.control, (REACH_LOCAL,)
+        )
         self.counters = DiscoveryCounters(instance=identity.instance_id)
         self._identity = identity
         self._index = DiscoveryIndex()
@@ -243,11 +246,20 @@ class EmbeddedDiscovery:
             stream_id is not None
             and is_driver_metadata(message)
             and not self._metadata.is_own(stream_id, message)
+            and not _is_undescribed(message)
         )
 
     def close(self) -> None:
         """Closes all streams."""
         self._stack.close()
+
+
+def _is_undescribed(message: bytes) -> bool:
+    """Whether it is the announce of a producer without metadata."""
+    try:
+        return is_undescribed(DataSourceAnnounce.decode(message))
+    except CodecError:
+        return False
 
 
 class _ForwardedStream(NamedTuple):

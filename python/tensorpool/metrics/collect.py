@@ -164,6 +164,12 @@ PRODUCER_AGE = MetricDefinition(
 PRODUCER_QUIET = MetricDefinition(
     "tensorpool_producer_quiet_seconds", "gauge", "Time since the last new sequence.", _STREAM
 )
+PRODUCER_WATERMARK = MetricDefinition(
+    "tensorpool_producer_open_slots_max",
+    "gauge",
+    "The most slots that were claimed or deferred at once in the last report period.",
+    _STREAM,
+)
 
 RECEIVED = MetricDefinition(
     "tensorpool_consumer_frames_received_total", "counter", "Frames that a consumer received.", _CONSUMER
@@ -288,6 +294,7 @@ GROUPS: Final[dict[str, tuple[MetricDefinition, ...]]] = {
         PRODUCER_BYTES,
         PRODUCER_AGE,
         PRODUCER_QUIET,
+        PRODUCER_WATERMARK,
     ),
     "Consumers": (
         CONSUMER_INFO,
@@ -452,6 +459,7 @@ def _add_producer(families: _Families, labels: LabelSet, producer: ProducerView)
     families.add(PRODUCER_BYTES, labels, producer.nbytes)
     families.add(PRODUCER_AGE, labels, producer.report_age_ns / 1e9)
     families.add(PRODUCER_QUIET, labels, producer.quiet_ns / 1e9)
+    families.add(PRODUCER_WATERMARK, labels, producer.watermark)
 
 
 def _add_consumer(families: _Families, labels: LabelSet, consumer: ConsumerView) -> None:

@@ -233,6 +233,8 @@ class SystemModel:
 
     def _on_repeated_metadata(self, repeated: RepeatedMetadata, now_ns: int) -> None:
         stream = self._streams.get(repeated.stream_id)
+        if stream is not None and repeated.is_empty:
+            return
         if stream is not None and stream.announced.on_repeated_metadata(
             by_driver=repeated.by_driver, is_meta=repeated.is_meta, now_ns=now_ns
         ):

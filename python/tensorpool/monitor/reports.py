@@ -77,6 +77,8 @@ class RepeatedMetadata(NamedTuple):
     is_meta: bool
     message: bytes
     """The message itself, for an observer that has dropped it."""
+    is_empty: bool = False
+    """Whether it is of a producer without metadata: then it says nothing about the stream."""
 
     def decode(self) -> DataSourceAnnounce | DataSourceMeta:
         """The message, which was decoded without error before."""
@@ -92,6 +94,7 @@ class ProducerQos(NamedTuple):
     producer_id: int
     epoch: int
     current_seq: int | None
+    watermark: int | None = None
 
 
 class ConsumerQos(NamedTuple):
@@ -101,6 +104,7 @@ class ConsumerQos(NamedTuple):
     consumer_id: int
     epoch: int
     last_seq: int | None
+    """None for 0 too: that is also sent before the first frame. A status report tells them apart."""
     drops_gap: int
     drops_late: int
     is_limited: bool
@@ -418,7 +422,7 @@ def _repetition(message: bytes, decoded: Message) -> RepeatedAnnounce | Repeated
         case ShmPoolAnnounce(stream_id=stream_id, epoch=epoch):
             return RepeatedAnnounce(stream_id, epoch, decoded)
         case DataSourceAnnounce(stream_id=stream_id, meta_version=version):
-            return RepeatedMetadata(stream_id, version == 0, False, message)
+            return RepeatedMetadata(stream_id, version == 0, False, message, is_undescribed(decoded))
         case DataSourceMeta(stream_id=stream_id, meta_version=version):
             return RepeatedMetadata(stream_id, version == 0, True, message)
         case _:
@@ -441,6 +445,11 @@ def is_driver_metadata(message: bytes) -> bool:
     """Whether it is metadata of version 0, which drivers publish about their streams."""
     at = _message_ids().version_at.get(_id_of(message))
     return at is not None and len(message) >= at + _UINT32.size and not _UINT32.unpack_from(message, at)[0]
+
+
+def is_undescribed(source: DataSourceAnnounce) -> bool:
+    """Whether it is of a producer without metadata (or of a driver that adds only attributes)."""
+    return not (source.meta_version or source.name or source.summary)
 
 
 def _id_of(message: bytes) -> _MessageId:

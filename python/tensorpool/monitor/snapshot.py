@@ -66,6 +66,9 @@ class ProducerView:
     report_age_ns: int
     quiet_ns: int
     """Time since a new sequence was last reported."""
+    watermark: int | None = None
+    """The most slots that were claimed or deferred at once in the last report period; None: not reported. At
+    the number of slots of the stream, frames are dropped as `slot_claimed`."""
     committed: int | None = None
     published: int | None = None
     unpublished: Mapping[str, int] = field(default_factory=dict)

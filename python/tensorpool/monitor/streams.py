@@ -13,7 +13,7 @@ from ..attributes.tags import MAX_NAME_BYTES, LabelAttributes, read_attributes, 
 from ..sbe.wire import ClockDomain, ConsumerHello, DataSourceAnnounce, DataSourceMeta, Mode, ShmPoolAnnounce
 from ..shm.epoch_files import HEADER_SLOT_BYTES, SUPERBLOCK_BYTES
 from .rates import RateMeter
-from .reports import ConsumerQos, ConsumerStatus, LatencyStatus, ProducerQos, ProducerStatus
+from .reports import ConsumerQos, ConsumerStatus, LatencyStatus, ProducerQos, ProducerStatus, is_undescribed
 from .snapshot import ON_PURPOSE, ConsumerView, PoolView, ProducerView
 
 DRIVER_VERSION: Final = 0
@@ -178,6 +178,9 @@ class AnnouncedStream:
 
     def on_source(self, source: DataSourceAnnounce, now_ns: int) -> bool:
         """Takes a name. False: it is of an older epoch than the known one, and is ignored."""
+        if is_undescribed(source):
+            # It must not replace the name that the driver gives.
+            return True
         known = self.driver if source.meta_version == DRIVER_VERSION else self.producer
         # A closing producer may publish once more after its successor did.
         if known is not None and source.epoch < known.epoch:
@@ -266,6 +269,8 @@ class MonitoredProducer:
     moved_ns: int
     """When a new sequence was last reported."""
     current_seq: int | None = None
+    watermark: int | None = None
+    """Slots that were open at once in the last period; None if it does not report them."""
     reported: tuple[int, int] = (0, 0)
     """Epoch and sequence of the last QoS report; the status report may be newer than the next one."""
     status: ProducerStatus | None = None
@@ -277,12 +282,11 @@ class MonitoredProducer:
         reported = (report.epoch, report.current_seq or 0)
         is_consistent = reported >= self.reported
         self.reported = reported
-        if report.epoch != self.epoch:
-            self.seqs.clear()
-            self.current_seq = None
-            self.epoch = report.epoch
         self.received_ns = now_ns
-        self._advance(report.current_seq, now_ns)
+        self._enter(report.epoch)
+        if report.epoch == self.epoch:
+            self.watermark = report.watermark
+            self._advance(report.current_seq, now_ns)
         return is_consistent
 
     def on_status(self, status: ProducerStatus, now_ns: int) -> None:
@@ -290,8 +294,17 @@ class MonitoredProducer:
         self.status = status
         self.received_ns = now_ns
         self.bytes.add(now_ns, status.nbytes)
+        # Before the first frame of an epoch there are no QoS reports of it.
+        self._enter(status.epoch)
         if status.epoch == self.epoch and status.next_seq:
             self._advance(status.next_seq - 1, now_ns)
+
+    def _enter(self, epoch: int) -> None:
+        """Follows the producer into a later epoch. QoS and status reports come on two streams: the one that
+        is read later may be of the epoch before."""
+        if epoch > self.epoch:
+            self.seqs.clear()
+            self.epoch, self.current_seq, self.watermark = epoch, None, None
 
     def _advance(self, seq: int | None, now_ns: int) -> None:
         if seq is None or (self.current_seq is not None and seq < self.current_seq):
@@ -308,6 +321,7 @@ class MonitoredProducer:
             producer_id=self.producer_id,
             epoch=self.epoch,
             current_seq=self.current_seq,
+            watermark=self.watermark,
             rate_hz=self.seqs.per_s(),
             bytes_per_s=self.bytes.per_s(),
             report_age_ns=now_ns - self.received_ns,

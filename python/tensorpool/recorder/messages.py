@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 
 from ..errors import CodecError
 from ..monitor.listener import StreamKind
+from ..monitor.reports import is_undescribed
 from ..sbe import (
     DataSourceAnnounce,
     DataSourceMeta,
@@ -78,7 +79,8 @@ class MessageFilter:
             ):
                 return MessageRow("qos", message, stream_id, epoch)
             case DataSourceAnnounce(stream_id=stream_id, epoch=epoch, meta_version=version):
-                if self._is_new(stream_id, "source", decoded):
+                # A driver repeats its own, with version 0, beside the producer's.
+                if not is_undescribed(decoded) and self._is_new(stream_id, ("source", version == 0), decoded):
                     return MessageRow("metadata", message, stream_id, epoch, version)
             case DataSourceMeta(stream_id=stream_id, meta_version=version):
                 if self._is_new(stream_id, ("meta", version), replace(decoded, timestamp_ns=0)):

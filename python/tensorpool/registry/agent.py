@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import Final, TypedDict
 
 from .. import _native
-from ..attributes.tags import to_wire
+from ..attributes.tags import REACH_LOCAL, to_wire
 from ..clock import SYSTEM_CLOCK, Clock
 from ..discovery import DiscoverySettings
 from ..discovery.channels import is_ipc
@@ -163,7 +163,7 @@ class _Resources:
                 index.remove_driver(known.instance_id)
         self._updaters = {}
         for driver in drivers:
-            tags = tuple(map(to_wire, driver.tags))
+            tags = tuple(map(to_wire, (*driver.tags, *((REACH_LOCAL,) if driver.is_local else ()))))
             identity = DriverIdentity(
                 driver.instance_id, driver.control_channel, driver.control_stream_id, tags
             )

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import Final
 
-from ..attributes.tags import tags_fault
-from ..discovery.channels import channel_fault
+from ..attributes.tags import needs_bridge, tags_fault
+from ..discovery.channels import channel_fault, is_ipc
 from ..discovery.config import MAX_STREAMS, REQUEST_STREAM_ID
 from ..runtime.config import DurationNs, IdRange, parse_duration, setting, settings, table
 from ..transport import StreamAddress
@@ -68,6 +68,11 @@ class DriverSource:
         default=(),
         check=tags_fault,
     )
+
+    @property
+    def is_local(self) -> bool:
+        """Whether clients on the media driver of this registry can attach to its streams."""
+        return is_ipc(self.announce_channel) and is_ipc(self.control_channel) and not needs_bridge(self.tags)
 
     @property
     def addresses(self) -> tuple[StreamAddress, ...]:

@@ -182,6 +182,8 @@ def _producer(producer: ProducerView) -> Iterator[Text]:
     yield _fact("", f"{rate} fps{bytes_per_s}, {seq}")
     if producer.committed is not None and producer.published is not None:
         yield _fact("", f"committed {producer.committed:,}, published {producer.published:,}")
+    if producer.watermark is not None and producer.watermark > 1:
+        yield _fact("", f"up to {producer.watermark:,} slots open at once")
     lost = Counter(dict(producer.unpublished)) + Counter(dict(producer.dropped))
     if lost:
         yield _fact("", f"not published: {reasons_text(lost)}", WARN)

@@ -48,7 +48,11 @@ def test_stream_is_found_by_each_of_its_labels(
     )
     other = local_context.producer(second, name="camera-2", tags=["lab"], **POOL)
     (found,) = remote_context.discover(name="camera-1")
-    assert (found.stream_id, found.epoch, set(found.tags)) == (first, camera.epoch, {"lab", "Lab"})
+    # The driver that answered says that its streams can be attached to here (discovery §9).
+    tags = {"lab", "Lab", "reach:local"}
+    assert (found.stream_id, found.epoch, set(found.tags)) == (first, camera.epoch, tags)
+    assert found.supports_local_attach
+    assert not found.needs_bridge
     assert (found.driver_instance_id, found.control_channel) == ("default", "aeron:ipc")
     assert found.control_stream_id == local_context.stream_ids.control
     assert (found.nslots, found.pools) == (4, (1 << 16,))

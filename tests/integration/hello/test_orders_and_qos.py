@@ -124,6 +124,31 @@ def test_qos_reports_match_the_ledgers_of_both_sides(
     assert producer_report.producer_id == (lease.client_id if lease else producer_report.producer_id) != 0
 
 
+@pytest.mark.requirement("wire-15.11-1")
+def test_qos_reports_before_the_first_frame_have_no_invented_sequence(
+    context, raw_messages, free_stream_id, wait_until
+) -> None:
+    qos = raw_messages(context.stream_ids.qos)
+    consumer = context.consumer(free_stream_id)
+    producer = context.producer(free_stream_id, nslots=4)
+    wait_until(lambda: consumer.epoch is not None)
+    consumer_id = consumer.state()["consumer_id"]
+    for _ in range(3):
+        report = qos.find(QosConsumer, consumer_id=consumer_id)
+        assert isinstance(report, QosConsumer)
+        assert (report.epoch, report.last_seq_seen) == (producer.epoch, 0)
+        sent = [message for message in qos.received if isinstance(message, QosProducer)]
+        assert [report for report in sent if report.stream_id == free_stream_id] == []
+        qos.received.clear()
+    claims = [producer.claim((3,), "u1") for _ in range(3)]
+    for claim in claims:
+        claim.commit()
+    first = qos.find(QosProducer, stream_id=free_stream_id, current_seq=2, watermark=3)
+    assert isinstance(first, QosProducer)
+    # The watermark is of one period.
+    qos.find(QosProducer, stream_id=free_stream_id, current_seq=2, watermark=0)
+
+
 def test_consumer_with_a_used_id_chooses_a_new_one(context, raw_messages, free_stream_id, wait_until) -> None:
     producer, consumer = context.producer(free_stream_id), context.consumer(free_stream_id)
     wait_until(lambda: consumer.epoch is not None)

@@ -256,6 +256,8 @@ def test_qos_reports_alone_keep_a_per_consumer_stream_open(
     control, qos = raw_messages(), raw_messages(context.stream_ids.qos)
     control.publish(hello(free_stream_id, 11, descriptor_channel="aeron:ipc", descriptor_stream_id=31_777))
     wait_until(lambda: producer.consumers() == (1, 1))
+    # A producer reports from its first frame on; its reports are the clock of this test.
+    producer.offer(np.arange(3))
     report = QosConsumer(
         stream_id=free_stream_id,
         consumer_id=11,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -108,6 +109,44 @@ def test_metadata_messages_are_repeated_with_their_timestamp(harness: MetadataHa
     assert 0 not in {a.producer_id for a in announces}
     assert all(meta == metas[0] for meta in metas)
     assert before_ns <= metas[0].timestamp_ns <= time.monotonic_ns()
+
+
+def test_producer_without_metadata_is_announced_as_a_source(harness: MetadataHarness, until) -> None:
+    ctx = harness.context()
+    subscription = ctx.connection.subscription(ctx.stream_ids.metadata, tethered=True)
+    producer, consumer = harness.pair()
+    messages: list[Any] = []
+
+    def repeated(version: int) -> bool:
+        messages.extend(map(decode, subscription.poll()))
+        return sum(isinstance(m, DataSourceAnnounce) and m.meta_version == version for m in messages) >= 3
+
+    until(lambda: repeated(0))
+    expected = (harness.stream_id, producer.epoch, 0, "", "")
+    assert {(m.stream_id, m.epoch, m.meta_version, m.name, m.summary) for m in messages} == {expected}
+    assert 0 not in {message.producer_id for message in messages}
+    assert (consumer.metadata, producer.meta_version) == (None, 0)
+    assert producer.set_metadata({"a": 1}, name="camera") == 1
+    messages.clear()
+    until(lambda: repeated(1))
+    assert consumer.wait_for_metadata(DEADLINE_S) == {"a": 1}
+
+
+def test_first_producer_repeats_metadata_at_the_period_of_the_driver(harness: MetadataHarness, until) -> None:
+    # The context would repeat once an hour; the driver announces five times a second.
+    harness.context(mode="embedded", announce_period=0.2)
+    ctx = harness.context(mode="driver", announce_period=3600.0)
+    subscription = ctx.connection.subscription(ctx.stream_ids.metadata, tethered=True)
+    producer = ctx.producer(harness.stream_id, name="camera", nslots=4, pools=["1MiB"])
+    announces: list[DataSourceAnnounce] = []
+
+    def is_repeated() -> bool:
+        found = map(decode, subscription.poll())
+        announces.extend(m for m in found if isinstance(m, DataSourceAnnounce) and m.name == "camera")
+        return len(announces) >= 4
+
+    until(is_repeated)
+    producer.close()
 
 
 def test_producer_may_use_another_metadata_stream(harness: MetadataHarness, until) -> None:

@@ -12,8 +12,6 @@ import pytest
 
 import tensorpool as tp
 from tensorpool import _native
-from tensorpool.client import TraceIds
-from tensorpool.clock import ManualClock
 from tensorpool.sbe import decode
 from tensorpool.sbe.trace import TraceLinkSet
 
@@ -22,21 +20,6 @@ from tensorpool.sbe.trace import TraceLinkSet
 def ctx(aeron_dir: Path, shm_base: Path) -> Iterator[tp.Context]:
     with tp.open(aeron_dir=str(aeron_dir), shm_base_dir=shm_base) as context:
         yield context
-
-
-def test_trace_ids_are_unique_and_sort_by_time() -> None:
-    clock = ManualClock()
-    ids = TraceIds(5, clock=clock)
-    trace_ids = []
-    for _ in range(3):
-        trace_ids += [ids.new_id() for _ in range(5000)]
-        clock.advance(0.001)
-    clock.step_wall(-10)
-    trace_ids += [ids.new_id() for _ in range(10)]
-    assert trace_ids == sorted(set(trace_ids))
-    assert all(0 < trace_id < 2**64 for trace_id in trace_ids)
-    other = TraceIds(6, clock=ManualClock())
-    assert other.new_id() not in trace_ids
 
 
 @pytest.mark.requirement("wire-10.2.1-12")

@@ -316,3 +316,19 @@ def test_generation_grows_with_changes_only() -> None:
 
 def test_driver_identities_compare_all_fields() -> None:
     assert DriverIdentity("a", "aeron:ipc", 1) != DriverIdentity("a", "aeron:ipc", 2)
+
+
+def test_source_without_metadata_keeps_the_name_that_a_driver_gives() -> None:
+    """Every producer announces itself as a source; without metadata it says nothing about its stream."""
+    harness = ProviderHarness()
+    harness.add(10_000)
+    for message in (source(name="plan", version=0), source(name="", version=0), source(name="", version=0)):
+        assert harness.lab.on_message(message.encode(), harness.now_ns)
+    assert [entry.labels.name for entry in harness.index.entries(harness.now_ns)] == ["plan"]
+    # It does not renew what the driver said.
+    harness.advance(WINDOW_NS)
+    harness.lab.on_message(announce().encode(), harness.now_ns)
+    harness.lab.on_message(source(name="", version=0).encode(), harness.now_ns)
+    harness.advance(1)
+    assert [entry.labels.name for entry in harness.index.entries(harness.now_ns)] == [""]
+    assert harness.counters.rejected["regressed"].value == 0

@@ -147,6 +147,19 @@ def test_hidden_stream_has_the_response_of_a_missing_one() -> None:
     assert harness.ask(client_id=150, stream_id=5).status is DiscoveryStatus.NOT_FOUND
 
 
+@pytest.mark.requirement("discovery-12-2")
+def test_hidden_stream_is_denied_by_an_explicit_policy() -> None:
+    harness = ProviderHarness(rules=LAB_ONLY, explicit_denial=True)
+    for stream in SAMPLE:
+        harness.add(**stream)
+    denied = harness.ask(client_id=42, stream_id=4)
+    assert (denied.status, denied.results) == (DiscoveryStatus.ERROR, ())
+    assert "no rule" in denied.error_message
+    assert harness.ask(client_id=42, stream_id=5).status is DiscoveryStatus.NOT_FOUND
+    assert harness.found(client_id=42) == [1, 2]
+    assert harness.found(client_id=150, stream_id=4) == [4]
+
+
 @pytest.mark.parametrize(
     ("rule", "expected"),
     [

@@ -13,7 +13,9 @@ import pytest
 
 from tensorpool import _native
 from tensorpool.driver import StreamSettings, read_holder
-from tensorpool.errors import ConfigError, DriverAlreadyRunning
+from tensorpool.driver.actions import Action
+from tensorpool.driver.state import DriverState
+from tensorpool.errors import ConfigError, DriverAlreadyRunning, RoleFailed
 from tensorpool.runtime import AgentFinished, read_aeron_counters
 from tensorpool.runtime.config import Secret
 from tensorpool.sbe import (
@@ -253,6 +255,30 @@ def test_stop_by_token(
     assert client.next(ShmDriverShutdown).reason is ShutdownReason.ADMIN
     assert list(shm_base.iterdir()) == []
     assert read_holder(shm_base, "default") is None
+
+
+@pytest.mark.requirement("driver-4.12-2")
+def test_fatal_error_is_the_reason_of_the_shutdown_notice(
+    make_agent: Callable[..., AgentHarness],
+    raw_client: Callable[..., RawClient],
+    shm_base: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver = make_agent()
+    client = raw_client(driver)
+    client.attach(STREAM, 5, Role.PRODUCER)
+
+    def fail(*args: object, **options: object) -> list[Action]:
+        raise RoleFailed("the disk is gone")
+
+    monkeypatch.setattr(DriverState, "on_tick", fail)
+    with pytest.raises(RoleFailed, match="the disk is gone"):
+        driver.step()
+    # As the runner's own loop does after such an error.
+    driver.runner.close()
+    notice = client.next(ShmDriverShutdown)
+    assert (notice.reason, notice.error_message) == (ShutdownReason.ERROR, "RoleFailed: the disk is gone")
+    assert list(shm_base.iterdir()) == []
 
 
 @pytest.mark.requirement("driver-4.12-2")

@@ -83,8 +83,12 @@ def test_qos_reports_are_read_natively_every_time() -> None:
     assert read(reader, qos(last_seq_seen=NULL, mode=Mode.STREAM).encode()) == (
         ConsumerQos(5, 7, 3, None, 2, 1, False)
     )
+    # Before its first frame a consumer reports 0.
+    assert read(reader, qos(last_seq_seen=0).encode()) == ConsumerQos(5, 7, 3, None, 2, 1, True)
     producer_qos = QosProducer(stream_id=5, producer_id=9, epoch=3, current_seq=50)
-    assert read(reader, producer_qos.encode()) == ProducerQos(5, 9, 3, 50)
+    assert read(reader, producer_qos.encode()) == ProducerQos(5, 9, 3, 50, None)
+    with_watermark = QosProducer(stream_id=5, producer_id=9, epoch=3, current_seq=0, watermark=4)
+    assert read(reader, with_watermark.encode()) == ProducerQos(5, 9, 3, 0, 4)
     no_frames = QosProducer(stream_id=5, producer_id=9, epoch=3, current_seq=NULL)
     assert read(reader, no_frames.encode()) == ProducerQos(5, 9, 3, None)
     # A repeated report is an event, too.

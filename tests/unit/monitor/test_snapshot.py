@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tensorpool.monitor.model import SystemModel
-from tensorpool.monitor.reports import ConsumerStatus, LatencyStatus, ProducerStatus
+from tensorpool.monitor.reports import ConsumerStatus, LatencyStatus, ProducerQos, ProducerStatus
 from tensorpool.monitor.snapshot import LatencyView
 from tests.unit.monitor.test_model import announce, report, stream_of
 
@@ -108,3 +108,20 @@ def test_model_view_has_the_values_of_the_snapshot() -> None:
     # A latency that is not reported any more expires.
     model.observe(report(7, last=41, gap=6), 7 * S)
     assert dict(model.view(8 * S).values("latency")) == {(5, 7): None}
+
+
+def test_producer_enters_an_epoch_by_its_status_report() -> None:
+    """Before the first frame of an epoch there are no QoS reports of it."""
+    model = SystemModel()
+    model.observe(announce(), 0)
+    model.observe(ProducerQos(5, 9, 1, 41, 3), 0)
+    model.observe(producer(epoch=2), 1)
+    # The last report of the epoch before comes on another stream, and may be read later.
+    model.observe(ProducerQos(5, 9, 1, 42, 3), 2)
+    view = stream_of(model, 3).producer
+    assert view is not None
+    assert (view.epoch, view.current_seq, view.watermark) == (2, None, None)
+    model.observe(ProducerQos(5, 9, 2, 0, 1), 4)
+    view = stream_of(model, 5).producer
+    assert view is not None
+    assert (view.epoch, view.current_seq, view.watermark) == (2, 0, 1)

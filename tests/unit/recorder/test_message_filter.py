@@ -83,6 +83,21 @@ def test_filter_keeps_every_trace_link() -> None:
     assert (row.table, row.stream_id, row.epoch, row.message) == ("metadata", 7, 2, links)
 
 
+def test_filter_keeps_sources_of_driver_and_producer_once() -> None:
+    """A driver repeats the name of its plan, as version 0, beside the producer's announce."""
+    message_filter = MessageFilter()
+
+    def source(version: int, name: str) -> bytes:
+        return DataSourceAnnounce(
+            stream_id=7, producer_id=1, epoch=1, meta_version=version, name=name
+        ).encode()
+
+    turn = [source(0, "plan"), source(1, "camera"), source(0, "")]
+    kept = [message_filter.to_row(message) is not None for _ in range(3) for message in turn]
+    # Of a producer without metadata there is nothing to keep.
+    assert kept == [True, True, *[False] * 7]
+
+
 def test_filter_keeps_every_qos_report_and_ignores_invalid_bytes() -> None:
     message_filter = MessageFilter()
     qos = QosProducer(stream_id=7, producer_id=1, epoch=1, current_seq=5).encode()

@@ -59,6 +59,7 @@ def producer(number: int = 77, **more: Any) -> ProducerView:
     values: dict[str, Any] = {
         "epoch": 7,
         "current_seq": 993,
+        "watermark": 3,
         "rate_hz": 30.0,
         "bytes_per_s": 31.5e6,
         "report_age_ns": 200_000_000,

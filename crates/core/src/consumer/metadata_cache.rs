@@ -60,14 +60,16 @@ impl MetadataCache {
     }
 
     pub fn on_announce(&mut self, session_id: i32, announce: DataSourceAnnounce) {
-        let DataSourceAnnounce { epoch, name, summary, .. } = announce;
+        let DataSourceAnnounce { epoch, name, summary, meta_version, .. } = announce;
         self.sessions.retain(|(s, _)| *s != session_id);
         self.sessions.push_back((session_id, epoch));
         if self.sessions.len() > MAX_SESSIONS {
             self.sessions.pop_front();
         }
-        // A closing producer may announce once more after its successor.
-        if self.source.as_ref().is_none_or(|s| s.epoch <= epoch) {
+        // A closing producer may announce once more after its successor. An announce without metadata says
+        // nothing about the name: behind a bridge another session has it.
+        let known = self.source.as_ref().map_or(0, |s| s.epoch);
+        if epoch > known || (epoch == known && meta_version != 0) || self.source.is_none() {
             self.source = Some(Source { epoch, name, summary });
         }
         // Versions received before the session's announce belong to its epoch too.
@@ -164,6 +166,20 @@ mod tests {
         cache.on_meta(1, meta(2, 9));
         assert_eq!(value(cache.newest()), Some(8));
         assert_eq!(cache.source().map(|s| s.name.as_str()), Some("new"));
+    }
+
+    #[test]
+    fn announce_without_metadata_keeps_the_name_of_its_epoch() {
+        let mut cache = MetadataCache::default();
+        let undescribed = |epoch| DataSourceAnnounce { meta_version: 0, ..announce(epoch, "") };
+        let name = |cache: &MetadataCache| cache.source().map(|s| (s.epoch, s.name.clone()));
+        cache.on_announce(1, undescribed(10));
+        assert_eq!(name(&cache), Some((10, String::new())));
+        cache.on_announce(2, announce(10, "camera"));
+        cache.on_announce(1, undescribed(10));
+        assert_eq!(name(&cache), Some((10, "camera".to_owned())));
+        cache.on_announce(1, undescribed(11));
+        assert_eq!(name(&cache), Some((11, String::new())));
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! Schedule of a producer's metadata messages: announce and attributes every period, blobs less often
 //! (wire §10.3). Pure: time and identity go in, due messages come out.
 //!
-//! A late consumer waits one period at most. A consumer that sends a hello gets everything at once.
+//! A late consumer waits one period at most. A consumer that sends a hello gets everything at once. A producer
+//! that has no metadata sends its announce alone, with version 0 and without a name: inventories see it too.
 
 use std::collections::VecDeque;
 
 use crate::checksum;
 use crate::wire::layout::*;
-use crate::wire::metadata::{BlobAnnounce, BlobChunk, BlobComplete, CHUNK_MAX};
+use crate::wire::metadata::{BlobAnnounce, BlobChunk, BlobComplete, CHUNK_MAX, DataSourceAnnounce};
 
 /// Chunks sent in one duty cycle, because the conductor has other endpoints to serve.
 const CHUNKS_A_ROUND: usize = 16;
@@ -56,8 +57,8 @@ impl ScheduledBlob {
 pub struct MetadataSchedule {
     stream_id: u32,
     periods: Periods,
-    /// The announce, whose producer and epoch are filled in when it is sent, and the attributes.
-    messages: Option<(Vec<u8>, Vec<u8>)>,
+    /// The announce, whose producer and epoch are filled in when it is sent, and the attributes, if any.
+    messages: Option<(Vec<u8>, Option<Vec<u8>>)>,
     due: bool,
     next_ns: u64,
     sent_as: Option<ProducerIdentity>,
@@ -96,10 +97,26 @@ impl MetadataSchedule {
         let is_announce = announce.len() >= length
             && get_u16(&announce, MESSAGE_HEADER_TEMPLATE_ID) == DATA_SOURCE_ANNOUNCE_TEMPLATE_ID;
         if is_announce {
-            self.messages = Some((announce, meta));
+            self.messages = Some((announce, Some(meta)));
             self.due = true;
         }
         is_announce
+    }
+
+    /// Announces the source without metadata, until there is some.
+    pub fn put_undescribed(&mut self) {
+        let announce = DataSourceAnnounce {
+            stream_id: self.stream_id,
+            producer_id: 0,
+            epoch: 0,
+            meta_version: 0,
+            name: String::new(),
+            summary: String::new(),
+        };
+        if self.messages.is_none() {
+            self.messages = Some((announce.encode(), None));
+            self.due = true;
+        }
     }
 
     /// Replaces the blob of its type. `version` is the first metadata version that it applies to.
@@ -175,7 +192,7 @@ impl MetadataSchedule {
             put_u32(body, DATA_SOURCE_ANNOUNCE_PRODUCER_ID, identity.producer_id);
             put_u64(body, DATA_SOURCE_ANNOUNCE_EPOCH, identity.epoch);
             // The announce first: it names the epoch of the attributes.
-            if !(send(announce) && send(meta)) {
+            if !(send(announce) && meta.as_ref().is_none_or(|meta| send(meta))) {
                 return;
             }
             self.due = false;
@@ -207,7 +224,7 @@ impl MetadataSchedule {
 mod tests {
     use super::*;
     use crate::consumer::blob_assembly::Blobs;
-    use crate::wire::metadata::{DataSourceAnnounce, DataSourceMeta, MetadataMessage};
+    use crate::wire::metadata::{DataSourceMeta, MetadataMessage};
 
     const IDENTITY: ProducerIdentity = ProducerIdentity { producer_id: 5, epoch: 6 };
     const SECOND: u64 = 1_000_000_000;
@@ -272,6 +289,21 @@ mod tests {
         assert!(put_attributes(&mut schedule, 2));
         assert_eq!(sent(&mut schedule, SECOND + 1), ["announce 2 of 5/6", "meta 2"]);
         assert!(!schedule.put(vec![0; 40], Vec::new()), "only an announce can be stamped");
+    }
+
+    #[test]
+    fn source_without_metadata_is_announced_every_period() {
+        let mut schedule = MetadataSchedule::new(1, Periods { attributes_ns: SECOND, blobs_ns: 10 * SECOND });
+        assert!(sent(&mut schedule, 0).is_empty());
+        schedule.put_undescribed();
+        assert_eq!(sent(&mut schedule, 0), ["announce 0 of 5/6"]);
+        assert!(sent(&mut schedule, SECOND - 1).is_empty());
+        assert_eq!(sent(&mut schedule, SECOND), ["announce 0 of 5/6"]);
+        schedule.on_hello(40, SECOND + 1);
+        assert_eq!(sent(&mut schedule, SECOND + 1), ["announce 0 of 5/6"]);
+        assert!(put_attributes(&mut schedule, 1));
+        schedule.put_undescribed();
+        assert_eq!(sent(&mut schedule, SECOND + 2), ["announce 1 of 5/6", "meta 1"]);
     }
 
     #[test]

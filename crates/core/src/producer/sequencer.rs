@@ -21,11 +21,13 @@ pub struct Sequencer {
     next: u64,
     /// The oldest sequence that is not settled yet; equal to `next` when none is open.
     oldest: u64,
+    /// The most sequences that were open at once since `reset_watermark`.
+    watermark: u64,
 }
 
 impl Sequencer {
     pub fn new(nslots: u32) -> Self {
-        Self { states: vec![State::Free; nslots as usize], next: 0, oldest: 0 }
+        Self { states: vec![State::Free; nslots as usize], next: 0, oldest: 0, watermark: 0 }
     }
 
     fn slot(&mut self, seq: u64) -> &mut State {
@@ -42,6 +44,7 @@ impl Sequencer {
         let seq = self.next;
         *self.slot(seq) = State::Claimed;
         self.next += 1;
+        self.watermark = self.watermark.max(self.next - self.oldest);
         Some(seq)
     }
 
@@ -98,6 +101,7 @@ impl Sequencer {
     /// A frame with a given sequence is published: continue after it.
     pub fn jump_past(&mut self, seq: u64) {
         (self.oldest, self.next) = (seq + 1, seq + 1);
+        self.watermark = self.watermark.max(1);
     }
 
     /// Closes the sequencer. Returns how many committed frames were still deferred.
@@ -105,6 +109,17 @@ impl Sequencer {
         let waiting = (self.oldest..self.next).filter(|seq| *self.slot(*seq) == State::Committed).count();
         self.oldest = self.next;
         waiting as u64
+    }
+
+    /// The most slots that were claimed or deferred at once since `reset_watermark`. When it reaches the number
+    /// of slots, frames are refused because their slot is claimed.
+    pub fn watermark(&self) -> u32 {
+        u32::try_from(self.watermark).unwrap_or(u32::MAX - 1)
+    }
+
+    /// Starts a new period of the watermark with what is open now.
+    pub fn reset_watermark(&mut self) {
+        self.watermark = self.next - self.oldest;
     }
 
     /// The sequence of the next frame.
@@ -127,6 +142,26 @@ mod tests {
         assert_eq!(sequencer.take(), Some(known + 1));
         sequencer.commit(known + 1);
         assert_eq!(sequencer.release(), Some(known + 1));
+    }
+
+    #[test]
+    fn watermark_is_the_most_open_slots_of_a_period() {
+        let mut sequencer = Sequencer::new(4);
+        assert_eq!(sequencer.watermark(), 0);
+        let taken: Vec<u64> = (0..3).map(|_| sequencer.take().unwrap()).collect();
+        for seq in &taken[..2] {
+            sequencer.commit(*seq);
+        }
+        while sequencer.release().is_some() {}
+        assert_eq!(sequencer.watermark(), 3);
+        sequencer.reset_watermark();
+        assert_eq!(sequencer.watermark(), 1, "the open claim counts for the next period too");
+        sequencer.commit(taken[2]);
+        assert_eq!(sequencer.release(), Some(2));
+        sequencer.reset_watermark();
+        assert_eq!(sequencer.watermark(), 0);
+        sequencer.jump_past(9);
+        assert_eq!(sequencer.watermark(), 1);
     }
 
     #[test]

@@ -204,12 +204,30 @@ pub struct LeaseRevoked {
     pub message: String,
 }
 
+/// Why a driver ended (driver §4.12).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShutdownReason {
+    Normal,
+    Admin,
+    Error,
+}
+
+impl ShutdownReason {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "normal",
+            Self::Admin => "admin",
+            Self::Error => "error",
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DriverMessage {
     Attached(AttachResponse),
     Revoked(LeaseRevoked),
     Shutdown {
-        reason: u8,
+        reason: ShutdownReason,
         message: String,
     },
     /// A message for another receiver, or of another protocol.
@@ -292,10 +310,12 @@ fn lease_revoked(bytes: &[u8]) -> Result<DriverMessage, &'static str> {
 
 fn shutdown(bytes: &[u8]) -> Result<DriverMessage, &'static str> {
     let (b, mut rest) = block(bytes, SHM_DRIVER_SHUTDOWN_BLOCK_LENGTH)?;
-    let reason = b[SHM_DRIVER_SHUTDOWN_REASON];
-    if reason > SHUTDOWN_REASON_ERROR {
-        return Err("reason");
-    }
+    let reason = match b[SHM_DRIVER_SHUTDOWN_REASON] {
+        SHUTDOWN_REASON_NORMAL => ShutdownReason::Normal,
+        SHUTDOWN_REASON_ADMIN => ShutdownReason::Admin,
+        SHUTDOWN_REASON_ERROR => ShutdownReason::Error,
+        _ => return Err("reason"),
+    };
     Ok(DriverMessage::Shutdown { reason, message: take_string(&mut rest, "errorMessage")? })
 }
 

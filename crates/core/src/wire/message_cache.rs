@@ -2,7 +2,8 @@
 //!
 //! Thousands of endpoints repeat the same hello or announce every second. The key is the schema, the template
 //! and the two ids that such a message begins with. An announce is keyed by its stream alone, and its
-//! timestamp is not compared.
+//! timestamp is not compared. The announces of a source with metadata version 0 have keys of their own: a
+//! driver repeats its own, with the id of the producer, beside the producer's.
 
 use std::collections::HashMap;
 
@@ -10,6 +11,7 @@ use crate::wire::layout::*;
 
 type Key = (u16, u16, u32, u32);
 
+const SOURCE_TEXT_AT: usize = MESSAGE_HEADER_LENGTH + DATA_SOURCE_ANNOUNCE_BLOCK_LENGTH as usize;
 const ANNOUNCE_TIMESTAMP_AT: usize = MESSAGE_HEADER_LENGTH + SHM_POOL_ANNOUNCE_ANNOUNCE_TIMESTAMP_NS;
 
 /// The last message of each key, and the value it was decoded to.
@@ -70,7 +72,24 @@ fn key_of(message: &[u8]) -> Option<Key> {
     let (first, second) = (get_u32(head, MESSAGE_HEADER_LENGTH), get_u32(head, MESSAGE_HEADER_LENGTH + 4));
     let key = (kind.0, kind.1, first, second);
     // The producer id is content of an announce, not part of its key.
-    Some(if is_announce(key) { (kind.0, kind.1, first, 0) } else { key })
+    if is_announce(key) {
+        return Some((kind.0, kind.1, first, 0));
+    }
+    Some(if is_source_of_version_0(key, message) {
+        // Behind the block are name and summary. Both are empty for a producer without metadata.
+        let is_named = message[SOURCE_TEXT_AT..].iter().any(|byte| *byte != 0);
+        (kind.0, kind.1, first, if is_named { NULL_U32 } else { NULL_U32 - 1 })
+    } else {
+        key
+    })
+}
+
+fn is_source_of_version_0((schema, template, _, _): Key, message: &[u8]) -> bool {
+    const VERSION_AT: usize = MESSAGE_HEADER_LENGTH + DATA_SOURCE_ANNOUNCE_META_VERSION;
+    schema == WIRE_SCHEMA_ID
+        && template == DATA_SOURCE_ANNOUNCE_TEMPLATE_ID
+        && message.len() >= SOURCE_TEXT_AT
+        && get_u32(message, VERSION_AT) == 0
 }
 
 fn is_announce((schema, template, _, _): Key) -> bool {
@@ -135,6 +154,30 @@ mod tests {
         assert_eq!(cache.get(&first), None);
         assert_eq!(cache.clear(), [2]);
         assert_eq!((cache.get(&first), cache.bytes()), (None, 0));
+    }
+
+    #[test]
+    fn announces_of_driver_and_producer_do_not_evict_each_other() {
+        let source = |meta_version, name: &str| {
+            crate::wire::metadata::DataSourceAnnounce {
+                stream_id: 5,
+                producer_id: 9,
+                epoch: 1,
+                meta_version,
+                name: name.into(),
+                summary: String::new(),
+            }
+            .encode()
+        };
+        let messages = [source(0, "plan"), source(1, "camera"), source(0, "")];
+        let mut cache = MessageCache::new(1000);
+        for (value, message) in messages.iter().enumerate() {
+            assert!(cache.insert(message, value).is_empty());
+        }
+        for (value, message) in messages.iter().enumerate() {
+            assert_eq!(cache.get(message), Some(&value));
+        }
+        assert_eq!(cache.insert(&source(0, "other plan"), 7), [0]);
     }
 
     #[test]

@@ -12,7 +12,6 @@ use tensorpool_core::shm::region::one_line;
 use tensorpool_core::wire::announce::PoolAnnounce;
 use tensorpool_core::wire::control::{ControlMessage, QosConsumer};
 use tensorpool_core::wire::driver::DriverMessage;
-use tensorpool_core::wire::layout::NULL_U64;
 
 use super::control::ConsumerControl;
 use super::source::Move;
@@ -317,7 +316,10 @@ impl Endpoint for Consumer {
             stream_id: self.config.stream_id,
             consumer_id: consumer_state.consumer_id.unwrap_or(0),
             epoch,
-            last_seq_seen: last_seq.unwrap_or(NULL_U64),
+            // Required, without a null value. The report is sent before the first frame too: it tells the
+            // producer that its regions are mapped. 0 is what other implementations send; the status report
+            // says whether a frame was seen.
+            last_seq_seen: last_seq.unwrap_or(0),
             drops_gap: drops(&[
                 DropReason::Gap,
                 DropReason::Resync,

@@ -51,6 +51,11 @@ impl MetadataPublisher {
         put
     }
 
+    /// Announces the producer without metadata, until there is some.
+    pub fn put_undescribed(&self) {
+        self.lock().schedule.put_undescribed();
+    }
+
     pub fn put_blob(&self, blob_type: u32, version: u32, bytes: Vec<u8>) {
         self.lock().schedule.put_blob(blob_type, version, bytes);
     }

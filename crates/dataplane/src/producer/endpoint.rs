@@ -14,7 +14,6 @@ use tensorpool_core::shm::region_lock::RegionLock;
 use tensorpool_core::wire::announce::PoolAnnounce;
 use tensorpool_core::wire::control::{ControlMessage, QosProducer};
 use tensorpool_core::wire::driver::{AttachResponse, DriverMessage};
-use tensorpool_core::wire::layout::NULL_U64;
 
 use super::grants::GrantSender;
 use super::{Pending, Producer, State};
@@ -226,19 +225,22 @@ impl Endpoint for Producer {
         if now_ns < self.next_qos_ns.load(Ordering::Relaxed) {
             return;
         }
-        let (epoch, next_seq) = {
+        let (epoch, next_seq, watermark) = {
             let state = self.state.lock_priority();
             let Some(mapping) = &state.mapping else { return };
-            (mapping.epoch, state.sequencer.next_seq())
+            (mapping.epoch, state.sequencer.next_seq(), state.sequencer.watermark())
         };
+        // `currentSeq` is required and has no null value: before the first frame there is nothing to report.
+        let Some(current_seq) = next_seq.checked_sub(1) else { return };
         let qos = QosProducer {
             stream_id: self.config.stream_id,
             producer_id: self.producer_id(),
             epoch,
-            current_seq: next_seq.checked_sub(1).unwrap_or(NULL_U64),
-            watermark: None,
+            current_seq,
+            watermark: Some(watermark),
         };
         if send(&qos.encode()) {
+            self.state.lock_priority().sequencer.reset_watermark();
             self.next_qos_ns.store(now_ns + self.config.qos_period_ns, Ordering::Relaxed);
         }
     }
