@@ -75,6 +75,9 @@ class Conductor:
         control_stream_id: int,
         qos_stream_id: int,
         allowed_base_dirs: Sequence[_Path],
+        network_command: Sequence[str] = ...,
+        network_dir: str | None = None,
+        network_lock: _Path | None = None,
     ) -> Self: ...
     def wait_connected(self, timeout: float) -> bool: ...
     def status(self) -> dict[str, Any]: ...
@@ -93,6 +96,7 @@ class MediaDriver:
         ipc_term_length: int,
         dir_mode: int,
         driver_timeout_ms: int,
+        udp: bool,
     ) -> Self: ...
     @property
     def aeron_dir(self) -> str: ...
@@ -558,6 +562,7 @@ class BridgeReceiver:
         max_payload_bytes: int,
         timeout_ns: int,
         silence_ns: int,
+        fits_session_mtu: bool = False,
         integrity: bool = False,
         idle: str = "backoff",
     ) -> Self: ...

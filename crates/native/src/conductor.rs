@@ -52,9 +52,10 @@ impl Conductor {
 #[pymethods]
 impl Conductor {
     /// Starts the thread. With `embed` it also runs a media driver in this process, unless one is active in
-    /// `aeron_dir`.
+    /// `aeron_dir`. UDP channels use the media driver in `network_dir`, with the lock `network_lock`; without
+    /// them, a process that `network_command` starts when the first UDP channel is opened.
     #[new]
-    #[pyo3(signature = (*, aeron_dir, media_driver_lock, embed, dir_mode, driver_timeout_ms, announce_channel, announce_stream_id, announce_period_ns, control_channel, control_stream_id, qos_stream_id, allowed_base_dirs))]
+    #[pyo3(signature = (*, aeron_dir, media_driver_lock, embed, dir_mode, driver_timeout_ms, announce_channel, announce_stream_id, announce_period_ns, control_channel, control_stream_id, qos_stream_id, allowed_base_dirs, network_command = Vec::new(), network_dir = None, network_lock = None))]
     fn new(
         py: Python<'_>,
         aeron_dir: String,
@@ -69,6 +70,9 @@ impl Conductor {
         control_stream_id: i32,
         qos_stream_id: i32,
         allowed_base_dirs: Vec<PathBuf>,
+        network_command: Vec<String>,
+        network_dir: Option<String>,
+        network_lock: Option<PathBuf>,
     ) -> PyResult<Self> {
         let control = (control_channel.clone(), control_stream_id);
         let config = plane::Config {
@@ -86,6 +90,10 @@ impl Conductor {
             control_stream_id,
             qos_stream_id,
             allowed_base_dirs,
+            network: plane::NetworkConfig {
+                external: network_dir.map(|dir| (dir, network_lock.unwrap_or_default())),
+                command: network_command,
+            },
         };
         let conductor = py.detach(|| plane::Conductor::start(config))?;
         Ok(Self { conductor, control, fork_guard: ForkGuard::current() })
@@ -102,8 +110,8 @@ impl Conductor {
         Ok(connected.is_some())
     }
 
-    /// Returns whether the client is connected, how often it was, whether a media driver is embedded, and
-    /// the last error.
+    /// Returns whether the client is connected, how often it was, whether a media driver is embedded, the
+    /// last error, and the state of the media driver for UDP.
     fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         errors::check_fork(py, self.fork_guard)?;
         let status = py.detach(|| self.conductor.status());
@@ -112,6 +120,13 @@ impl Conductor {
         dict.set_item("connections", status.connections)?;
         dict.set_item("embeds_driver", status.embeds_driver)?;
         dict.set_item("last_error", status.last_error)?;
+        let network = PyDict::new(py);
+        network.set_item("connected", status.network.connected)?;
+        network.set_item("connections", status.network.connections)?;
+        network.set_item("dir", status.network.dir)?;
+        network.set_item("pid", status.network.pid)?;
+        network.set_item("last_error", status.network.last_error)?;
+        dict.set_item("network", network)?;
         Ok(dict)
     }
 

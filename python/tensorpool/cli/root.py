@@ -17,6 +17,7 @@ from .discover import discover
 from .doctor import doctor
 from .driver import driver
 from .ledger import ledger
+from .media_driver import media_driver
 from .metrics import metrics
 from .params import CommandGroup
 from .pipeline import pipeline
@@ -46,6 +47,7 @@ Examples:
   tensorpool replay DIR              publish a recording again
   tensorpool pipeline run FILE       recordings to tables, with Spark
   tensorpool bridge                  carry streams to another host
+  tensorpool media-driver            run Aeron's media driver by itself
   tensorpool supervisor              monitor it, control consumers by rules
   tensorpool ledger                  every frame: delivered, or why not
   tensorpool service ls              the services that run, and their commands
@@ -69,6 +71,7 @@ cli.add_command(doctor)
 cli.add_command(driver)
 cli.add_command(ledger)
 cli.add_command(pipeline)
+cli.add_command(media_driver)
 cli.add_command(metrics)
 cli.add_command(record)
 cli.add_command(recording)
