@@ -176,7 +176,11 @@ def test_bridge_recovers_after_a_killed_process(
 def test_bridge_check_reports_faults_with_their_key(hosts: tuple[BridgeHost, BridgeHost], tmp_path: Path):
     here, _ = hosts
     invalid = tmp_path / "invalid.toml"
-    invalid.write_text(here.config.read_text().replace("dest_stream_id = 50000", "dest_stream_id = 0"))
+    invalid.write_text(
+        here.config.read_text()
+        .replace("dest_stream_id = 50000", "dest_stream_id = 0")
+        .replace("[bridge]", '[bridge]\ndest_stream_id_range = "1000-1009"')
+    )
     result = here.line.run("bridge", "run", "--config", str(invalid), "--direction", "receive", "--check")
     assert result.returncode == 1
     assert "bridge.dest_stream_id_range" in result.stderr

@@ -9,6 +9,7 @@ use std::fmt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr;
+use std::sync::OnceLock;
 
 use rusteron_media_driver::bindings as c;
 use tensorpool_core::os::file_lock::{self, FileLock, LockError};
@@ -32,6 +33,8 @@ pub struct Settings {
     pub timer_interval_ns: u64,
     pub client_liveness_timeout_ns: u64,
     pub publication_unblock_timeout_ns: u64,
+    /// Whether it opens UDP channels. Only where it has a process of its own: see `refuse_udp`.
+    pub udp: bool,
     /// Age of the heartbeat at which a driver found in the directory counts as dead.
     pub driver_timeout_ms: u64,
 }
@@ -48,6 +51,7 @@ impl Settings {
             timer_interval_ns: 2 * MS,
             client_liveness_timeout_ns: 5_000 * MS,
             publication_unblock_timeout_ns: 6_000 * MS,
+            udp: false,
             driver_timeout_ms: 5_000,
         }
     }
@@ -237,6 +241,50 @@ impl MediaDriver {
     }
 }
 
+/// Refuses a UDP channel. A datagram reaches the code of the process that opens it, and a fault in that code
+/// ends the process: an embedded media driver shares it with an SHM driver or a user's program.
+unsafe extern "C" fn refuse_udp(
+    _: *mut c::aeron_udp_channel_transport_t,
+    _: *mut c::sockaddr_storage,
+    _: *mut c::sockaddr_storage,
+    _: *mut c::sockaddr_storage,
+    _: *mut c::aeron_udp_channel_transport_params_t,
+    _: *mut c::aeron_driver_context_t,
+    _: c::aeron_udp_channel_transport_affinity_t,
+) -> c_int {
+    let text =
+        c"this media driver serves aeron:ipc only, because it shares a process with other parts: open UDP \
+                 channels at one in a process of its own (tensorpool media-driver)";
+    // SAFETY: all strings are terminated, and the format takes one of them.
+    unsafe {
+        c::aeron_err_set(
+            libc::EINVAL,
+            c"refuse_udp".as_ptr(),
+            c"media_driver.rs".as_ptr(),
+            0,
+            c"%s".as_ptr(),
+            text.as_ptr(),
+        );
+    }
+    -1
+}
+
+/// Aeron's transport without a way to open a socket. One for the process: media drivers keep its address.
+///
+/// # Safety
+/// `context` is alive.
+unsafe fn ipc_only(
+    context: *mut c::aeron_driver_context_t,
+) -> *mut c::aeron_udp_channel_transport_bindings_t {
+    static BINDINGS: OnceLock<usize> = OnceLock::new();
+    *BINDINGS.get_or_init(|| {
+        // SAFETY: Aeron returns its static table of functions, which is copied.
+        let mut bindings = unsafe { *c::aeron_driver_context_get_udp_channel_transport_bindings(context) };
+        bindings.init_func = Some(refuse_udp);
+        Box::leak(Box::new(bindings)) as *mut _ as usize
+    }) as *mut _
+}
+
 /// # Safety
 /// `context` is fresh from `aeron_driver_context_init`.
 unsafe fn configure(
@@ -260,6 +308,9 @@ unsafe fn configure(
         checked(c::aeron_driver_context_set_dir_delete_on_shutdown(context, true))?;
         checked(c::aeron_driver_context_set_driver_timeout_ms(context, s.driver_timeout_ms))?;
         checked(c::aeron_driver_context_set_threading_mode(context, mode))?;
+        if !s.udp {
+            checked(c::aeron_driver_context_set_udp_channel_transport_bindings(context, ipc_only(context)))?;
+        }
         checked(c::aeron_driver_context_set_shared_idle_strategy(context, idle.as_ptr()))?;
         checked(c::aeron_driver_context_set_conductor_idle_strategy(context, idle.as_ptr()))?;
         checked(c::aeron_driver_context_set_sender_idle_strategy(context, idle.as_ptr()))?;

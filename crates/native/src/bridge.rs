@@ -172,9 +172,10 @@ pub struct BridgeReceiver {
 #[pymethods]
 impl BridgeReceiver {
     /// Starts the thread. A frame that is incomplete after `timeout_ns` is lost; a source that announces
-    /// nothing for `silence_ns` is stale. Raises `ValueError` for an unknown idle strategy.
+    /// nothing for `silence_ns` is stale. With `fits_session_mtu` chunks also have to fit the MTU of their
+    /// sender. Raises `ValueError` for an unknown idle strategy.
     #[new]
-    #[pyo3(signature = (conductor, channel, stream_id, control_channel, control_stream_id, *, chunk_bytes, max_payload_bytes, timeout_ns, silence_ns, integrity = false, idle = "backoff"))]
+    #[pyo3(signature = (conductor, channel, stream_id, control_channel, control_stream_id, *, chunk_bytes, max_payload_bytes, timeout_ns, silence_ns, fits_session_mtu = false, integrity = false, idle = "backoff"))]
     fn new(
         conductor: &Bound<'_, Conductor>,
         channel: String,
@@ -185,6 +186,7 @@ impl BridgeReceiver {
         max_payload_bytes: u32,
         timeout_ns: u64,
         silence_ns: u64,
+        fits_session_mtu: bool,
         integrity: bool,
         idle: &str,
     ) -> PyResult<Self> {
@@ -194,6 +196,7 @@ impl BridgeReceiver {
             control_channel,
             control_stream_id,
             limits: Limits { chunk_bytes, payload_bytes: max_payload_bytes, needs_checksum: integrity },
+            fits_session_mtu,
             timeout_ns,
             silence_ns,
         };

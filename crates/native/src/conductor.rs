@@ -11,7 +11,7 @@ use tensorpool_dataplane::conductor::Endpoint;
 use tensorpool_dataplane::media_driver::Settings;
 
 use crate::errors;
-use crate::stats::ConductorStatus;
+use crate::stats::{ConductorStatus, NetworkStatus};
 use crate::wait::{bounded, in_slices};
 
 /// The native thread that owns the Aeron client of a connection, and everything that lives on it.
@@ -52,9 +52,10 @@ impl Conductor {
 #[pymethods]
 impl Conductor {
     /// Starts the thread. With `embed` it also runs a media driver in this process, unless one is active in
-    /// `aeron_dir`.
+    /// `aeron_dir`. UDP channels use the media driver in `network_dir`, with the lock `network_lock`; without
+    /// them, a process that `network_command` starts when the first UDP channel is opened.
     #[new]
-    #[pyo3(signature = (*, aeron_dir, media_driver_lock, embed, dir_mode, driver_timeout_ms, announce_channel, announce_stream_id, announce_period_ns, control_channel, control_stream_id, qos_stream_id, allowed_base_dirs))]
+    #[pyo3(signature = (*, aeron_dir, media_driver_lock, embed, dir_mode, driver_timeout_ms, announce_channel, announce_stream_id, announce_period_ns, control_channel, control_stream_id, qos_stream_id, allowed_base_dirs, network_command = Vec::new(), network_dir = None, network_lock = None))]
     fn new(
         py: Python<'_>,
         aeron_dir: String,
@@ -69,6 +70,9 @@ impl Conductor {
         control_stream_id: i32,
         qos_stream_id: i32,
         allowed_base_dirs: Vec<PathBuf>,
+        network_command: Vec<String>,
+        network_dir: Option<String>,
+        network_lock: Option<PathBuf>,
     ) -> PyResult<Self> {
         let control = (control_channel.clone(), control_stream_id);
         let config = plane::Config {
@@ -86,6 +90,10 @@ impl Conductor {
             control_stream_id,
             qos_stream_id,
             allowed_base_dirs,
+            network: plane::NetworkConfig {
+                external: network_dir.map(|dir| (dir, network_lock.unwrap_or_default())),
+                command: network_command,
+            },
         };
         let conductor = py.detach(|| plane::Conductor::start(config))?;
         Ok(Self { conductor, control, fork_guard: ForkGuard::current() })
@@ -107,6 +115,12 @@ impl Conductor {
     fn status(&self, py: Python<'_>) -> PyResult<ConductorStatus> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.conductor.status()).into())
+    }
+
+    /// Returns the state of the media driver for UDP.
+    fn network_status(&self, py: Python<'_>) -> PyResult<NetworkStatus> {
+        errors::check_fork(py, self.fork_guard)?;
+        Ok(py.detach(|| self.conductor.status()).network.into())
     }
 
     /// Returns the next event as (kind, time in ns, stream id, epoch, detail), or None after `timeout`

@@ -63,6 +63,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<raw::RawPublication>()?;
     m.add_class::<raw::RawSubscription>()?;
     m.add_class::<stats::ConductorStatus>()?;
+    m.add_class::<stats::NetworkStatus>()?;
     m.add_class::<stats::LeaseStatus>()?;
     m.add_class::<stats::ProducerCounters>()?;
     m.add_class::<stats::ConsumerState>()?;

@@ -26,7 +26,7 @@ impl MediaDriver {
     ///
     /// Raises `MediaDriverBusy` if one is active in `aeron_dir`, `MediaDriverError` if it cannot start.
     #[new]
-    #[pyo3(signature = (*, aeron_dir, lock_path, dedicated_threads, idle_strategy, ipc_term_length, dir_mode, driver_timeout_ms))]
+    #[pyo3(signature = (*, aeron_dir, lock_path, dedicated_threads, idle_strategy, ipc_term_length, dir_mode, driver_timeout_ms, udp))]
     fn new(
         py: Python<'_>,
         aeron_dir: String,
@@ -36,6 +36,7 @@ impl MediaDriver {
         ipc_term_length: u64,
         dir_mode: u32,
         driver_timeout_ms: u64,
+        udp: bool,
     ) -> PyResult<Self> {
         let settings = Settings {
             dedicated_threads,
@@ -43,6 +44,7 @@ impl MediaDriver {
             ipc_term_length,
             dir_mode,
             driver_timeout_ms,
+            udp,
             ..Settings::new(aeron_dir.clone(), lock_path)
         };
         match py.detach(|| plane::MediaDriver::launch(&settings)) {

@@ -84,8 +84,31 @@ stats! {
 
 impl From<conductor::Status> for ConductorStatus {
     fn from(status: conductor::Status) -> Self {
-        let conductor::Status { connected, connections, embeds_driver, last_error } = status;
+        let conductor::Status { connected, connections, embeds_driver, last_error, network: _ } = status;
         Self { connected, connections, embeds_driver, last_error }
+    }
+}
+
+stats! {
+    /// The state of the media driver for UDP channels.
+    NetworkStatus {
+        /// Whether the Aeron client for UDP is connected.
+        connected: bool,
+        /// How often it was connected.
+        connections: u64,
+        /// The directory of the media driver. None while there is none.
+        dir: Option<String>,
+        /// The process of the media driver. None if another program started it.
+        pid: Option<u32>,
+        /// The last error. None if there was none.
+        last_error: Option<String>,
+    }
+}
+
+impl From<conductor::NetworkStatus> for NetworkStatus {
+    fn from(status: conductor::NetworkStatus) -> Self {
+        let conductor::NetworkStatus { connected, connections, dir, pid, last_error } = status;
+        Self { connected, connections, dir, pid, last_error }
     }
 }
 

@@ -18,7 +18,8 @@ from ..runtime.counters import CounterPublisher
 from ..service import ServiceAgent
 from .config import BridgeSettings
 from .counters import BridgeCounters
-from .mappings import host_faults, resolve_mappings
+from .faults import destination_range, host_faults
+from .mappings import resolve_mappings
 from .receiver import ReceiverMappings
 from .sender import SenderMappings
 from .service import BridgeService
@@ -147,6 +148,18 @@ class BridgeAgent:
         if self._open_ends is None:
             raise ClosedError("the bridge is not running")
         return self._open_ends
+
+    @property
+    def dest_stream_id_range(self) -> str | None:
+        """The range from which destinations are taken, as text; None if all mappings name one."""
+        ids = destination_range(self.settings)
+        return None if ids is None else str(ids)
+
+    @property
+    def dest_stream_ids(self) -> list[int]:
+        """Destinations that mappings name."""
+        mappings = resolve_mappings(self.settings)
+        return sorted({mapping.dest_stream_id for mapping in mappings if not mapping.is_sending} - {0})
 
     def rows(self) -> list[MappingRow]:
         """The status of every mapping, as JSON."""

@@ -1,6 +1,6 @@
 """The bridge's settings: tables `[bridge]` and `[[bridge.mappings]]` (bridge §10).
 
-Settings have the names of the specification where it names them. `mappings` checks how they fit together.
+Settings have the names of the specification where it names them. `faults` checks how they fit together.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, Literal
 
-from ..driver.config import MAX_STREAM_ID, nslots_fault, pools_fault
+from ..driver.config import DEFAULT_BRIDGE_IDS, MAX_STREAM_ID, nslots_fault, pools_fault
 from ..runtime.config import IdRange, SizeBytes, parse_size, setting, settings, table
 
 Direction = Literal["send", "receive"]
@@ -144,7 +144,9 @@ class BridgeSettings:
         "Longer payloads are rejected.", default=MAX_PAYLOAD_BYTES, minimum=0, maximum=MAX_PAYLOAD_BYTES
     )
     dest_stream_id_range: IdRange | None = setting(
-        "Stream ids for mappings with `dest_stream_id = 0`. None: no such mapping is allowed.", default=None
+        "Stream ids for mappings with `dest_stream_id = 0`; other uses of these ids are refused at the "
+        f"start. None: {DEFAULT_BRIDGE_IDS}, less the ids that mappings name.",
+        default=None,
     )
     forward_metadata: bool = setting("Forward metadata.", default=True)
     metadata_channel: str = setting("UDP channel of metadata.", default="", check=_udp_fault)
@@ -161,8 +163,9 @@ class BridgeSettings:
         maximum=60_000,
     )
     integrity: bool = setting(
-        "Chunks carry a trace id and a checksum; a receiver rejects others. Equal at both ends.",
-        default=False,
+        "Chunks carry a checksum and a trace id; a receiver rejects chunks without a checksum. False: for a "
+        "peer that knows the first revision of chunks only; corrupted bytes are then delivered.",
+        default=True,
     )
     profiles: tuple[ProfileSettings, ...] = setting("Layouts for destinations.", default=())
     max_destination_bytes: SizeBytes = setting(
@@ -176,6 +179,6 @@ class BridgeSettings:
 
     def check(self) -> Iterator[tuple[str, str]]:
         """Faults of settings that are valid by themselves, as (setting, fault)."""
-        from .mappings import settings_faults
+        from .faults import settings_faults
 
         yield from settings_faults(self)

@@ -1,7 +1,4 @@
-"""Mappings of a bridge (which stream crosses as which), their faults, and fallback URIs. Pure.
-
-`settings_faults` checks `[bridge]` alone, each time it is loaded; `host_faults` checks it against the ids
-that the host uses (bridge §2.3, §4, §7.1, §9, §10).
+"""Mappings of a bridge (which stream crosses as which), and fallback URIs (bridge §10). Pure.
 
 A fallback URI names the streams of a bridge from which a consumer reads frames instead of shared memory
 (wire §5). `ctx.consumer(fallback_uri=…)` reads them from the start. A consumer of shared memory switches to
@@ -10,15 +7,19 @@ them when a ConsumerConfig has a `payload_fallback_uri`, and back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final
 from urllib.parse import quote
 
 from .. import _native
+from ..driver.config import DEFAULT_BRIDGE_IDS
 from ..errors import ConfigError
 from ..transport import StreamAddress
-from .config import BUILTIN_PROFILES, BridgeSettings, Direction, MappingSettings
+from .config import BridgeSettings, Direction, MappingSettings
+
+_MTU: Final = re.compile(r"[?|]mtu=(\d+)([kKmM]?)(?=\||$)")
+_SHIFTS: Final = {"": 0, "k": 10, "m": 20}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,23 @@ def resolve_mappings(settings: BridgeSettings) -> tuple[ResolvedMapping, ...]:
     return tuple(_resolve(settings, number, mapping) for number, mapping in enumerate(settings.mappings))
 
 
+def channel_mtu(channel: str) -> int | None:
+    """The MTU that a channel names, as in `mtu=8192` or `mtu=8k`; None if it names none."""
+    match = _MTU.search(channel)
+    return None if match is None else int(match[1]) << _SHIFTS[match[2].lower()]
+
+
+def dynamic_ids(settings: BridgeSettings) -> list[int]:
+    """The stream ids for mappings that name no destination; empty if all of them name one."""
+    mappings = resolve_mappings(settings)
+    if all(mapping.is_sending or mapping.dest_stream_id for mapping in mappings):
+        return []
+    if settings.dest_stream_id_range is not None:
+        return list(settings.dest_stream_id_range)
+    named = {mapping.dest_stream_id for mapping in mappings if not mapping.is_sending}
+    return [stream_id for stream_id in DEFAULT_BRIDGE_IDS if stream_id not in named]
+
+
 def _resolve(settings: BridgeSettings, number: int, mapping: MappingSettings) -> ResolvedMapping:
     metadata = None
     channel = mapping.metadata_channel or settings.metadata_channel
@@ -70,140 +88,6 @@ def _resolve(settings: BridgeSettings, number: int, mapping: MappingSettings) ->
         metadata=metadata,
         settings=mapping,
     )
-
-
-class Fault(NamedTuple):
-    """A fault of the configuration, and the setting of `[bridge]` that it is about."""
-
-    key: str
-    reason: str
-
-
-def settings_faults(settings: BridgeSettings) -> Iterator[Fault]:
-    """Settings of `[bridge]` that do not fit together."""
-    # A mapping that could not be read is None here, and is already reported.
-    if not settings.mappings or any(mapping is None for mapping in settings.mappings):
-        if not settings.mappings:
-            yield Fault("mappings", "is empty; add a [[bridge.mappings]]")
-        return
-    mappings = resolve_mappings(settings)
-    yield from _transport_faults(settings, mappings)
-    yield from _duplicate_faults(mappings)
-    yield from _loop_faults(mappings)
-    yield from _destination_faults(settings, mappings)
-    yield from _forwarding_faults(settings, mappings)
-    profiles = {*BUILTIN_PROFILES, *(profile.name for profile in settings.profiles)}
-    for mapping in mappings:
-        if mapping.settings.profile not in profiles:
-            names = ", ".join(sorted(profiles))
-            yield Fault(
-                "mappings",
-                f"{mapping.key}.profile {mapping.settings.profile!r} is unknown; use one of {names}",
-            )
-
-
-def _transport_faults(settings: BridgeSettings, mappings: tuple[ResolvedMapping, ...]) -> Iterator[Fault]:
-    if settings.forward_metadata and not settings.metadata_channel:
-        for mapping in mappings:
-            if not mapping.settings.metadata_channel:
-                reason = f"{mapping.key} has no metadata channel: set it, or forward_metadata = false"
-                yield Fault("metadata_channel", reason)
-    for mapping in mappings:
-        addresses = [("payload_stream_id", mapping.payload), ("control_stream_id", mapping.control)]
-        if mapping.metadata is not None:
-            addresses.append(("metadata_stream_id", mapping.metadata))
-        for number, (key, address) in enumerate(addresses):
-            for earlier_key, earlier in addresses[:number]:
-                if address == earlier:
-                    reason = f"is {address}, as {earlier_key} of {mapping.key}: use different ids"
-                    yield Fault(key, reason)
-    senders = {mapping.payload: mapping for mapping in mappings if mapping.is_sending}
-    for mapping in mappings:
-        if not mapping.is_sending and (sender := senders.get(mapping.payload)) is not None:
-            reason = f"{mapping.key} receives on {mapping.payload}, where {sender.key} sends"
-            yield Fault("payload_stream_id", f"{reason}: use another stream id")
-
-
-def _duplicate_faults(mappings: tuple[ResolvedMapping, ...]) -> Iterator[Fault]:
-    sources: dict[tuple[Direction, StreamAddress, int], ResolvedMapping] = {}
-    destinations: dict[int, ResolvedMapping] = {}
-    for mapping in mappings:
-        source = (mapping.direction, mapping.payload, mapping.source_stream_id)
-        if (other := sources.setdefault(source, mapping)) is not mapping:
-            reason = f"{mapping.key}.source_stream_id {mapping.source_stream_id}: already used by {other.key}"
-            yield Fault("mappings", reason)
-        if mapping.is_sending or not mapping.dest_stream_id:
-            continue
-        if (other := destinations.setdefault(mapping.dest_stream_id, mapping)) is not mapping:
-            reason = f"{mapping.key}.dest_stream_id {mapping.dest_stream_id}: already used by {other.key}"
-            yield Fault("mappings", f"{reason}; a stream has one producer")
-
-
-def _loop_faults(mappings: tuple[ResolvedMapping, ...]) -> Iterator[Fault]:
-    """Streams that are sent from here and received back into the same stream."""
-    for back in mappings:
-        if back.is_sending or not back.dest_stream_id:
-            continue
-        for out in mappings:
-            if out.is_sending and (out.source_stream_id, out.dest_stream_id) == (
-                back.dest_stream_id,
-                back.source_stream_id,
-            ):
-                reason = f"{back.key} ({back}) returns what {out.key} ({out}) sends: a loop"
-                yield Fault("mappings", f"{reason}; use other stream ids for one of them")
-
-
-def _destination_faults(settings: BridgeSettings, mappings: tuple[ResolvedMapping, ...]) -> Iterator[Fault]:
-    dynamic = [mapping for mapping in mappings if not mapping.is_sending and not mapping.dest_stream_id]
-    ids = settings.dest_stream_id_range
-    if ids is None:
-        for mapping in dynamic:
-            yield Fault("dest_stream_id_range", f"is not set, and {mapping.key}.dest_stream_id is 0")
-        return
-    if ids.first == 0:
-        yield Fault("dest_stream_id_range", "begins with 0, which is not a stream id")
-    if len(ids) < len(dynamic):
-        yield Fault("dest_stream_id_range", f"has {len(ids)} ids for {len(dynamic)} mappings")
-    for name, number in _configured_ids(settings, mappings):
-        if number in ids:
-            yield Fault("dest_stream_id_range", f"contains {number}, which is {name}")
-
-
-def _configured_ids(
-    settings: BridgeSettings, mappings: tuple[ResolvedMapping, ...]
-) -> Iterator[tuple[str, int]]:
-    yield "payload_stream_id", settings.payload_stream_id
-    yield "control_stream_id", settings.control_stream_id
-    yield "metadata_stream_id", settings.metadata_stream_id
-    for mapping in mappings:
-        ids = mapping.settings
-        if not mapping.is_sending:
-            yield f"{mapping.key}.dest_stream_id", ids.dest_stream_id
-        yield f"{mapping.key}.metadata_stream_id", ids.metadata_stream_id
-        yield f"{mapping.key}.source_control_stream_id", ids.source_control_stream_id
-        yield f"{mapping.key}.dest_control_stream_id", ids.dest_control_stream_id
-
-
-def _forwarding_faults(settings: BridgeSettings, mappings: tuple[ResolvedMapping, ...]) -> Iterator[Fault]:
-    for is_forwarded, key in (
-        (settings.forward_progress, "forward_progress"),
-        (settings.forward_qos, "forward_qos"),
-    ):
-        for mapping in mappings if is_forwarded else ():
-            for name in ("source_control_stream_id", "dest_control_stream_id"):
-                if not getattr(mapping.settings, name):
-                    yield Fault(key, f"is true, and {mapping.key}.{name} is not set")
-
-
-def host_faults(settings: BridgeSettings, in_use: Mapping[str, int]) -> Iterator[Fault]:
-    """Destinations whose id the host uses for something else. `in_use`: stream ids by purpose."""
-    ids = settings.dest_stream_id_range
-    for name, number in in_use.items():
-        if ids is not None and number in ids:
-            yield Fault("dest_stream_id_range", f"contains {number}, which is {name}")
-        for mapping in resolve_mappings(settings):
-            if not mapping.is_sending and mapping.dest_stream_id == number:
-                yield Fault("mappings", f"{mapping.key}.dest_stream_id {number}: that is {name}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from .. import _native
 from ..client import Producer
 from ..clock import Clock
 from ..context.context import Context
-from ..errors import AttachError, CodecError, RoleFailed, StreamBusy, TensorPoolError
+from ..errors import AttachError, CodecError, ConfigError, RoleFailed, StreamBusy, TensorPoolError
 from ..service import Event
 from ..transport import StreamAddress
 from .config import DRIVER_PROFILE, SOURCE_PROFILE, BridgeSettings
@@ -36,7 +36,8 @@ from .forwarding import (
     replace_stream,
 )
 from .ledger import LEDGER_KEY, MappingLedger, ReceiverLedger, SenderLedger, SessionTotals
-from .mappings import FallbackUri, ResolvedMapping
+from .mappings import FallbackUri, ResolvedMapping, channel_mtu, dynamic_ids
+from .neighbours import check_destinations
 from .state import AttachStep, DestinationFailure, DestinationLayout, DestinationState
 from .status import ReceiverRow
 
@@ -118,6 +119,9 @@ class ReceiverMappings:
         self._publications: dict[int, _native.Publication] = {}
         self._metadata_subscriptions: dict[StreamAddress, _native.Subscription] = {}
         self._next_destinations_ns = 0
+        self._is_checked = not mappings or check_destinations(context, settings)
+        """Whether the ids of the destinations were compared with those of the driver and of other bridges.
+        If the driver was not running at the start, that is done before the first attach."""
         self._threads = ThreadPoolExecutor(_ATTACH_THREADS, "tp-bridge-attach")
         try:
             self._open(mappings)
@@ -129,7 +133,7 @@ class ReceiverMappings:
 
     def _open(self, mappings: list[ResolvedMapping]) -> None:
         settings, context = self._settings, self._context
-        free_ids = list(settings.dest_stream_id_range or ())
+        free_ids = dynamic_ids(settings)
         for number, resolved in enumerate(mappings):
             receiver = self._receiver(resolved)
             candidates = (
@@ -162,8 +166,9 @@ class ReceiverMappings:
         settings = self._settings
         addresses = (mapping.payload, mapping.control)
         if addresses not in self._receivers:
+            mtu = settings.mtu_bytes or channel_mtu(mapping.payload.channel)
             limits = [settings.max_chunk_bytes, settings.chunk_bytes]
-            limits.append(None if settings.mtu_bytes is None else settings.mtu_bytes - _CHUNK_OVERHEAD_BYTES)
+            limits.append(None if mtu is None else mtu - _CHUNK_OVERHEAD_BYTES)
             receiver = _native.BridgeReceiver(
                 self._context.connection.conductor,
                 mapping.payload.channel,
@@ -174,6 +179,8 @@ class ReceiverMappings:
                 max_payload_bytes=settings.max_payload_bytes,
                 timeout_ns=settings.assembly_timeout_ms * 1_000_000,
                 silence_ns=_SILENT_PERIODS * self._context.connection.announce_period_ns,
+                # Without a configured MTU the channel's is the one that the sender reports for its session.
+                fits_session_mtu=mtu is None,
                 integrity=settings.integrity,
                 idle=settings.idle,
             )
@@ -215,6 +222,11 @@ class ReceiverMappings:
                 yield (
                     f"the media driver does not open {payload} or {control}; "
                     "is the address one of this host, and is the port free?"
+                )
+            if receiver.rejected()["unchecked"]:
+                yield (
+                    f"the sender on {payload} sends no checksums; set integrity = true there, or integrity = "
+                    "false here for a program that knows the first revision only"
                 )
 
     # --- duty cycle
@@ -261,6 +273,8 @@ class ReceiverMappings:
 
     def _attach(self, step: AttachStep, mapping: ResolvedMapping, previous: Producer | None) -> Producer:
         """Attach on another thread. The previous producer is closed first: a stream has one."""
+        if not self._is_checked:
+            self._is_checked = check_destinations(self._context, self._settings)
         if previous is not None:
             previous.close()
         return self._context.producer(
@@ -288,6 +302,8 @@ class ReceiverMappings:
                 raise RoleFailed(reason) from error
             _LOG.warning("no destination for stream %d yet: %s", resolved.source_stream_id, error)
             return 1
+        except ConfigError as error:
+            raise RoleFailed(str(error)) from error
         except TensorPoolError as error:
             destination.on_refused(self._clock.monotonic_ns(), "NO_ANSWER", str(error))
             _LOG.warning("no destination for stream %d yet: %s", resolved.source_stream_id, error)

@@ -35,6 +35,8 @@ class BridgeService(Service, name="bridge"):
             "instance": self._agent.settings.instance_id,
             "pid": os.getpid(),
             "total": len(rows),
+            "dest_stream_id_range": self._agent.dest_stream_id_range,
+            "dest_stream_ids": self._agent.dest_stream_ids,
             "mappings": rows[max(first, 0) :][: max(min(limit, _MAX_ROWS), 1)],
             "counters": self._agent.counters.snapshot(),
         }

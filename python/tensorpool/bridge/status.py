@@ -80,5 +80,7 @@ class BridgeStatus(TypedDict):
     instance: str
     pid: int
     total: int
+    dest_stream_id_range: str | None
+    dest_stream_ids: list[int]
     mappings: list[MappingRow]
     counters: CounterSnapshot

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from .. import context
 from ..bridge.config import BridgeSettings
-from ..bridge.mappings import host_faults
+from ..bridge.faults import DriverIds, driver_faults, host_faults
 from ..bridge.status import BridgeStatus, MappingRow
 from ..context.config import AeronSettings, ContextSettings, ShmSettings
 from ..driver import DriverSettings
@@ -58,18 +58,24 @@ def _ids_in_use(config: Config) -> dict[str, int]:
     return ids
 
 
-def _static_ids(config: Config) -> dict[str, int]:
-    """Streams that the driver of the same file provisions: no id for a dynamic destination."""
-    ids = config[BridgeSettings].dest_stream_id_range
-    streams = config[DriverSettings].streams if ids is not None else ()
-    return {f"driver.streams[{n}].stream_id": stream.stream_id for n, stream in enumerate(streams)}
+def _driver_ids(config: Config) -> DriverIds | None:
+    """The ids of the driver of the same file; None if the file configures none."""
+    driver = config[DriverSettings]
+    if driver == DriverSettings():
+        return None
+    return DriverIds(
+        static=frozenset(stream.stream_id for stream in driver.streams),
+        dynamic=driver.dynamic_ids,
+        bridges=driver.bridge_ids,
+        any_stream=driver.any_stream,
+    )
 
 
 def _check(config: Config) -> None:
     settings = config[BridgeSettings]
     faults = [*host_faults(settings, _ids_in_use(config))]
-    # A mapping may name a stream that the driver provisions.
-    faults += [fault for fault in host_faults(settings, _static_ids(config)) if fault.key != "mappings"]
+    if (driver := _driver_ids(config)) is not None:
+        faults += driver_faults(settings, driver)
     if faults:
         raise ConfigError("; ".join(f"bridge.{key}: {reason}" for key, reason in faults))
 

@@ -56,6 +56,7 @@ SECTIONS: Final = {
             "Run the SHM driver, which owns the regions of all streams; show its state and control it.",
         ),
         LazyCommand("bridge", "Publish streams of one host on another, over Aeron UDP."),
+        LazyCommand("media-driver", "Run Aeron's media driver in a process of its own."),
         LazyCommand("registry", "Index the streams of many drivers, and answer discovery requests."),
         LazyCommand("supervisor", "Monitor a running system, and control its consumers by rules or by hand."),
     ],

@@ -47,6 +47,11 @@ class AeronSettings:
         "007, because Aeron creates its files by the umask.",
         default=0o700,
     )
+    network_dir: Path | None = setting(
+        "Directory of the media driver for UDP channels, as `tensorpool media-driver` runs one. Not set: "
+        "each program that opens a UDP channel starts one in a process of its own, in `<dir>-udp-<n>`.",
+        default=None,
+    )
     connect_timeout_ns: DurationNs = setting(
         "How long `open` waits for a media driver.", default=parse_duration("10s"), minimum=1
     )

@@ -93,6 +93,7 @@ def open(
                 _seconds("announce_period", announce_period, aeron.announce_period_ns) * 1e9
             ),
             report_period_ns=context.hello_period_ns,
+            network_dir=None if aeron.network_dir is None else str(aeron.network_dir),
         ),
         service_token=service.token,
         driver=loaded[DriverSettings],

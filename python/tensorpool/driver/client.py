@@ -68,6 +68,9 @@ class DriverStatus(TypedDict):
     leases: int
     bytes: int
     quota: int | None
+    dynamic_ids: str
+    bridge_ids: str
+    any_stream: bool
     counters: CounterSnapshot
     discovery: CounterSnapshot
 

@@ -36,6 +36,8 @@ DEFAULT_NSLOTS: Final = 8
 DEFAULT_STRIDES: Final = tuple(parse_size(size) for size in DEFAULT_POOLS)
 
 DEFAULT_DYNAMIC_IDS: Final = IdRange(20_000, 29_999)
+DEFAULT_BRIDGE_IDS: Final = IdRange(50_000, 59_999)
+"""Stream ids of the destinations of bridges."""
 
 _INSTANCE_ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,31}")
 
@@ -146,6 +148,11 @@ class DriverSettings:
         default=DEFAULT_DYNAMIC_IDS,
         check=_dynamic_ids_fault,
     )
+    bridge_ids: IdRange = setting(
+        "Stream ids of dynamic streams that bridges create for what they receive.",
+        default=DEFAULT_BRIDGE_IDS,
+        check=_dynamic_ids_fault,
+    )
     any_stream: bool = setting("Clients may create dynamic streams with any id.", default=False)
     max_streams: int = setting(
         "Largest number of dynamic streams with files or leases.", default=10_000, minimum=0
@@ -200,6 +207,12 @@ class DriverSettings:
         """Yields (key, reason) for values that contradict each other."""
         if self.shutdown_token is not None and not self.shutdown_token.reveal():
             yield "shutdown_token", "is empty; remove it, or set a token that is not empty"
+        if not self.any_stream and self.dynamic_ids.overlaps(self.bridge_ids):
+            yield (
+                "dynamic_ids",
+                f"overlaps bridge_ids, {self.bridge_ids}: clients and bridges would take each other's ids; "
+                f"end it at {self.bridge_ids.first - 1}, or move bridge_ids",
+            )
         for stream_id, count in Counter(stream.stream_id for stream in self.streams).items():
             if count > 1:
                 yield "streams", f"stream {stream_id} is configured {count} times; keep one entry"

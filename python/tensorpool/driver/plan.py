@@ -158,12 +158,13 @@ class Plan:
         if not 0 < stream_id <= MAX_STREAM_ID:
             reason = f"stream id {stream_id} is invalid; use 1 to {MAX_STREAM_ID}"
             return Refusal(ResponseCode.INVALID_PARAMS, reason)
-        if settings.any_stream or stream_id in settings.dynamic_ids:
+        ranges = (settings.dynamic_ids, settings.bridge_ids)
+        if settings.any_stream or any(stream_id in ids for ids in ranges):
             return None
         return Refusal(
             ResponseCode.REJECTED,
             f"stream {stream_id} is not configured, and dynamic streams have ids from "
-            f"{settings.dynamic_ids.first} to {settings.dynamic_ids.last} only; use such an id, or add the "
+            f"{' or '.join(f'{ids.first} to {ids.last}' for ids in ranges)} only; use such an id, or add the "
             "stream to [[driver.streams]]",
         )
 

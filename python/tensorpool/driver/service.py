@@ -60,6 +60,9 @@ class DriverService(Service, name="driver"):
             "leases": len(state.leases),
             "bytes": state.records.total_bytes,
             "quota": settings.quota_bytes,
+            "dynamic_ids": str(settings.dynamic_ids),
+            "bridge_ids": str(settings.bridge_ids),
+            "any_stream": settings.any_stream,
             "counters": agent.counters.snapshot(),
             "discovery": agent.discovery_counters(),
         }

@@ -17,6 +17,7 @@ from .. import _native
 from ..errors import MediaDriverUnavailable
 from .channels import SHARED_CHANNEL, ServiceStreams, StreamAddress, StreamIds, untethered
 from .media_driver import embed_lock_path
+from .network_driver import network_driver_command
 
 READY_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.001
@@ -30,6 +31,20 @@ class AeronHandle(Protocol):
 
     @property
     def is_ready(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkStatus:
+    """The state of the media driver for UDP channels."""
+
+    connected: bool
+    connections: int
+    """How often it was connected: once, and once more after each restart."""
+    dir: str | None
+    """Its directory. None: no UDP channel was opened yet."""
+    pid: int | None
+    """Its process, if this program started it."""
+    last_error: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +66,9 @@ class ConnectionOptions:
     report_period_ns: int
     control_channel: str = SHARED_CHANNEL
     """Channel of the control stream, on which leases are requested."""
+    network_dir: str | None = None
+    """Directory of the media driver for UDP channels. None: one in a process of its own, started when the
+    first UDP channel is opened."""
 
 
 class Connection:
@@ -91,6 +109,11 @@ class Connection:
             control_stream_id=options.stream_ids.control,
             qos_stream_id=options.stream_ids.qos,
             allowed_base_dirs=list(options.allowed_base_dirs),
+            network_command=network_driver_command(
+                options.aeron_dir, mode=options.aeron_dir_mode, timeout_s=options.driver_timeout_s
+            ),
+            network_dir=options.network_dir,
+            network_lock=None if options.network_dir is None else embed_lock_path(options.network_dir),
         )
         if not conductor.wait_connected(options.connect_timeout_s):
             reason = _access_fault(options.aeron_dir) or conductor.status().last_error or "no answer"
@@ -118,6 +141,11 @@ class Connection:
     def embeds_media_driver(self) -> bool:
         """Whether the media driver runs inside this process."""
         return self.conductor.status().embeds_driver
+
+    @property
+    def network(self) -> NetworkStatus:
+        """The media driver for UDP channels."""
+        return NetworkStatus(**self.conductor.network_status().to_json())
 
     def check_process(self) -> None:
         """Raises ForkedError in a forked child, where no conductor runs."""

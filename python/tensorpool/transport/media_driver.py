@@ -41,6 +41,9 @@ class MediaDriver(_native.MediaDriver):
 
     Its directory is private to the user and removed by the close. The remains of a dead media driver there
     are removed first. Raises MediaDriverBusy, with the process, if a media driver runs there already.
+
+    It refuses UDP channels: a datagram that ends a media driver would end this process with it. `udp=True` is
+    for a process that does nothing else, as `tensorpool media-driver`.
     """
 
     def __new__(
@@ -52,6 +55,7 @@ class MediaDriver(_native.MediaDriver):
         ipc_term_length: int = 4 << 20,
         dir_mode: int = 0o700,
         driver_timeout: float = 5.0,
+        udp: bool = False,
     ) -> Self:
         directory = str(aeron_dir or default_aeron_dir())
         return super().__new__(
@@ -63,6 +67,7 @@ class MediaDriver(_native.MediaDriver):
             ipc_term_length=ipc_term_length,
             dir_mode=dir_mode,
             driver_timeout_ms=int(driver_timeout * 1000),
+            udp=udp,
         )
 
     def __enter__(self) -> Self:

@@ -75,6 +75,7 @@ def test_frame_larger_than_the_pools_is_dropped_as_no_pool(
         producer.offer(np.zeros(size, np.uint8))
     wait_until(lambda: row(receiver)["dropped"] == {"no_pool": 1}, timeout=DEADLINE_S)
     assert [consumer.receive(DEADLINE_S).seq for _ in range(2)] == [0, 2]
-    # The joined ledger is None until the agent has read the first ledger of the sender.
-    wait_until(lambda: (row(receiver)["ledger"] or {}).get("published") == 3, timeout=DEADLINE_S)
+    # The sender published its first ledger before its first frame, and a frame has arrived.
+    assert row(receiver)["ledger"] is not None
+    wait_until(lambda: row(receiver)["ledger"]["published"] == 3, timeout=DEADLINE_S)
     assert row(receiver)["ledger"]["dropped"] == {"sender": 0, "network": 0, "receiver": 1}

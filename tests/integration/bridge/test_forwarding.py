@@ -10,7 +10,8 @@ import pytest
 
 from tensorpool import _native, sbe
 from tensorpool.sbe import FrameProgress, FrameProgressState, QosProducer, ShmPoolAnnounce
-from tests.integration.bridge.hosts import DEADLINE_S, Host, Pair, flows
+from tensorpool.transport import StreamAddress
+from tests.integration.bridge.hosts import DEADLINE_S, Host, Pair, flows, row
 
 
 class MessageCollector:
@@ -26,6 +27,10 @@ class MessageCollector:
             self.raw.append(message)
             self.decoded.append(sbe.decode(message))
         return self.decoded
+
+    def raw_of(self, kind: type[Any]) -> list[bytes]:
+        self.poll()
+        return [raw for raw, message in zip(self.raw, self.decoded, strict=True) if isinstance(message, kind)]
 
     def of_type(self, kind: type[Any], **fields: Any) -> list[Any]:
         return [
@@ -96,9 +101,47 @@ def test_qos_crosses_by_the_mappings_control_streams(
     assert messages.of_type(QosProducer, stream_id=source) == []
 
 
-@pytest.mark.requirement(
-    "bridge-9-2", "bridge-9-3", "bridge-9-4", "bridge-9-5", "bridge-9-10", "bridge-7.2-3"
-)
+@pytest.mark.requirement("bridge-9-3", "bridge-9-4")
+def test_progress_changes_its_stream_id_on_arrival_only(
+    pair: Pair, free_stream_ids: Callable[[], int], wait_until: Callable[..., Any]
+):
+    source, dest = free_stream_ids(), free_stream_ids()
+    control_here, control_there = (host.context.stream_ids.control for host in (pair.here, pair.there))
+    ids = {"source_control_stream_id": control_here, "dest_control_stream_id": control_there}
+    at_source = MessageCollector(pair.here, control_here)
+    # A second subscription to the control channel of the bridge: what is on the way.
+    on_the_way = MessageCollector(pair.there, 3001, pair.common()["control_channel"])
+    at_destination = MessageCollector(pair.there, control_there)
+    producer = pair.here.context.producer(source, pools=["64KiB"])
+    ends = pair.connect(source, dest, mapping=ids, forward_progress=True)
+    consumer = pair.there.context.consumer(dest)
+    wait_until(lambda: flows(*ends, producer, consumer), timeout=DEADLINE_S)
+    wait_until(lambda: producer.has_progress_consumers, timeout=DEADLINE_S)
+    wait_until(lambda: on_the_way.of_type(ShmPoolAnnounce), timeout=DEADLINE_S)
+    with producer.claim((64, 512), "uint8", progress="rows") as slot:
+        for number in range(64):
+            slot.array[number] = number
+            slot.advance()
+    complete = {"state": FrameProgressState.COMPLETE}
+    wait_until(lambda: at_destination.of_type(FrameProgress, **complete), timeout=DEADLINE_S)
+    wait_until(lambda: on_the_way.of_type(FrameProgress, **complete), timeout=DEADLINE_S)
+    wait_until(lambda: at_source.of_type(FrameProgress, **complete), timeout=DEADLINE_S)
+    # On the way: the message of the source, byte by byte.
+    sent, carried = (messages.raw_of(FrameProgress) for messages in (at_source, on_the_way))
+    assert carried
+    assert set(carried) <= set(sent)
+    assert {progress.stream_id for progress in on_the_way.of_type(FrameProgress)} == {source}
+    # On arrival: the destination's stream id and, by decision 30, its epoch. Nothing else is changed.
+    arrived = at_destination.of_type(FrameProgress)
+    assert {(progress.stream_id, progress.epoch) for progress in arrived} == {(dest, consumer.epoch)}
+    originals = {
+        (progress.seq, progress.payload_bytes_filled, progress.state)
+        for progress in at_source.of_type(FrameProgress)
+    }
+    assert {(p.seq, p.payload_bytes_filled, p.state) for p in arrived} <= originals
+
+
+@pytest.mark.requirement("bridge-9-2", "bridge-9-5", "bridge-9-10", "bridge-7.2-3")
 def test_progress_is_forwarded_after_its_bytes_arrive(
     pair: Pair, free_stream_ids: Callable[[], int], wait_until: Callable[..., Any]
 ):
@@ -160,6 +203,34 @@ def test_progress_of_unmapped_streams_is_not_forwarded(
     assert [progress.stream_id for progress in messages.of_type(FrameProgress)] == [dest]
 
 
+@pytest.mark.requirement("bridge-9-6")
+def test_receiver_drops_progress_that_belongs_to_no_mapping(
+    pair: Pair, free_stream_ids: Callable[[], int], wait_until: Callable[..., Any]
+):
+    source, dest, other = free_stream_ids(), free_stream_ids(), free_stream_ids()
+    control = pair.here.context.stream_ids.control
+    ids = {"source_control_stream_id": control, "dest_control_stream_id": control}
+    messages = MessageCollector(pair.there, control)
+    producer = pair.here.context.producer(source, pools=["4KiB"])
+    sender, receiver = pair.connect(source, dest, mapping=ids, forward_progress=True)
+    wait_until(lambda: flows(sender, receiver, producer), timeout=DEADLINE_S)
+    # Another sender on the control channel: its progress reaches the receiver, whatever stream it names.
+    wire = pair.here.context.connection.publication(StreamAddress(pair.common()["control_channel"], 3001))
+    wait_until(lambda: wire.is_connected, timeout=DEADLINE_S)
+    epoch = producer.epoch
+    assert epoch is not None
+    for stream_id in (other, dest, source):
+        progress = FrameProgress(
+            stream_id=stream_id, epoch=epoch, seq=0, payload_bytes_filled=0, state=FrameProgressState.STARTED
+        )
+        wait_until(lambda progress=progress: wire.offer(progress.encode()) == "sent", timeout=DEADLINE_S)
+    producer.offer(np.zeros(100, np.uint8))
+    # The last one, of the mapped stream, is republished once: those before it were dropped.
+    wait_until(lambda: messages.of_type(FrameProgress), timeout=DEADLINE_S)
+    wait_until(lambda: row(receiver)["progress_sent"] == 1, timeout=DEADLINE_S)
+    assert [progress.stream_id for progress in messages.of_type(FrameProgress)] == [dest]
+
+
 @pytest.mark.requirement("bridge-7-2", "bridge-7.2-1", "bridge-7.2-2", "bridge-2.3-2")
 def test_payload_stream_has_only_chunks(
     pair: Pair, free_stream_ids: Callable[[], int], wait_until: Callable[..., Any]
@@ -179,7 +250,7 @@ def test_payload_stream_has_only_chunks(
     producer.offer(np.zeros(4000, np.uint8))
     consumer.receive(DEADLINE_S)
     wait_until(lambda: len(on_payload.poll()) == 4, timeout=DEADLINE_S)
-    assert {type(chunk) for chunk in on_payload.decoded} == {sbe.BridgeFrameChunk}
+    assert {type(chunk) for chunk in on_payload.decoded} == {sbe.BridgeFrameChunkR2}
     assert {chunk.stream_id for chunk in on_payload.decoded} == {source}
     assert local.of_type(ShmPoolAnnounce, stream_id=dest)
     assert local.of_type(ShmPoolAnnounce, stream_id=source) == []

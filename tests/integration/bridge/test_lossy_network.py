@@ -162,8 +162,8 @@ def test_reordered_and_repeated_datagrams_lose_no_frame(pair: Pair, free_stream_
         assert bridged.relay.reordered > 0 < bridged.relay.repeated
 
 
-def test_checksums_reject_corrupt_datagrams(pair: Pair, free_stream_ids: Callable[[], int]):
-    with bridged_stream(pair, free_stream_ids, Impairments(corrupt=0.01), integrity=True) as bridged:
+def test_default_settings_reject_corrupt_datagrams(pair: Pair, free_stream_ids: Callable[[], int]):
+    with bridged_stream(pair, free_stream_ids, Impairments(corrupt=0.01)) as bridged:
         bridged.send(200)
         ledger = bridged.settle(200)
         seqs = bridged.receive()
@@ -181,9 +181,7 @@ def test_all_impairments_drop_whole_frames_and_count_them(
     pair: Pair, free_stream_ids: Callable[[], int], seed: int, reliable: bool
 ):
     impairments = Impairments(drop=0.01, repeat=0.02, reorder=0.02, corrupt=0.005, delay_s=0.001 * seed)
-    with bridged_stream(
-        pair, free_stream_ids, impairments, seed=seed, reliable=reliable, integrity=True
-    ) as bridged:
+    with bridged_stream(pair, free_stream_ids, impairments, seed=seed, reliable=reliable) as bridged:
         bridged.send(100)
         ledger = bridged.settle(100)
         seqs = bridged.receive()

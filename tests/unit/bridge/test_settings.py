@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tensorpool.bridge import BridgeSettings
-from tensorpool.bridge.mappings import host_faults, resolve_mappings
+from tensorpool.bridge.faults import (
+    BridgeIds,
+    DriverIds,
+    driver_faults,
+    host_faults,
+    neighbour_faults,
+)
+from tensorpool.bridge.mappings import dynamic_ids, resolve_mappings
+from tensorpool.context.config import ContextSettings
 from tensorpool.errors import InvalidConfig
-from tensorpool.runtime.config import Config
-from tensorpool.transport import StreamAddress
+from tensorpool.runtime.config import Config, IdRange
+from tensorpool.transport import ServiceStreams, StreamAddress, StreamIds
 
 PAYLOAD, CONTROL, METADATA = (f"aeron:udp?endpoint=10.0.0.2:{port}" for port in (40100, 40101, 40102))
+OTHER = tuple(f"aeron:udp?endpoint=10.0.0.1:{port}" for port in (40100, 40101, 40102))
 EXAMPLE = Path(__file__).parents[3] / "examples" / "bridge" / "bridge.toml"
 
 
@@ -129,12 +139,12 @@ def test_forwarding_needs_both_control_streams(flag: str, missing: str):
 @pytest.mark.requirement("bridge-2.3-1")
 def test_mappings_must_not_form_a_loop():
     out = mapping(1000, 2000, direction="send")
-    other = "aeron:udp?endpoint=10.0.0.1:40100"
-    back = mapping(2000, 1000, direction="receive", payload_channel=other)
+    other = dict(zip(("payload_channel", "control_channel", "metadata_channel"), OTHER, strict=True))
+    back = mapping(2000, 1000, direction="receive", **other)
     [(key, reason)] = problems(out, back)
     assert key == "bridge.mappings"
     assert "a loop" in reason
-    assert resolve_mappings(load(out, mapping(3000, 1001, direction="receive", payload_channel=other)))
+    assert resolve_mappings(load(out, mapping(3000, 1001, direction="receive", **other)))
 
 
 @pytest.mark.requirement("bridge-2.3-1", "bridge-2.3-2")
@@ -144,15 +154,91 @@ def test_stream_ids_of_a_channel_must_differ():
     [(key, reason)] = problems(mapping(1, 3), mapping(2, 3), direction="receive")
     assert (key, "mappings[1].dest_stream_id 3" in reason) == ("bridge.mappings", True)
     both = (mapping(1, 2, direction="send"), mapping(3, 4, direction="receive"))
-    [(key, reason)] = problems(*both)
-    assert (key, "mappings[1]" in reason) == ("bridge.payload_stream_id", True)
-    assert resolve_mappings(load(both[0], {**both[1], "payload_stream_id": 3010}))
+    keys = [key for key, _ in problems(*both)]
+    assert keys == [f"bridge.{purpose}_stream_id" for purpose in ("payload", "control", "metadata")]
+    # Each of the three streams needs an id of its own in the other direction.
+    own = {"payload_stream_id": 3010, "control_stream_id": 3011, "metadata_transport_stream_id": 3012}
+    assert resolve_mappings(load(both[0], both[1] | own))
+    for missing, purpose in zip(own, ("payload", "control", "metadata"), strict=True):
+        [(key, reason)] = problems(both[0], both[1] | {name: n for name, n in own.items() if name != missing})
+        assert key == f"bridge.{purpose}_stream_id"
+        assert "mappings[1] receives on" in reason
 
 
-@pytest.mark.requirement("bridge-4-1", "bridge-4-4", "bridge-10-2")
+def test_channels_with_other_parameters_are_the_same_channel():
+    both = (mapping(1, 2, direction="send"), mapping(3, 4, direction="receive"))
+    elsewhere = {"control_stream_id": 3011, "metadata_transport_stream_id": 3012}
+    [(key, _)] = problems(both[0], both[1] | elsewhere | {"payload_channel": f"{PAYLOAD}|reliable=false"})
+    assert key == "bridge.payload_stream_id"
+
+
+def test_payload_of_a_mapping_must_not_meet_control_of_another():
+    [(key, reason)] = problems(
+        mapping(1, 2), mapping(3, 4, control_channel=PAYLOAD, control_stream_id=3000), direction="receive"
+    )
+    assert (key, "has the payload messages of mappings[0]" in reason) == ("bridge.control_stream_id", True)
+
+
+@pytest.mark.requirement("bridge-4-1")
+def test_streams_of_a_bridge_have_ids_of_their_own():
+    settings = load()
+    ids = {settings.payload_stream_id, settings.control_stream_id, settings.metadata_stream_id}
+    local, services = StreamIds(), ServiceStreams()
+    used = {*(getattr(local, field.name) for field in fields(local)), services.control, services.status}
+    context = ContextSettings()
+    assert len(ids) == 3
+    assert not ids & used
+    for taken in (context.per_consumer_descriptor_ids, context.per_consumer_control_ids):
+        assert not any(number in taken for number in ids)
+    for key in ("payload_stream_id", "control_stream_id", "metadata_stream_id"):
+        clash = load(**{key: local.descriptor})
+        [fault] = host_faults(clash, {"the descriptor stream": local.descriptor})
+        assert (fault.key, fault.reason.startswith("is 1100, which is the descriptor")) == (key, True)
+
+
+def test_destinations_without_a_range_have_the_default_one():
+    free = dynamic_ids(load(mapping(1, 0), mapping(2, 50_000), direction="receive"))
+    assert (free[0], free[-1], len(free)) == (50_001, 59_999, 9_999)
+    assert dynamic_ids(load(mapping(dest=50_000), direction="receive")) == []
+    assert dynamic_ids(load(mapping(dest=0), direction="send")) == []
+
+
+DRIVER = DriverIds(frozenset({10_000}), IdRange(20_000, 29_999), IdRange(50_000, 59_999), any_stream=False)
+
+
+@pytest.mark.requirement("bridge-4-4", "bridge-10-2")
+@pytest.mark.parametrize(
+    ("ids", "reason"),
+    [
+        ("50000-59999", None),
+        ("50500-50600", None),
+        ("10000-10001", "contains 10000, a static stream of the driver"),
+        ("29999-30001", "overlaps the driver's dynamic_ids, 20000-29999"),
+        ("59000-60000", "is not within the driver's bridge_ids (50000-59999)"),
+    ],
+)
+def test_range_must_fit_the_running_driver(ids: str, reason: str | None):
+    settings = load(mapping(dest=0), direction="receive", dest_stream_id_range=ids)
+    reasons = [fault.reason for fault in driver_faults(settings, DRIVER)]
+    assert any(reason in each for each in reasons) if reason else reasons == []
+    # A range that no mapping uses takes nothing.
+    unused = load(mapping(dest=1), direction="receive", dest_stream_id_range=ids)
+    assert list(driver_faults(unused, DRIVER)) == []
+
+
+@pytest.mark.requirement("bridge-4-4", "bridge-10-2")
+def test_range_must_not_overlap_another_bridge():
+    dynamic = load(mapping(dest=0), direction="receive", dest_stream_id_range="50000-50009")
+    named = load(mapping(dest=50_005), direction="receive")
+    other = BridgeIds("other", IdRange(50_005, 50_020), frozenset({50_001}))
+    assert [fault.key for fault in neighbour_faults(dynamic, [other])] == ["dest_stream_id_range"] * 2
+    [fault] = neighbour_faults(named, [other])
+    assert (fault.key, "50005-50020 of bridge other" in fault.reason) == ("mappings", True)
+    assert list(neighbour_faults(named, [BridgeIds("other", None, frozenset({50_001}))])) == []
+
+
+@pytest.mark.requirement("bridge-4-4", "bridge-10-2")
 def test_dynamic_destinations_need_an_unused_range():
-    [(key, reason)] = problems(mapping(dest=0), direction="receive")
-    assert (key, "mappings[0].dest_stream_id is 0" in reason) == ("bridge.dest_stream_id_range", True)
     common: dict[str, Any] = {"direction": "receive", "dest_stream_id_range": "50000-50001"}
     assert resolve_mappings(load(mapping(dest=0), **common))
     [(key, reason)] = problems(*(mapping(source, 0) for source in (1, 2, 3)), **common)
@@ -186,7 +272,17 @@ def test_profile_must_exist():
 
 def test_one_file_configures_both_ends():
     table: dict[str, Any] = {
-        "mappings": [mapping(), mapping(2, 3, direction="receive", payload_stream_id=3010)]
+        "mappings": [
+            mapping(),
+            mapping(
+                2,
+                3,
+                direction="receive",
+                payload_channel=OTHER[0],
+                control_channel=OTHER[1],
+                metadata_channel=OTHER[2],
+            ),
+        ]
     }
     assert [resolved.direction for resolved in resolve_mappings(load(**table))] == ["send", "receive"]
     sender, receiver = (resolve_mappings(load(direction=direction))[0] for direction in ("send", "receive"))

@@ -129,7 +129,7 @@ def test_invalid_layout_is_refused_with_the_reason(changes: dict, part: str) -> 
 def test_stream_outside_the_range_cannot_be_provisioned() -> None:
     refused = provision(StateHarness(), 19_999)
     assert isinstance(refused, Refusal)
-    assert "from 20000 to 29999 only" in refused.reason
+    assert "from 20000 to 29999 or 50000 to 59999 only" in refused.reason
 
 
 # --- quotas

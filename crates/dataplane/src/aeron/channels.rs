@@ -16,9 +16,21 @@ pub fn untethered(channel: &str) -> String {
     with_parameter(channel, "tether=false")
 }
 
+/// Whether a channel uses the network, also as the source of a spy.
+pub fn is_udp(channel: &str) -> bool {
+    channel.contains("aeron:udp")
+}
+
 #[cfg(test)]
 mod tests {
-    use super::untethered;
+    use super::{is_udp, untethered};
+
+    #[test]
+    fn udp_channel_is_recognised() {
+        assert!(is_udp("aeron:udp?endpoint=10.0.0.2:40100"));
+        assert!(is_udp("aeron-spy:aeron:udp?endpoint=10.0.0.2:40100"));
+        assert!(!is_udp("aeron:ipc?alias=udp"));
+    }
 
     #[test]
     fn channel_parameter_is_added_once() {

@@ -1,8 +1,9 @@
-//! The connection to a media driver, and the requests for its handles.
+//! The connection to one media driver, and the requests for its handles.
 
 use std::collections::VecDeque;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use rusteron_client::bindings as c;
@@ -38,24 +39,25 @@ unsafe extern "C" fn on_error(clientd: *mut c_void, code: c_int, message: *const
     }
 }
 
-/// A connection to a media driver.
-pub struct Client {
+/// A connection to one media driver. Its handles keep it open.
+pub struct DriverClient {
     ptr: *mut c::aeron_t,
     context: *mut c::aeron_context_t,
     errors: Arc<ErrorLog>,
     /// Aeron calls back into these until the client is closed.
     watches: Mutex<Vec<Arc<ImageWatch>>>,
+    lost: AtomicBool,
     fork_guard: ForkGuard,
 }
 
 // SAFETY: the C client is made to be used from several threads.
-unsafe impl Send for Client {}
+unsafe impl Send for DriverClient {}
 // SAFETY: as above.
-unsafe impl Sync for Client {}
+unsafe impl Sync for DriverClient {}
 
-impl Client {
+impl DriverClient {
     /// Connects to the media driver in `dir`. Waits `timeout_ms` at most for its heartbeat.
-    pub fn connect(dir: &str, timeout_ms: u64) -> Result<Self, AeronError> {
+    pub fn connect(dir: &str, timeout_ms: u64) -> Result<Arc<Self>, AeronError> {
         let errors = Arc::new(ErrorLog::default());
         let dir = c_string(dir)?;
         let mut context = ptr::null_mut();
@@ -84,7 +86,23 @@ impl Client {
                 return Err(error);
             }
         }
-        Ok(Self { ptr: client, context, errors, watches: Mutex::default(), fork_guard: ForkGuard::current() })
+        Ok(Arc::new(Self {
+            ptr: client,
+            context,
+            errors,
+            watches: Mutex::default(),
+            lost: AtomicBool::new(false),
+            fork_guard: ForkGuard::current(),
+        }))
+    }
+
+    /// The media driver is gone: every handle is dead, and is requested again from another one.
+    pub fn set_lost(&self) {
+        self.lost.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
     }
 
     /// True once the media driver is lost or has timed us out: every handle is dead.
@@ -98,7 +116,7 @@ impl Client {
     }
 
     pub fn add_exclusive_publication(
-        &self,
+        self: &Arc<Self>,
         channel: &str,
         stream_id: i32,
     ) -> Result<Pending<ExclusivePublication>, AeronError> {
@@ -113,37 +131,39 @@ impl Client {
                 stream_id,
             )
         })?;
-        let fork_guard = self.fork_guard;
+        let client = self.clone();
         let request = Request {
-            client: self.ptr,
+            client: self.clone(),
             registration,
             poll: c::aeron_async_add_exclusive_publication_poll,
             cancel: c::aeron_async_add_exclusive_publication_cancel,
-            fork_guard,
         };
-        Ok(Pending::new(request, move |ptr| ExclusivePublication { ptr, fork_guard }))
+        Ok(Pending::new(request, move |ptr| ExclusivePublication { ptr, client: client.clone() }))
     }
 
-    pub fn add_publication(&self, channel: &str, stream_id: i32) -> Result<Pending<Publication>, AeronError> {
+    pub fn add_publication(
+        self: &Arc<Self>,
+        channel: &str,
+        stream_id: i32,
+    ) -> Result<Pending<Publication>, AeronError> {
         let channel = c_string(channel)?;
         let mut registration = ptr::null_mut();
         // SAFETY: as above.
         checked(unsafe {
             c::aeron_async_add_publication(&raw mut registration, self.ptr, channel.as_ptr(), stream_id)
         })?;
-        let fork_guard = self.fork_guard;
+        let client = self.clone();
         let request = Request {
-            client: self.ptr,
+            client: self.clone(),
             registration,
             poll: c::aeron_async_add_publication_poll,
             cancel: c::aeron_async_add_publication_cancel,
-            fork_guard,
         };
-        Ok(Pending::new(request, move |ptr| Publication { ptr, fork_guard }))
+        Ok(Pending::new(request, move |ptr| Publication { ptr, client: client.clone() }))
     }
 
     pub fn add_subscription(
-        &self,
+        self: &Arc<Self>,
         channel: &str,
         stream_id: i32,
     ) -> Result<Pending<Subscription>, AeronError> {
@@ -168,18 +188,21 @@ impl Client {
                 clientd,
             )
         })?;
-        let fork_guard = self.fork_guard;
+        let client = self.clone();
         let request = Request {
-            client: self.ptr,
+            client: self.clone(),
             registration,
             poll: c::aeron_async_add_subscription_poll,
             cancel: c::aeron_async_add_subscription_cancel,
-            fork_guard,
         };
-        Ok(Pending::new(request, move |ptr| Subscription { ptr, watch: watch.clone(), fork_guard }))
+        Ok(Pending::new(request, move |ptr| Subscription {
+            ptr,
+            watch: watch.clone(),
+            client: client.clone(),
+        }))
     }
 
-    pub fn add_counter(&self, type_id: i32, label: &str) -> Result<Pending<Counter>, AeronError> {
+    pub fn add_counter(self: &Arc<Self>, type_id: i32, label: &str) -> Result<Pending<Counter>, AeronError> {
         let mut registration = ptr::null_mut();
         // SAFETY: the client is alive; Aeron copies as many bytes of the label as we say.
         checked(unsafe {
@@ -193,22 +216,32 @@ impl Client {
                 label.len(),
             )
         })?;
-        let fork_guard = self.fork_guard;
+        let client = self.clone();
         let request = Request {
-            client: self.ptr,
+            client: self.clone(),
             registration,
             poll: c::aeron_async_add_counter_poll,
             cancel: c::aeron_async_add_counter_cancel,
-            fork_guard,
         };
-        Ok(Pending::new(request, move |ptr| Counter { ptr, fork_guard }))
+        Ok(Pending::new(request, move |ptr| Counter { ptr, client: client.clone() }))
     }
 }
 
-impl Drop for Client {
+impl DriverClient {
+    pub(super) fn raw(&self) -> *mut c::aeron_t {
+        self.ptr
+    }
+
+    /// Whether this is the process that connected. In a forked child no handle is closed.
+    pub(super) fn is_owner(&self) -> bool {
+        self.fork_guard.is_owner()
+    }
+}
+
+impl Drop for DriverClient {
     fn drop(&mut self) {
         if self.fork_guard.is_owner() {
-            // SAFETY: the owners of all handles have let go of them; the conductor saw to it.
+            // SAFETY: every handle keeps the client, so there are none.
             unsafe {
                 c::aeron_close(self.ptr);
                 c::aeron_context_close(self.context);
@@ -236,6 +269,11 @@ impl<F> AssertSend<F> {
 }
 
 impl<T: 'static> Pending<T> {
+    /// A handle that `poll` requests by itself.
+    pub(super) fn from_poller(poll: impl FnMut() -> Result<Option<T>, AeronError> + Send + 'static) -> Self {
+        Self(Box::new(poll))
+    }
+
     fn new<H: 'static>(mut request: Request<H>, handle: impl Fn(*mut H) -> T + 'static) -> Self {
         let mut poll = AssertSend(move || Ok(request.poll()?.map(&handle)));
         Self(Box::new(move || poll.get()()))

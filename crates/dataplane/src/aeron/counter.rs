@@ -2,11 +2,12 @@
 
 use std::ffi::{c_char, c_void};
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use rusteron_client::bindings as c;
-use tensorpool_core::os::fork::ForkGuard;
 
+use super::client::DriverClient;
 use super::{AeronError, c_string, checked};
 
 /// The longest label Aeron keeps, in bytes.
@@ -15,7 +16,7 @@ pub const MAX_LABEL_BYTES: usize = 380;
 /// A counter of ours, as long as the client lives.
 pub struct Counter {
     pub(super) ptr: *mut c::aeron_counter_t,
-    pub(super) fork_guard: ForkGuard,
+    pub(super) client: Arc<DriverClient>,
 }
 
 // SAFETY: used by one thread at a time, under the owner's lock.
@@ -40,7 +41,7 @@ impl Counter {
 
 impl Drop for Counter {
     fn drop(&mut self) {
-        if self.fork_guard.is_owner() {
+        if self.client.is_owner() {
             // SAFETY: the last use of the pointer; the client's thread frees it.
             unsafe { c::aeron_counter_close(self.ptr, None, ptr::null_mut()) };
         }

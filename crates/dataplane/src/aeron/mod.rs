@@ -1,8 +1,9 @@
 //! Safe wrappers of the few Aeron calls that we need.
 //!
 //! Rules: the error handler is always set (the default one ends the process); a handle is used only under its
-//! owner's lock; handles are dropped before the client, the client before its context; nothing is closed in a
-//! forked child, where the client's thread does not exist.
+//! owner's lock and keeps its client open; a client is dropped before its context; nothing is closed in a
+//! forked child, where the client's thread does not exist. No UDP channel is opened at the media driver of the
+//! host's memory (`network`).
 
 mod assembler;
 pub mod channels;
@@ -10,6 +11,7 @@ mod client;
 mod counter;
 pub mod fragment_filter;
 mod images;
+mod network;
 mod publication;
 mod request;
 mod subscription;
@@ -20,11 +22,29 @@ use std::fmt;
 use rusteron_client::bindings as c;
 
 pub use assembler::Assembler;
-pub use client::{Client, Pending};
+pub use client::{DriverClient, Pending};
 pub use counter::{Counter, CounterReading, MAX_LABEL_BYTES, read_counters};
 pub use images::ImageWatch;
+pub use network::{Client, Network};
 pub use publication::{ExclusivePublication, NotTaken, Publication};
 pub use subscription::{Header, Subscription};
+
+/// A handle of a media driver.
+pub trait DriverHandle {
+    /// Whether its media driver is gone.
+    fn is_lost(&self) -> bool;
+}
+
+macro_rules! driver_handles {
+    ($($handle:ty),+) => {
+        $(impl DriverHandle for $handle {
+            fn is_lost(&self) -> bool {
+                self.client.is_lost()
+            }
+        })+
+    };
+}
+driver_handles!(ExclusivePublication, Publication, Subscription, Counter);
 
 #[derive(Clone, Debug)]
 pub struct AeronError {
@@ -48,15 +68,18 @@ impl AeronError {
 }
 
 /// An Aeron error on one line: its kind, then the innermost detail. Locations in Aeron's source are dropped,
-/// because they do not help users.
+/// because they do not help users. For a refused request the media driver's own error is given.
 pub(crate) fn single_line(text: &str) -> String {
-    let mut lines = text.lines().map(str::trim).filter(|l| !l.is_empty());
-    let kind = lines.next().unwrap_or("unknown error");
-    let detail_of = |line: &str| line.split_once("] ").map(|(_, detail_of)| detail_of.trim().to_owned());
-    match lines.filter_map(detail_of).find(|w| !w.is_empty()) {
-        Some(detail) => format!("{kind}: {detail}"),
-        None => kind.to_owned(),
+    let mut kind = None;
+    for line in text.lines().map(str::trim).filter(|l| !l.is_empty()) {
+        let detail = line.split_once("] ").map(|(_, detail)| detail.trim()).unwrap_or_default();
+        if line.starts_with('(') {
+            kind = Some(line);
+        } else if !detail.is_empty() && !detail.ends_with(" registration error") {
+            return kind.map_or_else(|| detail.to_owned(), |kind| format!("{kind}: {detail}"));
+        }
     }
+    kind.map_or_else(|| text.lines().next().unwrap_or("unknown error").to_owned(), str::to_owned)
 }
 
 /// Aeron's last error on this thread.
@@ -104,6 +127,10 @@ mod tests {
         let text = "(22) Invalid argument\n[aeron_uri_parse, aeron_uri.c:99] bad channel: x\n[f, g.c:1] \n";
         assert_eq!(single_line(text), "(22) Invalid argument: bad channel: x");
         assert_eq!(single_line("(-1) plain\n"), "(-1) plain");
+        let refused =
+            "(-11) generic\n[a, b.c:1] async_add_publication registration error\n(22) Invalid\n[f, g:1] why";
+        assert_eq!(single_line(refused), "(22) Invalid: why");
+        assert_eq!(single_line("plain"), "plain");
         assert_eq!(single_line(""), "unknown error");
     }
 }

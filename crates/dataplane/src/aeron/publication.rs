@@ -1,9 +1,11 @@
 //! Publications: exclusive ones, filled in place, and shared ones for complete messages.
 
 use std::ptr;
+use std::sync::Arc;
 
 use rusteron_client::bindings as c;
-use tensorpool_core::os::fork::ForkGuard;
+
+use super::client::DriverClient;
 
 /// Why Aeron did not accept a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +44,7 @@ fn through_rotation(mut attempt: impl FnMut() -> i64) -> i64 {
 
 pub struct ExclusivePublication {
     pub(super) ptr: *mut c::aeron_exclusive_publication_t,
-    pub(super) fork_guard: ForkGuard,
+    pub(super) client: Arc<DriverClient>,
 }
 
 // SAFETY: used by one thread at a time, under the owner's lock.
@@ -128,7 +130,7 @@ impl ExclusivePublication {
 
 impl Drop for ExclusivePublication {
     fn drop(&mut self) {
-        if self.fork_guard.is_owner() {
+        if self.client.is_owner() {
             // SAFETY: the last use of the pointer; the client's thread frees it.
             unsafe { c::aeron_exclusive_publication_close(self.ptr, None, ptr::null_mut()) };
         }
@@ -137,7 +139,7 @@ impl Drop for ExclusivePublication {
 
 pub struct Publication {
     pub(super) ptr: *mut c::aeron_publication_t,
-    pub(super) fork_guard: ForkGuard,
+    pub(super) client: Arc<DriverClient>,
 }
 
 // SAFETY: a shared publication may be used from any thread.
@@ -172,7 +174,7 @@ impl Publication {
 
 impl Drop for Publication {
     fn drop(&mut self) {
-        if self.fork_guard.is_owner() {
+        if self.client.is_owner() {
             // SAFETY: the last use of the pointer.
             unsafe { c::aeron_publication_close(self.ptr, None, ptr::null_mut()) };
         }

@@ -2,10 +2,11 @@
 
 use std::ffi::c_int;
 use std::ptr;
+use std::sync::Arc;
 
 use rusteron_client::bindings as c;
-use tensorpool_core::os::fork::ForkGuard;
 
+use super::client::DriverClient;
 use super::{AeronError, last_error};
 
 /// Aeron's type of every pending registration.
@@ -14,11 +15,10 @@ type Registration = c::aeron_client_registering_resource_stct;
 /// Dropping an unanswered request cancels it. Otherwise client and media driver would keep the resource for
 /// as long as the client lives.
 pub(super) struct Request<H> {
-    pub(super) client: *mut c::aeron_t,
+    pub(super) client: Arc<DriverClient>,
     pub(super) registration: *mut Registration,
     pub(super) poll: unsafe extern "C" fn(*mut *mut H, *mut Registration) -> c_int,
     pub(super) cancel: unsafe extern "C" fn(*mut c::aeron_t, *mut Registration) -> c_int,
-    pub(super) fork_guard: ForkGuard,
 }
 
 impl<H> Request<H> {
@@ -41,9 +41,9 @@ impl<H> Request<H> {
 
 impl<H> Drop for Request<H> {
     fn drop(&mut self) {
-        if !self.registration.is_null() && self.fork_guard.is_owner() {
-            // SAFETY: unanswered, so not freed; endpoints let go of requests before the client is closed.
-            unsafe { (self.cancel)(self.client, self.registration) };
+        if !self.registration.is_null() && self.client.is_owner() {
+            // SAFETY: unanswered, so not freed; the request keeps the client open.
+            unsafe { (self.cancel)(self.client.raw(), self.registration) };
         }
     }
 }

@@ -4,8 +4,8 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use rusteron_client::bindings as c;
-use tensorpool_core::os::fork::ForkGuard;
 
+use super::client::DriverClient;
 use super::images::{ImageWatch, on_closed};
 
 /// The header of a fragment.
@@ -33,6 +33,20 @@ impl Header {
         unsafe { c::aeron_header_position(self.0) }
     }
 
+    /// The MTU that the sender of the session uses. `None` for a message that came from no image.
+    pub fn mtu(self) -> Option<u32> {
+        // SAFETY: during a poll the context of a header is the image that it came from; a zeroed struct is a
+        // valid out-value.
+        unsafe {
+            let image = c::aeron_header_context(self.0).cast::<c::aeron_image_t>();
+            let mut constants: c::aeron_image_constants_t = std::mem::zeroed();
+            if image.is_null() || c::aeron_image_constants(image, &raw mut constants) < 0 {
+                return None;
+            }
+            u32::try_from(constants.mtu_length).ok()
+        }
+    }
+
     /// The session, and whether the fragment is the first and the last of its message.
     pub fn fragment(self) -> (i32, bool, bool) {
         let frame = self.frame();
@@ -43,7 +57,7 @@ impl Header {
 pub struct Subscription {
     pub(super) ptr: *mut c::aeron_subscription_t,
     pub(super) watch: Arc<ImageWatch>,
-    pub(super) fork_guard: ForkGuard,
+    pub(super) client: Arc<DriverClient>,
 }
 
 // SAFETY: polled by one thread at a time, under the owner's lock.
@@ -143,7 +157,7 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        if self.fork_guard.is_owner() {
+        if self.client.is_owner() {
             let clientd = Arc::as_ptr(&self.watch).cast_mut().cast();
             // SAFETY: the last use of the pointer; the client keeps the watch until the call comes.
             unsafe { c::aeron_subscription_close(self.ptr, Some(on_closed), clientd) };

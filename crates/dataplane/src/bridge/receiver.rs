@@ -14,14 +14,14 @@ use tensorpool_core::bridge::session_ledger::{Counts, LedgerStart};
 use tensorpool_core::bridge::source::SourceLayout;
 use tensorpool_core::os::time::monotonic_ns;
 use tensorpool_core::wire::announce::{Decoded, PoolAnnounce};
-use tensorpool_core::wire::chunk::{Chunk, Fault, Limits};
+use tensorpool_core::wire::chunk::{Chunk, Fault, Limits, MTU_OVERHEAD};
 use tensorpool_core::wire::control::ControlMessage;
 
 use super::mapping::ReceiverMapping;
 use super::private_ring::PrivateRing;
 use super::reassembly::FragmentReassembly;
 use super::worker::Worker;
-use crate::aeron::{AeronError, Assembler, Client, Subscription};
+use crate::aeron::{AeronError, Assembler, Client, Header, Subscription};
 use crate::conductor::Endpoint;
 use crate::conductor::handle::Handle;
 use crate::idle::Strategy;
@@ -44,9 +44,25 @@ pub struct Config {
     pub control_channel: String,
     pub control_stream_id: i32,
     pub limits: Limits,
+    /// Chunks also have to fit the MTU of their session. False: an MTU is configured, and in `limits`.
+    pub fits_session_mtu: bool,
     pub timeout_ns: u64,
     /// How long an epoch stays valid without announces before a lower one is accepted.
     pub silence_ns: u64,
+}
+
+impl Config {
+    /// The limits of the session that a message belongs to.
+    #[cold]
+    fn session_limits(&self, header: Header) -> Limits {
+        let mut limits = self.limits;
+        if self.fits_session_mtu
+            && let Some(mtu) = header.mtu()
+        {
+            limits.chunk_bytes = limits.chunk_bytes.min(mtu.saturating_sub(MTU_OVERHEAD));
+        }
+        limits
+    }
 }
 
 /// A snapshot of one mapping.
@@ -70,6 +86,8 @@ struct State {
     mappings: Vec<ReceiverMapping>,
     by_stream: HashMap<u32, usize>,
     faults: [u64; Fault::COUNT],
+    /// The session of the last chunk, and its limits.
+    session_limits: Option<(i32, Limits)>,
     /// Chunks of streams that are not mapped here.
     unmapped: u64,
     messages: VecDeque<Vec<u8>>,
@@ -100,6 +118,7 @@ impl Receiver {
             mappings: Vec::new(),
             by_stream: HashMap::new(),
             faults: [0; Fault::COUNT],
+            session_limits: None,
             unmapped: 0,
             messages: VecDeque::new(),
             messages_bytes: 0,
@@ -258,7 +277,7 @@ impl Core {
         let mut state = self.lock();
         let now_ns = monotonic_ns();
         let mut done = state.poll_control(now_ns);
-        done += state.receive(&self.config.limits, now_ns);
+        done += state.receive(&self.config, now_ns);
         state.tick(now_ns, self.config.timeout_ns);
         done
     }
@@ -302,16 +321,22 @@ impl State {
     }
 
     #[inline]
-    fn receive(&mut self, limits: &Limits, now_ns: u64) -> usize {
-        let Self { payload, reassembly, mappings, by_stream, faults, unmapped, .. } = self;
+    fn receive(&mut self, config: &Config, now_ns: u64) -> usize {
+        let Self { payload, reassembly, mappings, by_stream, faults, unmapped, session_limits, .. } = self;
         let Some(subscription) = payload.get() else { return 0 };
         subscription.poll(FRAGMENTS_PER_TURN, |bytes, header| {
-            reassembly.take(bytes, header, |message, session| match Chunk::decode(message, limits) {
-                Ok(chunk) => match by_stream.get(&chunk.stream_id) {
-                    Some(at) => mappings[*at].on_chunk(&chunk, session, || header.position(), now_ns),
-                    None => *unmapped += 1,
-                },
-                Err(fault) => faults[fault as usize] += 1,
+            reassembly.take(bytes, header, |message, session| {
+                let limits = match *session_limits {
+                    Some((known, limits)) if known == session => limits,
+                    _ => session_limits.insert((session, config.session_limits(header))).1,
+                };
+                match Chunk::decode(message, &limits) {
+                    Ok(chunk) => match by_stream.get(&chunk.stream_id) {
+                        Some(at) => mappings[*at].on_chunk(&chunk, session, || header.position(), now_ns),
+                        None => *unmapped += 1,
+                    },
+                    Err(fault) => faults[fault as usize] += 1,
+                }
             });
         })
     }
@@ -367,7 +392,15 @@ impl Endpoint for Receiver {
         self.core.connected.store(false, Ordering::Relaxed);
         let mut state = self.core.state.lock_priority();
         (state.payload, state.control, state.assembler) = (Handle::None, Handle::None, None);
+        state.session_limits = None;
         state.mappings.iter_mut().for_each(|mapping| mapping.progress_publication = Handle::None);
+    }
+
+    fn on_network_lost(&self) {
+        self.core.connected.store(false, Ordering::Relaxed);
+        let mut state = self.core.state.lock_priority();
+        (state.payload, state.control, state.assembler) = (Handle::None, Handle::None, None);
+        state.session_limits = None;
     }
 
     fn close(&self) {

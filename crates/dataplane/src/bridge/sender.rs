@@ -400,6 +400,16 @@ impl Endpoint for Sender {
         }
     }
 
+    /// The descriptors go on: frames that cannot be sent are counted.
+    fn on_network_lost(&self) {
+        self.core.connected.store(false, Ordering::Relaxed);
+        let mut state = self.core.state.lock_priority();
+        (state.publication, state.chunk_sizes) = (Handle::None, None);
+        if let Some(out) = state.outgoing.take() {
+            bump(&out.source.counters().closed);
+        }
+    }
+
     fn close(&self) {
         self.core.closed.store(true, Ordering::Relaxed);
         self.disconnect();

@@ -24,6 +24,8 @@ pub trait Endpoint: Send + Sync {
     fn disconnect(&self);
     /// The media driver is lost. `disconnect` follows.
     fn on_media_driver_lost(&self, _tick: &Tick<'_>) {}
+    /// The media driver for UDP is gone. Drops the handles of UDP channels; `connect` requests them again.
+    fn on_network_lost(&self) {}
     /// Drops everything, for good.
     fn close(&self);
     fn do_work(&self, _tick: &Tick<'_>) {}

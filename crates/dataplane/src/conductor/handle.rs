@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::aeron::{AeronError, Pending};
+use crate::aeron::{AeronError, DriverHandle, Pending};
 
 /// How long after a refusal the handle is requested again.
 const RETRY: Duration = Duration::from_secs(1);
@@ -18,13 +18,18 @@ pub enum Handle<T> {
     Ready(T),
 }
 
-impl<T: 'static> Handle<T> {
-    /// Requests the handle if there is none, then stores it once it is ready. After a refusal it is requested
-    /// again later.
+impl<T: DriverHandle + 'static> Handle<T> {
+    /// Requests the handle if there is none or its media driver is gone, then stores it once it is ready. After
+    /// a refusal it is requested again later.
     pub fn advance(
         &mut self,
         request: impl FnOnce() -> Result<Pending<T>, AeronError>,
     ) -> Result<(), AeronError> {
+        if let Self::Ready(handle) = self
+            && handle.is_lost()
+        {
+            *self = Self::None;
+        }
         match self {
             Self::Refused(until) if Instant::now() < *until => return Ok(()),
             Self::None | Self::Refused(_) => {

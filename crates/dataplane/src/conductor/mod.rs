@@ -1,8 +1,9 @@
 //! The conductor: one thread per connection that owns the Aeron client and the life of every handle.
 //!
 //! It connects, embeds a media driver where allowed and needed, adds the publications and subscriptions of
-//! its endpoints, sends and receives announces, and notices the loss of the media driver. It never uses
-//! Python, so a busy interpreter delays nothing.
+//! its endpoints, sends and receives announces, and notices the loss of the media driver. UDP channels have a
+//! media driver in a process of its own (`network`). The conductor never uses Python, so a busy interpreter
+//! delays nothing.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +16,7 @@ use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_core::os::time::{monotonic_ns, realtime_ns};
 use tensorpool_core::shm::containment::AllowedBases;
 
-use crate::aeron::{self, Client};
+use crate::aeron::{self, Client, DriverClient, Network};
 use crate::media_driver::{self, LaunchError, MediaDriver, MediaDriverWatch, Settings};
 
 mod announce_stream;
@@ -23,12 +24,15 @@ mod control_plane;
 mod endpoint;
 pub mod events;
 pub mod handle;
+mod network;
 mod shared_stream;
 
 use announce_stream::AnnounceStream;
 use control_plane::ControlPlane;
 pub use endpoint::{Endpoint, Tick};
 use events::{Event, Events};
+pub use network::NetworkConfig;
+use network::{Change, NetworkDriver};
 
 /// Pause between duty cycles, short enough for prompt mapping and announces.
 const TICK: Duration = Duration::from_millis(2);
@@ -51,6 +55,7 @@ pub struct Config {
     pub control_stream_id: i32,
     pub qos_stream_id: i32,
     pub allowed_base_dirs: Vec<PathBuf>,
+    pub network: NetworkConfig,
 }
 
 enum Command {
@@ -65,6 +70,18 @@ pub struct Status {
     /// Incremented at every connection, so that a waiter can distinguish a new one.
     pub connections: u64,
     pub embeds_driver: bool,
+    pub last_error: Option<String>,
+    pub network: NetworkStatus,
+}
+
+/// The state of the media driver for UDP.
+#[derive(Clone, Debug, Default)]
+pub struct NetworkStatus {
+    pub connected: bool,
+    pub connections: u64,
+    pub dir: Option<String>,
+    /// The process that this conductor started.
+    pub pid: Option<u32>,
     pub last_error: Option<String>,
 }
 
@@ -92,7 +109,14 @@ impl Conductor {
             changed: Condvar::new(),
             events: Events::default(),
         });
+        let network = Arc::new(Network::default());
         let conductor_loop = ConductorLoop {
+            network_driver: NetworkDriver::new(
+                config.network.clone(),
+                config.driver_timeout_ms,
+                network.clone(),
+            ),
+            network,
             announce_stream: AnnounceStream::new(config.announce_channel.clone(), config.announce_stream_id),
             control: ControlPlane::new(
                 &config.control_channel,
@@ -202,6 +226,8 @@ struct ConductorLoop {
     announce_stream: AnnounceStream,
     control: ControlPlane,
     client: Option<Client>,
+    network: Arc<Network>,
+    network_driver: NetworkDriver,
     driver: Option<MediaDriver>,
     /// Watches a media driver in another process, where that is possible.
     watch: Option<MediaDriverWatch>,
@@ -212,12 +238,13 @@ struct ConductorLoop {
 impl ConductorLoop {
     fn run(mut self) {
         while self.run_commands() {
-            match self.client.as_ref().map(Client::is_closed) {
+            match self.client.as_ref().map(|c| c.local().is_closed()) {
                 None => self.connect(),
                 Some(true) => self.disconnect("it stopped answering"),
                 Some(false) if self.is_orphaned() => self.disconnect("its process is gone"),
                 Some(false) => self.work(),
             }
+            self.work_network();
             self.work_endpoints();
             std::thread::park_timeout(TICK);
         }
@@ -232,7 +259,8 @@ impl ConductorLoop {
         }
         self.announce_stream.disconnect();
         self.control.disconnect();
-        // Handles are dropped. The client is dropped before the driver it uses.
+        // Handles are dropped. A client is dropped before the driver it uses.
+        self.network_driver.close();
         drop(self.client.take());
         drop(self.driver.take());
     }
@@ -275,7 +303,7 @@ impl ConductorLoop {
         }
         match self.try_connect() {
             Ok((client, watch)) => {
-                self.client = Some(client);
+                self.client = Some(Client::new(client, self.network.clone()));
                 self.watch = watch;
                 let embeds = self.driver.is_some();
                 self.set_status(|s| {
@@ -298,7 +326,7 @@ impl ConductorLoop {
     }
 
     /// A client, and for a driver in another process the watch on it.
-    fn try_connect(&mut self) -> Result<(Client, Option<MediaDriverWatch>), String> {
+    fn try_connect(&mut self) -> Result<(Arc<DriverClient>, Option<MediaDriverWatch>), String> {
         let (dir, lock) = (&self.config.aeron_dir, &self.config.media_driver_lock);
         if self.driver.is_none() {
             // The heartbeat of a killed process stays fresh for a while. Its lock is released at once.
@@ -318,7 +346,7 @@ impl ConductorLoop {
             }
         }
         let watch = self.driver.is_none().then(|| MediaDriverWatch::of(dir, lock));
-        let client = Client::connect(dir, self.config.driver_timeout_ms);
+        let client = DriverClient::connect(dir, self.config.driver_timeout_ms);
         client.map(|c| (c, watch)).map_err(|e| format!("media driver in {dir}: {e}"))
     }
 
@@ -339,7 +367,7 @@ impl ConductorLoop {
         }
         self.announce_stream.disconnect();
         self.control.disconnect();
-        let errors = self.client.take().map(|c| c.errors()).unwrap_or_default();
+        let errors = self.client.take().map(|c| c.local().errors()).unwrap_or_default();
         // An embedded driver that stopped answering is replaced.
         drop(self.driver.take());
         let why = errors.last().map_or_else(|| how.to_owned(), |e| e.message.clone());
@@ -349,6 +377,41 @@ impl ConductorLoop {
         });
         self.event("media_driver_lost", why);
         self.next_try = Instant::now();
+    }
+
+    /// The media driver for UDP may end and start again while that of the host's memory goes on.
+    fn work_network(&mut self) {
+        let Some(change) = self.network_driver.do_work() else { return };
+        let pid = self.network_driver.pid();
+        match change {
+            Change::Connected(dir) => {
+                self.event("network_connected", format!("media driver for UDP in {dir}"));
+                self.set_status(|s| {
+                    let connections = s.network.connections + 1;
+                    s.network =
+                        NetworkStatus { connected: true, connections, dir: Some(dir), pid, last_error: None };
+                });
+            }
+            Change::Lost(reason) => {
+                for (_, endpoint) in &self.endpoints {
+                    endpoint.on_network_lost();
+                }
+                self.set_network_error(format!("media driver for UDP lost: {reason}"), pid);
+                self.event("network_lost", reason);
+            }
+            Change::Failed(reason) => {
+                self.set_network_error(format!("no media driver for UDP: {reason}"), pid);
+                self.event("network_failed", reason);
+            }
+        }
+    }
+
+    fn set_network_error(&self, error: String, pid: Option<u32>) {
+        self.set_status(|s| {
+            s.network.connected = false;
+            s.network.pid = pid;
+            s.network.last_error = Some(error);
+        });
     }
 
     /// With or without a media driver: activity timestamps are in shared memory, not in Aeron.
@@ -362,7 +425,8 @@ impl ConductorLoop {
     fn work(&mut self) {
         let Some(client) = &self.client else { return };
         let tick = Tick { now: now(), bases: &self.bases, events: &self.shared.events };
-        for error in client.errors() {
+        let network_errors = self.network_driver.client().map(|c| c.errors()).unwrap_or_default();
+        for error in client.local().errors().into_iter().chain(network_errors) {
             push(tick.events, "aeron_error", error.to_string());
         }
         for (_, endpoint) in &self.endpoints {

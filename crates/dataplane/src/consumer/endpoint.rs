@@ -223,6 +223,12 @@ impl Endpoint for Consumer {
         self.apply_changes(changes);
     }
 
+    /// A fallback, or a per-consumer stream on a UDP channel: `connect` requests the lost handles again.
+    fn on_network_lost(&self) {
+        self.lose_fallback_network();
+        self.connected.store(false, Ordering::Relaxed);
+    }
+
     fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         self.close_fallback();

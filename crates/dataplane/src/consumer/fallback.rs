@@ -91,6 +91,7 @@ impl Consumer {
             control_channel: uri.control.0,
             control_stream_id: uri.control.1,
             limits,
+            fits_session_mtu: true,
             timeout_ns: ASSEMBLY_TIMEOUT_NS,
             silence_ns: options.silence_ns,
         };
@@ -125,6 +126,12 @@ impl Consumer {
     pub(super) fn disconnect_fallback(&self) {
         if let Some((_, receiver)) = &self.fallback().running {
             receiver.disconnect();
+        }
+    }
+
+    pub(super) fn lose_fallback_network(&self) {
+        if let Some((_, receiver)) = &self.fallback().running {
+            receiver.on_network_lost();
         }
     }
 

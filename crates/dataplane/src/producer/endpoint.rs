@@ -154,6 +154,11 @@ impl Endpoint for Producer {
         state.progress.disconnect();
     }
 
+    /// A per-consumer stream on a UDP channel: `connect` requests the lost handle again.
+    fn on_network_lost(&self) {
+        self.connected.store(false, Ordering::Relaxed);
+    }
+
     fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         self.unmap();
