@@ -421,6 +421,8 @@ def report(root: Path, out: Path | None, show: bool, samples: int, json_output: 
     screen = console(err=True)
     for fault in result.faults:
         screen.print(Text(f"✗ {fault}", style=BAD), soft_wrap=True)
+    for reason in result.unread_recordings:
+        screen.print(Text(f"! not compared with its ledger: {reason}", style=WARN), soft_wrap=True)
     if target is not None:
         summary = f"{result.total('frames'):,} frames, {format_bytes(result.total('bytes'))}: {target}"
         line = Text(summary) if result.faults else Text(f"✓ {summary}", style=GOOD)

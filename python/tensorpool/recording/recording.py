@@ -24,7 +24,7 @@ from .manifest import RecordKind, Records
 from .manifest_store import load_index
 from .rows import OpenSegment, SegmentCache
 from .selection import FrameFilter, Frames
-from .tables import read_gaps, read_table
+from .tables import read_all_gaps, read_gaps, read_table
 
 Time = int | datetime
 """Nanoseconds since 1970 (UTC), or a datetime with a time zone."""
@@ -247,6 +247,25 @@ class Recording:
         """All rows of a table: gaps, anchors, marks, metadata, qos or announces."""
         return read_table(self.root, name)
 
+    def declared_gaps(self) -> list[Gap]:
+        """The gaps of all streams that writers declared or noticed, without what retention removed."""
+        gaps = []
+        for gap in read_all_gaps(self.root):
+            removed = self._index.trimmed.get((gap.stream_id, gap.epoch), -1)
+            if gap.first_seq > removed:
+                gaps.append(gap)
+            elif gap.last_seq > removed:
+                count = gap.last_seq - removed
+                gaps.append(Gap(gap.stream_id, gap.epoch, removed + 1, count, gap.reason))
+        return gaps
+
+    def ledgers(self) -> list[RecordingLedger]:
+        """The ledgers of all streams and epochs, also of those that have gaps and no frames."""
+        declared = {gap.stream_id for gap in self.declared_gaps()}
+        return [
+            ledger for stream_id in sorted({*self.streams, *declared}) for ledger in self.ledger(stream_id)
+        ]
+
     def gaps(self, stream_id: int, *, epoch: int | None = None) -> list[Gap]:
         """The sequences missing between the first and the last known one of each epoch, with reasons."""
         gaps: list[Gap] = []
@@ -261,8 +280,15 @@ class Recording:
         ]
 
     def _epochs(self, stream_id: int, epoch: int | None) -> tuple[int, ...]:
-        self._recorded_segments(stream_id)
-        return self.epochs(stream_id) if epoch is None else (epoch,)
+        if epoch is not None:
+            self._recorded_segments(stream_id)
+            return (epoch,)
+        declared = {gap.epoch for gap in self.declared_gaps() if gap.stream_id == stream_id}
+        if not declared:
+            self._recorded_segments(stream_id)
+        # An epoch of which retention removed every frame is over, with the gaps behind its last one.
+        removed = {of for stream, of in self._index.trimmed if stream == stream_id}
+        return tuple(sorted({*self.epochs(stream_id), *(declared - removed)}))
 
     def _ledger_and_gaps(self, stream_id: int, epoch: int) -> tuple[RecordingLedger, list[Gap]]:
         removed = self._index.trimmed.get((stream_id, epoch), -1)

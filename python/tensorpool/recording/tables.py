@@ -262,15 +262,19 @@ def read_table(root: Path, table: str) -> pa.Table:
 
 def read_gaps(root: Path, stream_id: int, epoch: int | None = None) -> list[Gap]:
     """The gaps of a stream that writers declared or noticed, in that order."""
+    return [gap for gap in read_all_gaps(root) if gap.stream_id == stream_id and epoch in (None, gap.epoch)]
+
+
+def read_all_gaps(root: Path) -> list[Gap]:
+    """The gaps of all streams that writers declared or noticed, in that order."""
     columns = read_table(root, "gaps").to_pydict()
     gaps = [
-        Gap(gap_stream, layout.unsigned(of), layout.unsigned(first), layout.unsigned(count), reason)
-        for gap_stream, of, first, count, reason in zip(
+        Gap(stream_id, layout.unsigned(epoch), layout.unsigned(first), layout.unsigned(count), reason)
+        for stream_id, epoch, first, count, reason in zip(
             *(columns[name] for name in _GAP_COLUMNS), strict=True
         )
-        if gap_stream == stream_id
     ]
-    return [gap for gap in gaps if gap.count > 0 and epoch in (None, gap.epoch)]
+    return [gap for gap in gaps if gap.count > 0]
 
 
 def read_batches(path: Path, offset: int) -> tuple[list[pa.RecordBatch], int]:

@@ -100,7 +100,7 @@ def verify(root: str | os.PathLike[str], *, progress: Progress | None = None) ->
     _check_tables(root, result)
     if result.ok:
         recording = Recording(root)
-        result.ledgers = [ledger for stream_id in recording.streams for ledger in recording.ledger(stream_id)]
+        result.ledgers = recording.ledgers()
         for ledger in result.ledgers:
             if not ledger.balanced:
                 message = f"stream {ledger.stream_id}, epoch {ledger.epoch} does not add up: {ledger}"

@@ -11,7 +11,7 @@ import logging
 import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -106,6 +106,8 @@ class FrameRange:
     part: int = 0
     parts: int = 1
     """The task's share of the rows, if one segment is divided among several tasks."""
+    ends_with_gap: bool = False
+    """Whether the sequence right before `end` was declared missing: the task reports the gaps up to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,18 +125,28 @@ class _StreamSegments(NamedTuple):
 
 
 class Planner:
-    """Plans reads of a recording. `streams` limits it to some streams."""
+    """Plans reads of a recording. `streams` limits it to some streams.
 
-    def __init__(self, path: str, streams: tuple[int, ...] | None) -> None:
+    With gaps, a stream begins with its first row or gap, and ends with its last.
+    """
+
+    def __init__(self, path: str, streams: tuple[int, ...] | None, *, with_gaps: bool = False) -> None:
         self.path = path
         self._selected = streams
+        self._with_gaps = with_gaps
         self._recording = Recording(path)
-        self._recorded = self._recording.streams
+        self._find_streams()
+
+    def _find_streams(self) -> None:
+        self._gaps: dict[int, list[Gap]] = {}
+        for gap in self._recording.declared_gaps() if self._with_gaps else ():
+            self._gaps.setdefault(gap.stream_id, []).append(gap)
+        self._recorded = tuple(sorted({*self._recording.streams, *self._gaps}))
 
     def refresh(self) -> None:
         """Reads which frames were added and removed."""
         self._recording.refresh()
-        self._recorded = self._recording.streams
+        self._find_streams()
 
     def close(self) -> None:
         """Closes the files; the planner can be used again."""
@@ -150,7 +162,7 @@ class Planner:
     # --- positions
 
     def earliest(self) -> Offsets:
-        """The first frame of each stream."""
+        """The first frame of each stream, or the first gap."""
         return {stream: self._first(stream) for stream in self._all_streams()}
 
     def _all_streams(self) -> list[int]:
@@ -158,18 +170,30 @@ class Planner:
         return sorted({*self.streams(), *(self._selected or ())})
 
     def _first(self, stream_id: int) -> Position:
+        starts = [Position(gap.epoch, gap.first_seq) for gap in self._gaps.get(stream_id, ())]
         for record in self._records(stream_id):
             if record["kind"] != RecordKind.SEALED or record["rows"]:
-                return Position(int(record["epoch"]), int(record["first_seq"]))
-        return START
+                starts.append(Position(int(record["epoch"]), int(record["first_seq"])))
+                break
+        return min(starts, default=START)
 
     def latest(self) -> Offsets:
-        """Behind the last complete frame of each stream."""
+        """Behind the last complete frame of each stream, or behind the last gap."""
         ends = {}
         for stream in self._all_streams():
-            cursor = self._recording.latest(stream) if stream in self._recorded else None
-            ends[stream] = START if cursor is None else Position.behind(cursor)
+            # A declared gap is final: none of its sequences becomes a row later.
+            ends[stream] = max(self._last_row(stream), self._last_gap(stream))
         return ends
+
+    def _last_row(self, stream_id: int) -> Position:
+        """Behind the last complete frame."""
+        cursor = self._recording.latest(stream_id) if stream_id in self._recorded else None
+        return START if cursor is None else Position.behind(cursor)
+
+    def _last_gap(self, stream_id: int) -> Position:
+        """Behind the last declared gap."""
+        gaps = self._gaps.get(stream_id, ())
+        return max((Position(gap.epoch, gap.last_seq + 1) for gap in gaps), default=START)
 
     def at_time(self, time_ns: int) -> Offsets:
         """The first frame of each stream received at a time or later; behind the last if there is none."""
@@ -350,10 +374,14 @@ class Planner:
     ) -> list[FrameRange]:
         """The range divided into at least `min_parts` tasks of about `max_bytes` each."""
         segments: dict[int, _StreamSegments] = {}
+        without_rows: list[FrameRange] = []
         for stream, position in end.items():
             begin = start.get(stream, START)
             if position > begin and len(records := _in_time(self._between(stream, begin, position), time)):
                 segments[stream] = _StreamSegments(records, self._sizes(records, begin, position))
+            elif position > begin and self._ends_with_gap(stream, position) and time == (None, None):
+                # Gaps alone.
+                without_rows.append(FrameRange(stream, begin, position, False, ends_with_gap=True))
         total = sum(int(part.sizes.sum()) for part in segments.values())
         target = max_bytes if max_bytes is not None else task_bytes(total, os.cpu_count() or 1)
         if min_parts is not None:
@@ -367,10 +395,17 @@ class Planner:
                 if len(ranges) > max_tasks:
                     larger = target + extra * largest // 2
                     ranges = self._divide_all(segments, start, end, larger, ends_with_row)
-        return ranges
+        return [*ranges, *without_rows]
 
-    @staticmethod
+    def _ends_with_gap(self, stream_id: int, end: Position) -> bool:
+        """Whether the sequence right before a position was declared missing."""
+        return any(
+            gap.epoch == end.epoch and gap.first_seq < end.seq <= gap.last_seq + 1
+            for gap in self._gaps.get(stream_id, ())
+        )
+
     def _divide_all(
+        self,
         segments: Mapping[int, _StreamSegments],
         start: Offsets,
         end: Offsets,
@@ -380,7 +415,15 @@ class Planner:
         ranges: list[FrameRange] = []
         for stream, part in segments.items():
             begin = start.get(stream, START)
-            ranges += _divide(stream, part, begin, end[stream], max_bytes, ends_with_row)
+            divided = _divide(stream, part, begin, end[stream], max_bytes, ends_with_row)
+            if self._ends_with_gap(stream, end[stream]):
+                divided = [
+                    replace(task, ends_with_row=False, ends_with_gap=True)
+                    if task.end == end[stream]
+                    else task
+                    for task in divided
+                ]
+            ranges += divided
         return ranges
 
 

@@ -59,7 +59,7 @@ class FrameReader(DataSourceReader):
 
     def _plan(self) -> list[FrameRange | LostRange]:
         options = self._options
-        planner = Planner(options.path, options["streams"])
+        planner = Planner(options.path, options["streams"], with_gaps=options["includeGaps"])
         start, end = _batch_offsets(planner, options)
         if ttl_ns := options["leaseTimeout"]:
             # Spark ends this process after planning: the lease must last as long as the query.
@@ -261,7 +261,9 @@ class FrameStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         def attempt() -> T:
             if self._planner is None:
-                self._planner = Planner(self._options.path, self._options["streams"])
+                options = self._options
+                with_gaps = options["includeGaps"]
+                self._planner = Planner(options.path, options["streams"], with_gaps=with_gaps)
             else:
                 self._planner.refresh()
             return work(self._planner)

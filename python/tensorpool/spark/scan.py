@@ -21,7 +21,6 @@ from ..recording.layout import PARTIAL, SEALED, signed
 from ..recording.recording import REMOVED
 from ..recording.rows import RowBlock
 from ..recording.selection import Rows
-from ..recording.tables import read_gaps
 from ..recording.tensors import NAMES, ORDERS
 from .plan import FrameRange
 
@@ -344,7 +343,7 @@ class RangeScan:
     def _gaps(self) -> list[Gap]:
         """The gaps between the rows of the range, with their reasons."""
         stream_id = self._range.stream_id
-        declared = read_gaps(self._recording.root, stream_id)
+        declared = [gap for gap in self._recording.declared_gaps() if gap.stream_id == stream_id]
         epochs = sorted({*self._seqs, *self._epochs_without_rows(declared)})
         gaps = []
         for epoch in epochs:
@@ -360,13 +359,22 @@ class RangeScan:
         return gaps
 
     def _epochs_without_rows(self, declared: list[Gap]) -> set[int]:
-        """Epochs of the range that may have gaps but no rows. The first share of a segment reports them."""
-        start, end = self._range.start, self._range.end
-        if self._options.time != (None, None) or self._range.part > 0:
+        """Epochs of the range that may have gaps but no rows. Of a segment that is divided, the first share
+        reports those before it, and the last share those behind it.
+        """
+        start, end, last_part = self._range.start, self._range.end, self._range.parts - 1
+        if self._options.time != (None, None):
             return set()
-        # A segment has one epoch: the other shares report the gaps that follow.
-        stop = end.epoch if self._range.parts == 1 else min(self._seqs, default=end.epoch) - 1
-        return {gap.epoch for gap in declared if start.epoch <= gap.epoch <= stop}
+        low, high = start.epoch, end.epoch
+        if last_part > 0:
+            # A segment has one epoch.
+            if self._range.part == 0:
+                high = min(self._seqs, default=end.epoch) - 1
+            elif self._range.part == last_part:
+                low = max(self._seqs, default=end.epoch) + 1
+            else:
+                return set()
+        return {gap.epoch for gap in declared if low <= gap.epoch <= high}
 
     def _missing(
         self, epoch: int, rows: npt.NDArray[np.uint64], declared: list[Gap]
@@ -401,8 +409,10 @@ class RangeScan:
         if self._range.part < self._range.parts - 1 and last is not None:
             high = last
         elif epoch == end.epoch:
-            # Sequences behind the last row are not known to be missing yet, unless that row itself is lost.
-            high = end.seq - 1 if self._range.ends_with_row else (last if last is not None else -1)
+            # Sequences behind the last row are not known to be missing yet, unless they were declared, or
+            # that row itself is lost.
+            is_known = self._range.ends_with_row or self._range.ends_with_gap
+            high = end.seq - 1 if is_known else (last if last is not None else -1)
         else:
             known = [gap.last_seq for gap in declared] + ([last] if last is not None else [])
             high = max(known, default=-1)

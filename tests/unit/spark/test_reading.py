@@ -230,3 +230,37 @@ def test_schema_has_the_columns_of_the_options(root: Path) -> None:
         "gap_count",
         "gap_reason",
     ]
+
+
+def lossy(root: Path) -> list[tuple[int, int, int, str]]:
+    """A recording with gaps before its first row, behind its last, and an epoch of gaps alone."""
+    with recording.RecordingWriter(root, background=False) as writer:
+        writer.gap(stream_id=STREAM_ID, epoch=1, first_seq=0, count=10, reason="late")
+        add(writer, range(10, 14))
+        writer.gap(stream_id=STREAM_ID, epoch=1, first_seq=14, count=2, reason="late")
+        add(writer, range(16, 20))
+        writer.gap(stream_id=STREAM_ID, epoch=2, first_seq=5, count=3, reason="overrun")
+    return [(1, 0, 10, "late"), (1, 14, 2, "late"), (2, 5, 3, "overrun")]
+
+
+def test_gaps_before_the_first_row_and_behind_the_last_are_rows(root: Path) -> None:
+    expected = lossy(root)
+    first, second = recording.open(root).ledgers()
+    assert [str(first), str(second)] == ["span 20 = rows 8 + late 12", "span 3 = rows 0 + overrun 3"]
+    rows = read(root, includeGaps="true")
+    assert (gaps(rows), seqs(rows)) == (expected, [*range(10, 14), *range(16, 20)])
+    for parts in (2, 8):
+        assert sorted(gaps(read(root, includeGaps="true", minPartitions=parts))) == expected, parts
+    assert seqs(read(root)) == [*range(10, 14), *range(16, 20)]
+
+
+def test_streaming_reports_gaps_without_rows(root: Path, stream_reader: Any) -> None:
+    expected = lossy(root)
+    reader = stream_reader(root, includeGaps="true", maxRowsPerTrigger=3)
+    at, found, read_seqs = reader.initialOffset(), [], []
+    while (end := reader.latestOffset(at, reader.getDefaultReadLimit())) != at:
+        rows = rows_of(reader.partitions(at, end), reader.read)
+        found += gaps(rows)
+        read_seqs += seqs(rows)
+        at = end
+    assert (found, read_seqs) == (expected, [*range(10, 14), *range(16, 20)])

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from ... import __version__
 from .. import layout, marker
 from ..layout import Layout
-from . import alignment, quality
+from . import alignment, ledgers, quality
 from .figures import Counts, Report, StreamFigures, TableFigures
 from .samples import samples_of
 from .tables import TableFile, files_of
@@ -61,6 +61,8 @@ def _collect(root: Path, samples: int) -> Report:
     if samples > 0:
         report.samples = samples_of(files.get(layout.SILVER_FRAMES, []), samples)
     report.faults = faults(report, has_gold=layout.GOLD_QUALITY in files)
+    lacking, report.unread_recordings = ledgers.compare(report)
+    report.faults += lacking
     return report
 
 

@@ -110,6 +110,8 @@ class Report:
     samples: list[Sample] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     """What does not add up."""
+    unread_recordings: list[str] = field(default_factory=list)
+    """Recordings whose ledgers could not be compared with the tables, each with the reason."""
 
     @property
     def name(self) -> str:
@@ -147,6 +149,7 @@ class Report:
                 "dropped": self.reasons("dropped"),
             },
             "balanced": not self.faults,
+            "unread_recordings": self.unread_recordings,
             "faults": self.faults,
             "streams": [
                 asdict(one) | {"rate_hz": one.rate_hz, "seconds": one.seconds} for one in self.streams
