@@ -213,6 +213,9 @@ class DriverAgent:
         # After the messages: a producer that detaches sends its request before it releases its lock.
         for stream_id, epoch in resources.announcer.dead_producers():
             self.perform(resources.state.on_producer_exit(stream_id, epoch, now_ns))
+        for stream_id, epoch, reason in resources.announcer.damaged():
+            _LOG.warning("epoch %d of stream %d ends: %s", epoch, stream_id, reason)
+            self.perform(resources.state.on_damaged(stream_id, epoch, reason, now_ns))
         for result in resources.storage.poll():
             self.perform(resources.state.on_files(result, now_ns))
             work += 1

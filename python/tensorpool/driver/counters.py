@@ -35,6 +35,9 @@ class DriverCounters(CounterSet, name="driver"):
     foreign = counter("Messages on the control stream that are not for a driver.", unit="messages")
     before_start = counter("Messages sent before the driver started.", unit="messages")
     epochs = counter("Announced epochs.", unit="epochs")
+    damaged = counter(
+        "Epochs that ended because a region was truncated or its superblock overwritten.", unit="epochs"
+    )
     failures = counter("Failed creations of files.", unit="times")
     bytes = gauge("Size of all files, including old files that are not removed yet.", unit="bytes")
     unsent = counter("Messages dropped because the stream did not accept them in time.", unit="messages")

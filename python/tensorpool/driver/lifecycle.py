@@ -422,6 +422,12 @@ class Lifecycle:
             record.is_requested = True
         self.advance(record, now_ns)
 
+    def replace_files(self, record: StreamRecord, now_ns: int) -> None:
+        """Supersedes the files of a stream without a producer, and creates others."""
+        self._retire(record, now_ns)
+        record.is_requested = True
+        self.advance(record, now_ns)
+
     def remove_retired(self, now_ns: int) -> None:
         """Removes superseded directories whose grace is over."""
         while self._retired and self._retired[0].due_ns <= now_ns:

@@ -156,6 +156,19 @@ class DriverState:
             self._lifecycle.end(lease, LeaseRevokeReason.EXPIRED, "the producer's process has ended", now_ns)
         return self._take_actions()
 
+    def on_damaged(self, stream_id: int, epoch: int, reason: str, now_ns: int) -> list[Action]:
+        """Handles an epoch whose regions cannot be used any more: the stream gets another one."""
+        record = self.records.get(stream_id)
+        is_current = record is not None and record.files is not None and record.files.epoch == epoch
+        if record is not None and is_current and record.job is Job.NONE and not self.is_stopping:
+            self.counters.damaged.add()
+            lease = self.leases.producer_of(stream_id)
+            if lease is not None and not lease.is_reserved:
+                self._lifecycle.end(lease, LeaseRevokeReason.REVOKED, reason, now_ns)
+            else:
+                self._lifecycle.replace_files(record, now_ns)
+        return self._take_actions()
+
     def on_tick(self, now_ns: int, *, drained: bool) -> list[Action]:
         """Ends expired leases and removes old files. `drained`: all received keepalives were read.
 

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use tensorpool_core::consumer::announce_filter::Now;
 use tensorpool_core::os::fork::ForkGuard;
+use tensorpool_core::os::mapping_guard;
 use tensorpool_core::os::time::{monotonic_ns, realtime_ns};
 use tensorpool_core::shm::containment::AllowedBases;
 
@@ -35,6 +36,8 @@ const TICK: Duration = Duration::from_millis(2);
 const RETRY: Duration = Duration::from_millis(200);
 /// How often a media driver in another process is checked.
 const WATCH: Duration = Duration::from_millis(50);
+/// How often the handler of lost mappings is checked.
+const GUARD_PERIOD: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -108,6 +111,7 @@ impl Conductor {
             watch: None,
             next_watch: Instant::now(),
             next_try: Instant::now(),
+            next_guard: Instant::now(),
         };
         let thread =
             std::thread::Builder::new().name("tp-conductor".into()).spawn(move || conductor_loop.run())?;
@@ -207,6 +211,7 @@ struct ConductorLoop {
     watch: Option<MediaDriverWatch>,
     next_watch: Instant,
     next_try: Instant,
+    next_guard: Instant,
 }
 
 impl ConductorLoop {
@@ -219,6 +224,7 @@ impl ConductorLoop {
                 Some(false) => self.work(),
             }
             self.work_endpoints();
+            self.keep_guard();
             std::thread::park_timeout(TICK);
         }
         let unhandled = self.shared.commands.lock().ok().and_then(|mut c| c.take());
@@ -235,6 +241,16 @@ impl ConductorLoop {
         // Handles are dropped. The client is dropped before the driver it uses.
         drop(self.client.take());
         drop(self.driver.take());
+    }
+
+    /// Another part of the program may have installed a handler of its own since the last mapping, as Python's
+    /// faulthandler does.
+    fn keep_guard(&mut self) {
+        let now = Instant::now();
+        if now >= self.next_guard {
+            self.next_guard = now + GUARD_PERIOD;
+            mapping_guard::ensure_installed();
+        }
     }
 
     /// Runs commands. False to stop.
