@@ -154,8 +154,8 @@ def test_descriptor_size_is_that_of_aeron() -> None:
 
 def test_per_consumer_term_is_that_of_the_native_code() -> None:
     sources = (ROOT / "crates" / "dataplane" / "src" / "producer").rglob("*.rs")
-    assert any('"term-length=1m"' in source.read_text("utf-8") for source in sources)
-    assert PER_CONSUMER_TERM_BYTES == MIB
+    assert any('"term-length=256k"' in source.read_text("utf-8") for source in sources)
+    assert PER_CONSUMER_TERM_BYTES == 256 << 10
 
 
 # --- the command
