@@ -59,7 +59,9 @@ class DriverService(Service, name="driver"):
             "streams": len(state.plan),
             "leases": len(state.leases),
             "bytes": state.records.total_bytes,
-            "quota": settings.quota_bytes,
+            "quota": state.plan.quota_bytes,
+            "max_leases": settings.max_leases,
+            "max_requests_per_second": settings.max_requests_per_second,
             "counters": agent.counters.snapshot(),
             "discovery": agent.discovery_counters(),
         }

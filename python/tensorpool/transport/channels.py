@@ -15,7 +15,7 @@ SHARED_CHANNEL: Final = "aeron:ipc"
 _UNTETHERED_TIMEOUTS: Final = (
     "untethered-window-limit-timeout=10ms|untethered-linger-timeout=10ms|untethered-resting-timeout=1s"
 )
-# Half a term may be on the way: at a million frames a second, 10 ms. A reader that is further behind is rested.
+# Half a term may be on the way: 10 ms at a million frames a second. Later than that a reader is rested.
 DEFAULT_DESCRIPTOR_TERM_BYTES: Final = 2 << 20
 # Aeron's limits of a term length, which is a power of two.
 MIN_TERM_BYTES: Final = 64 << 10

@@ -5,25 +5,21 @@
 //! at most. Most streams never carry a large message, so they should not all pay for one. Subscribers read both
 //! publications, because both are on the same stream. Between the two there is no order.
 
-use std::time::{Duration, Instant};
-
-use crate::aeron::channels::{has_parameter, with_parameter};
-use crate::aeron::{AeronError, Client, ExclusivePublication, NotTaken, Publication};
+use crate::aeron::channels::has_parameter;
+use crate::aeron::own_publication::{Bypass, OwnPublication};
+use crate::aeron::{AeronError, Client, NotTaken, Publication};
 use crate::conductor::handle::Handle;
 
 /// Terms of the publication for large messages: 12 MiB of memory, messages of up to 512 KiB.
 const LARGE_TERM: &str = "term-length=4m";
 /// The longest message.
-pub const MAX_MESSAGE_BYTES: usize = (4 << 20) / 8;
-/// How long the memory stays in use after the last large message.
-const LINGER: Duration = Duration::from_secs(10);
+const MAX_MESSAGE_BYTES: usize = (4 << 20) / 8;
 
 #[derive(Default)]
 pub struct MessageSender {
     shared: Handle<Publication>,
-    large: Handle<ExclusivePublication>,
-    /// When a large message was last offered. `None`: no publication for them is needed.
-    large_used: Option<Instant>,
+    large: OwnPublication,
+    bypass: Bypass,
     /// The caller's channel has a term length of its own, which holds for all messages.
     has_own_terms: bool,
 }
@@ -33,20 +29,14 @@ impl MessageSender {
     pub fn advance(&mut self, client: &Client, channel: &str, stream_id: i32) -> Result<(), AeronError> {
         self.has_own_terms = has_parameter(channel, "term-length");
         self.shared.advance(|| client.add_publication(channel, stream_id))?;
-        match self.large_used {
-            None => Ok(()),
-            Some(at) if at.elapsed() > LINGER => {
-                (self.large, self.large_used) = (Handle::None, None);
-                Ok(())
-            }
-            Some(_) => self.large.advance(|| {
-                client.add_exclusive_publication(&with_parameter(channel, LARGE_TERM), stream_id)
-            }),
-        }
+        self.bypass.advance(client, channel, stream_id)?;
+        self.large.advance(client, channel, LARGE_TERM, stream_id)
     }
 
     pub fn disconnect(&mut self) {
-        (self.shared, self.large) = (Handle::None, Handle::None);
+        self.shared = Handle::None;
+        self.large.disconnect();
+        self.bypass.disconnect();
     }
 
     pub fn is_ready(&mut self) -> bool {
@@ -68,16 +58,12 @@ impl MessageSender {
         let Some(max) = self.max_message_length() else { return Err(NotTaken::NotConnected) };
         let Some(shared) = self.shared.get() else { return Err(NotTaken::NotConnected) };
         if message.len() > max || message.len() <= shared.max_message_length() {
-            return shared.offer(message);
+            return self.bypass.offer(message, |bytes| shared.offer(bytes));
         }
         if !shared.is_connected() {
             return Err(NotTaken::NotConnected);
         }
-        self.large_used = Some(Instant::now());
-        match self.large.get().map_or(Err(NotTaken::NotConnected), |p| p.offer(message)) {
-            // The subscribers of the shared publication are about to get this one, too.
-            Err(NotTaken::NotConnected) => Err(NotTaken::BackPressured),
-            result => result,
-        }
+        self.large.need();
+        self.large.offer(message)
     }
 }

@@ -11,6 +11,7 @@ mod counter;
 pub mod fragment_filter;
 mod images;
 mod message_sender;
+mod own_publication;
 mod publication;
 mod request;
 mod subscription;
@@ -25,6 +26,7 @@ pub use client::{Client, Pending};
 pub use counter::{Counter, CounterReading, MAX_LABEL_BYTES, read_counters};
 pub use images::ImageWatch;
 pub use message_sender::MessageSender;
+pub use own_publication::Bypass;
 pub use publication::{ExclusivePublication, NotTaken, Publication};
 pub use subscription::{Header, Subscription};
 
