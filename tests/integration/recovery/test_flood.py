@@ -1,4 +1,4 @@
-"""Floods of attach requests by a stranger: clients keep their leases, newcomers get theirs, memory is bounded."""
+"""Floods of attach requests by a stranger: clients keep their leases, and newcomers get theirs."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_full_shared_memory_ends_no_process(
         epoch = in_container.wait_epoch(consumer)
         other = free_stream_ids()
         filler.fill()
-        with pytest.raises(RemoteError, match="insufficient storage space|no room for|No space left"):
+        with pytest.raises(RemoteError, match=r"insufficient storage space|no room for|No space left"):
             worker.call("produce", stream_id=other)
         in_container.wait_received(consumer, more=1000)
         # Now there is space for the region, and not for the publication of its descriptors.
