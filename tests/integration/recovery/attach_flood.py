@@ -15,7 +15,7 @@ from tensorpool.sbe import PublishMode, Role, ShmAttachRequest
 
 
 class AttachFlood:
-    """A stranger without a lease, on the same media driver."""
+    """An untrusted client without a lease, on the same media driver."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.context = tp.open(**{**options, "mode": "standalone"})

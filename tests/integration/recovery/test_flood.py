@@ -1,4 +1,4 @@
-"""Floods of attach requests by a stranger: clients keep their leases, and newcomers get theirs."""
+"""Floods of attach requests by an untrusted client: others keep their leases, and new clients get theirs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MIB = 1 << 20
 FLOOD_S = 10.0
 
 
-def stranger(deployment: Deployment) -> RemoteProcess:
+def flooding_process(deployment: Deployment) -> RemoteProcess:
     """A connected sender of requests."""
     remote = deployment.start(AttachFlood, deployment.options)
     deployment.until(lambda: remote.call("is_connected"))
@@ -38,13 +38,13 @@ def test_flood_of_attaches_costs_no_client_its_lease(
     consumer, producer = deployment.consumer(), deployment.streaming_producer()
     epoch = deployment.wait_epoch(consumer)
     leases = sorted(producer.call("leases") + consumer.call("leases"))
-    newcomer, other = deployment.worker(), stranger(deployment)
+    late_worker, other = deployment.worker(), flooding_process(deployment)
     first = deployment.stream_id + 1
     other.send("flood", count=requests, stream_ids=(first, first + streams - 1), seconds=FLOOD_S)
     # In the middle of the flood.
     deployment.until(lambda: deployment.call_driver("status")["counters"]["postponed"] > 1000)
     began = time.monotonic()
-    assert newcomer.call("produce", stream_id=first + streams) > 0
+    assert late_worker.call("produce", stream_id=first + streams) > 0
     attached_s = time.monotonic() - began
     status = deployment.call_driver("status")
     outcomes = other.receive()
@@ -55,7 +55,7 @@ def test_flood_of_attaches_costs_no_client_its_lease(
     deployment.until(lambda: deployment.call_driver("status")["leases"] == 3)
     assert sorted(producer.call("leases") + consumer.call("leases")) == leases
     assert deployment.wait_epoch(consumer) == epoch
-    newcomer.call("close_producer")
+    late_worker.call("close_producer")
     deployment.assert_balanced(producer, [consumer])
     assert service.end() == 0
 
@@ -64,7 +64,7 @@ def test_supervisor_does_not_grow_with_a_flood_of_leases(deployment: Deployment,
     deployment.configure(PERIODS, driver='pools = ["4KiB"]')
     deployment.driver()
     deployment.service()
-    other = stranger(deployment)
+    other = flooding_process(deployment)
     with SupervisorProcess(deployment.aeron_dir, deployment.base, tmp_path) as supervisor:
         deployment.until(supervisor.url)
         _, before = supervisor.cost()

@@ -68,8 +68,10 @@ def test_damaged_region_costs_its_epoch_and_no_process(
         deployment.wait_received(consumer)
         assert all((media_driver.alive, service.alive, worker.alive, consumer.alive, recorder.alive))
         details = " ".join(str(event["detail"]) for event in worker.call("events") + consumer.call("events"))
-        words = "was truncated" if "truncate" in damage.__name__ else "truncated|overwritten|superblock|epoch"
-        assert any(word in details for word in words.split("|")), details
+        reasons = (
+            "was truncated" if "truncate" in damage.__name__ else "truncated|overwritten|superblock|epoch"
+        )
+        assert any(word in details for word in reasons.split("|")), details
         # The ledgers say what became of every frame.
         recorder.end()
         deployment.assert_balanced(worker, [consumer], files=False)

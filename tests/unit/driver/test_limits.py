@@ -95,7 +95,7 @@ def test_attach_that_needs_files_is_postponed_while_unused_files_take_half_the_q
     assert harness.response(900_000).code is ResponseCode.OK
 
 
-def test_limit_of_leases_says_what_to_raise() -> None:
+def test_refusal_names_the_limit_of_leases() -> None:
     harness = StateHarness(nslots=8, pools=(4096,), max_leases=2)
     assert harness.attach(20_000, 1).code is ResponseCode.OK
     assert harness.attach(20_000, 2).code is ResponseCode.OK
