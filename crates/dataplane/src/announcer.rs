@@ -66,7 +66,7 @@ impl std::error::Error for AnnounceError {}
 
 /// One announced stream.
 struct OwnedStream {
-    epoch: u64,
+    announce: PoolAnnounce,
     /// Encoded once. Only its timestamp changes.
     message: Vec<u8>,
     mapping: MappedEpoch,
@@ -76,6 +76,30 @@ struct OwnedStream {
     refresh_ns: u64,
     /// Its announce waits to be sent.
     due: bool,
+    /// Its regions are damaged, and that is reported: it is neither refreshed nor announced any more.
+    is_damaged: bool,
+}
+
+/// An epoch whose regions were truncated or overwritten.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damaged {
+    pub stream_id: u32,
+    pub epoch: u64,
+    pub reason: String,
+}
+
+impl OwnedStream {
+    /// Why the regions cannot be used any more.
+    fn damage(&self) -> Option<String> {
+        self.mapping.probe();
+        self.mapping.lost_reason().or_else(|| {
+            let is_intact = self.mapping.is_intact(&self.announce);
+            // A file that is truncated right now fails the comparison, too.
+            (!is_intact).then(|| {
+                self.mapping.lost_reason().unwrap_or_else(|| "a superblock was overwritten".to_owned())
+            })
+        })
+    }
 }
 
 #[derive(Default)]
@@ -88,6 +112,7 @@ struct State {
     /// When each lock is checked. All wait equally long, so the next one is always in front.
     watched: VecDeque<(u64, u32)>,
     dead_producers: Vec<(u32, u64)>,
+    damaged: Vec<Damaged>,
     closed: bool,
 }
 
@@ -133,12 +158,13 @@ impl StreamAnnouncer {
         let now_ns = monotonic_ns();
         mapping.refresh_activity(now_ns);
         let stream = OwnedStream {
-            epoch: announce.epoch,
+            announce: announce.clone(),
             message: announce.encode(),
             mapping,
             watch,
             refresh_ns: next_refresh_ns(announce.stream_id, now_ns, self.config.period_ns),
             due: false,
+            is_damaged: false,
         };
         let mut state = self.lock();
         if state.closed {
@@ -165,6 +191,11 @@ impl StreamAnnouncer {
     /// The producers (by stream and epoch) whose lock was released since the last call.
     pub fn dead_producers(&self) -> Vec<(u32, u64)> {
         std::mem::take(&mut self.lock().dead_producers)
+    }
+
+    /// The epochs that were found damaged since the last call, each once.
+    pub fn damaged(&self) -> Vec<Damaged> {
+        std::mem::take(&mut self.lock().damaged)
     }
 
     pub fn len(&self) -> usize {
@@ -203,6 +234,7 @@ impl State {
     /// Makes the stream's announce due, once.
     fn mark_due(&mut self, stream_id: u32) {
         if let Some(stream) = self.streams.get_mut(&stream_id)
+            && !stream.is_damaged
             && !std::mem::replace(&mut stream.due, true)
         {
             self.due.push_back(stream_id);
@@ -216,6 +248,13 @@ impl State {
                 Some(&(refresh_ns, stream_id)) if refresh_ns <= now_ns => {
                     self.schedule.pop_first();
                     if let Some(stream) = self.streams.get_mut(&stream_id) {
+                        if let Some(reason) = stream.damage() {
+                            // No later refresh: consumers see the epoch become stale, unless the driver is
+                            // faster with a new one.
+                            stream.is_damaged = true;
+                            self.damaged.push(Damaged { stream_id, epoch: stream.announce.epoch, reason });
+                            continue;
+                        }
                         stream.mapping.refresh_activity(now_ns);
                         stream.refresh_ns = next_refresh_ns(stream_id, now_ns, period_ns);
                         self.schedule.insert((stream.refresh_ns, stream_id));
@@ -236,7 +275,7 @@ impl State {
                     let Some(stream) = self.streams.get_mut(&stream_id) else { continue };
                     if stream.watch.as_mut().is_some_and(LockWatch::is_released) {
                         stream.watch = None;
-                        self.dead_producers.push((stream_id, stream.epoch));
+                        self.dead_producers.push((stream_id, stream.announce.epoch));
                     } else {
                         self.watched.push_back((now_ns + WATCH_NS, stream_id));
                     }

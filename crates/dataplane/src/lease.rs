@@ -157,6 +157,12 @@ impl Lease {
         self.report_refusal(tick);
     }
 
+    /// The regions were lost while they were in use: returns the lease, and requests another one.
+    pub fn on_regions_lost(&self, tick: &Tick<'_>, why: String) {
+        self.attachment().release(why.clone(), tick.now.monotonic_ns);
+        self.end(tick, "regions_lost", why);
+    }
+
     fn report_refusal(&self, tick: &Tick<'_>) {
         let refusal = self.attachment().refusal().cloned();
         self.refused.fetch_add(1, Ordering::Relaxed);

@@ -4,7 +4,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::aeron::{AeronError, Assembler, Client, NotTaken, Publication, Subscription};
+use crate::aeron::{AeronError, Assembler, Client, MessageSender, NotTaken, Subscription};
 use crate::conductor::Endpoint;
 use crate::conductor::handle::Handle;
 
@@ -12,14 +12,14 @@ use crate::conductor::handle::Handle;
 pub struct MessagePublication {
     channel: String,
     stream_id: i32,
-    state: Mutex<Handle<Publication>>,
+    state: Mutex<MessageSender>,
     failure: Mutex<Option<AeronError>>,
     closed: AtomicBool,
 }
 
 impl MessagePublication {
     pub fn new(channel: String, stream_id: i32) -> Self {
-        let (state, failure) = (Mutex::new(Handle::None), Mutex::default());
+        let (state, failure) = (Mutex::default(), Mutex::default());
         Self { channel, stream_id, state, failure, closed: AtomicBool::new(false) }
     }
 
@@ -27,26 +27,22 @@ impl MessagePublication {
         let Ok(mut state) = self.state.lock() else {
             return Err(NotTaken::Closed);
         };
-        match state.get() {
-            Some(publication) => publication.offer(message),
-            None if self.closed.load(Ordering::Relaxed) => Err(NotTaken::Closed),
-            None => Err(NotTaken::NotConnected),
-        }
+        if self.closed.load(Ordering::Relaxed) { Err(NotTaken::Closed) } else { state.offer(message) }
     }
 
     pub fn is_connected(&self) -> bool {
-        self.state.lock().is_ok_and(|mut s| s.get().is_some_and(|p| p.is_connected()))
+        self.state.lock().is_ok_and(|mut s| s.is_connected())
     }
 
     pub fn is_ready(&self) -> bool {
-        self.state.lock().is_ok_and(|mut s| s.get().is_some())
+        self.state.lock().is_ok_and(|mut s| s.is_ready())
     }
 
     pub fn max_message_length(&self) -> Option<usize> {
-        self.state.lock().ok()?.get().map(|p| p.max_message_length())
+        self.state.lock().ok()?.max_message_length()
     }
 
-    /// Why the media driver refused the channel, if it did.
+    /// Why the media driver refused the channel, if it did. It is asked again if it only had no space.
     pub fn failure(&self) -> Option<AeronError> {
         self.failure.lock().ok()?.clone()
     }
@@ -57,16 +53,21 @@ impl Endpoint for MessagePublication {
         let Ok(mut state) = self.state.lock() else {
             return Ok(());
         };
-        if self.failure().is_some() {
+        if self.failure().is_some_and(|e| !e.is_temporary()) {
             return Ok(());
         }
-        let result = state.advance(|| client.add_publication(&self.channel, self.stream_id));
+        let result = state.advance(client, &self.channel, self.stream_id);
+        if state.is_ready()
+            && let Ok(mut failure) = self.failure.lock()
+        {
+            *failure = None;
+        }
         record_failure(&self.failure, result)
     }
 
     fn disconnect(&self) {
         if let Ok(mut state) = self.state.lock() {
-            *state = Handle::None;
+            state.disconnect();
         }
     }
 
@@ -81,7 +82,7 @@ fn record_failure(
     result: Result<(), AeronError>,
 ) -> Result<(), AeronError> {
     if let Err(error) = &result
-        && !error.is_temporary()
+        && (error.is_out_of_space() || !error.is_temporary())
         && let Ok(mut failure) = failure.lock()
     {
         *failure = Some(error.clone());
@@ -110,12 +111,19 @@ impl MessageSubscription {
 
     /// Passes complete messages of up to `limit` fragments to `f`.
     pub fn poll(&self, limit: usize, mut f: impl FnMut(&[u8])) -> usize {
+        self.poll_images(limit, |bytes, _| f(bytes))
+    }
+
+    /// As `poll`, and passes the session id of each message's image.
+    pub fn poll_images(&self, limit: usize, mut f: impl FnMut(&[u8], i32)) -> usize {
         let Ok(mut assembled) = self.assembled.lock() else {
             return 0;
         };
         let AssembledSubscription { subscription, assembler } = &mut *assembled;
         match (subscription.get(), assembler) {
-            (Some(subscription), Some(assembler)) => assembler.poll(subscription, limit, |bytes, _| f(bytes)),
+            (Some(subscription), Some(assembler)) => {
+                assembler.poll(subscription, limit, |bytes, header| f(bytes, header.session_id()))
+            }
             _ => 0,
         }
     }
@@ -138,7 +146,7 @@ impl Endpoint for MessageSubscription {
         let Ok(mut assembled) = self.assembled.lock() else {
             return Ok(());
         };
-        if self.failure().is_some() {
+        if self.failure().is_some_and(|e| !e.is_temporary()) {
             return Ok(());
         }
         if assembled.assembler.is_none() {

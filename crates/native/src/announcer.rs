@@ -118,6 +118,14 @@ impl StreamAnnouncer {
         Ok(py.detach(|| self.announcer.dead_producers()))
     }
 
+    /// Returns (stream id, epoch, reason) of each epoch whose regions were found truncated or overwritten since
+    /// the last call. Such an epoch is no longer announced.
+    fn damaged(&self, py: Python<'_>) -> PyResult<Vec<(u32, u64, String)>> {
+        errors::check_fork(py, self.fork_guard)?;
+        let damaged = py.detach(|| self.announcer.damaged());
+        Ok(damaged.into_iter().map(|d| (d.stream_id, d.epoch, d.reason)).collect())
+    }
+
     /// Makes every stream's announce due at once.
     fn announce_all(&self, py: Python<'_>) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;

@@ -51,10 +51,15 @@ impl Frame {
     fn overwritten(&self, py: Python<'_>) -> PyErr {
         let (stream_id, epoch, seq) =
             (self.frame.mapping.stream_id, self.frame.mapping.epoch, self.frame.slot_ref.seq);
-        let message = format!(
-            "frame {seq} of stream {stream_id} was overwritten while it was used; \
-             work faster, copy first, or give the stream more slots"
-        );
+        let message = match self.frame.mapping.lost_reason() {
+            Some(why) => {
+                format!("frame {seq} of stream {stream_id} was lost: {why}; wait for the next epoch")
+            }
+            None => format!(
+                "frame {seq} of stream {stream_id} was overwritten while it was used; \
+                 work faster, copy first, or give the stream more slots"
+            ),
+        };
         errors::raise(py, "FrameOverwritten", &message, |f| {
             f.set_item("stream_id", stream_id)?;
             f.set_item("epoch", epoch)?;

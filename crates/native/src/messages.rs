@@ -111,6 +111,17 @@ impl Subscription {
         PyList::new(py, messages.iter().map(|m| PyBytes::new(py, m)))
     }
 
+    /// As `poll`, and returns the Aeron session id of each message's image with it.
+    #[pyo3(signature = (limit = 64))]
+    fn poll_images<'py>(&self, py: Python<'py>, limit: usize) -> PyResult<Bound<'py, PyList>> {
+        errors::check_fork(py, self.fork_guard)?;
+        let mut messages: Vec<(Vec<u8>, i32)> = Vec::new();
+        py.detach(|| {
+            self.subscription.poll_images(limit, |bytes, session| messages.push((bytes.to_vec(), session)))
+        });
+        PyList::new(py, messages.iter().map(|(message, session)| (PyBytes::new(py, message), *session)))
+    }
+
     /// Whether a publication is connected.
     #[getter]
     fn is_connected(&self, py: Python<'_>) -> PyResult<bool> {

@@ -167,7 +167,8 @@ def status(to: ConnectOptions, instance: str | None) -> None:
         ),
         ("announces", f"every {format_duration(state['announce_period_s'])}"),
         ("streams", state["streams"]),
-        ("leases", state["leases"]),
+        ("leases", f"{state['leases']} of {state['max_leases']}"),
+        ("requests", f"up to {state['max_requests_per_second']} a second are handled at once"),
         ("memory", f"{format_bytes(state['bytes'])}{quota}"),
     ]
     screen.print(key_values(rows))

@@ -113,7 +113,8 @@ class Event:
     media_driver_connected, media_driver_lost; for UDP channels network_connected, network_lost,
     network_failed; mapped, unmapped, refused, aeron_error; with a driver attached,
     attach_refused, revoked, driver_shutdown, driver_lost; between a consumer and its producer declined,
-    fallback, fallback_mapped, fallback_failed, fallback_ended, fallback_unsupported, id_collision.
+    fallback, fallback_mapped, fallback_failed, fallback_ended, fallback_unsupported, id_collision,
+    regions_lost.
     """
 
     kind: str

@@ -34,7 +34,7 @@ _RESTED_AFTER_S: Final = 0.02
 """The reader has 10 ms to catch up, and the media driver checks every 2 ms; the rest allows for load."""
 _MIN_TERM: Final = 1 << 20
 """Aeron allows less, which would save next to nothing."""
-PER_CONSUMER_TERM_BYTES: Final = 1 << 20
+PER_CONSUMER_TERM_BYTES: Final = 256 << 10
 """Term of a per-consumer stream, as in crates/dataplane/src/producer."""
 _DEFAULT_SEQ_GAP: Final = 256
 """The default max_outstanding_seq_gap: consumers of larger rings have to raise it."""

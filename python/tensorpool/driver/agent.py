@@ -49,6 +49,7 @@ from .actions import (
 from .config import DriverSettings
 from .counters import DriverCounters
 from .discovery import EmbeddedDiscovery
+from .limits import RateLimit
 from .lock import DriverLock, Holder, check_no_other_driver, driver_counter_label, qualified_namespace
 from .plan import Access, Plan
 from .service import DriverService
@@ -64,6 +65,9 @@ _MAX_POLLS: Final = 4
 # Together more than the stream's buffer holds: one pass skips the whole backlog.
 _MAX_BACKLOG_POLLS: Final = 256
 _MAX_UNSENT: Final = 4096
+# Decisions that are logged: a flood of requests must not fill the log.
+_MAX_LOGGED_PER_SECOND: Final = 100
+_MAX_LOGGED_BURST: Final = 5000
 _SHUTDOWN_FLUSH_NS: Final = 2_000_000_000
 _RETRY_S: Final = 0.001
 _SWEEP_NS: Final = 60_000_000_000
@@ -152,6 +156,8 @@ class DriverAgent:
         self.discovery = discovery or DiscoverySettings()
         self._opened: _Resources | None = None
         self._unsent: deque[bytes] = deque()
+        self._log_limit = RateLimit(_MAX_LOGGED_PER_SECOND, burst=_MAX_LOGGED_BURST)
+        self._unlogged = 0
         self._stop: Stop | None = None
 
     @property
@@ -225,6 +231,9 @@ class DriverAgent:
         # After the messages: a producer that detaches sends its request before it releases its lock.
         for stream_id, epoch in resources.announcer.dead_producers():
             self.perform(resources.state.on_producer_exit(stream_id, epoch, now_ns))
+        for stream_id, epoch, reason in resources.announcer.damaged():
+            _LOG.warning("epoch %d of stream %d ends: %s", epoch, stream_id, reason)
+            self.perform(resources.state.on_damaged(stream_id, epoch, reason, now_ns))
         for result in resources.storage.poll():
             self.perform(resources.state.on_files(result, now_ns))
             work += 1
@@ -252,11 +261,11 @@ class DriverAgent:
             return 0, False
         work = 0
         for _ in range(_MAX_POLLS):
-            messages = resources.requests.poll(_POLL_LIMIT)
-            for message in messages:
+            messages = resources.requests.poll_images(_POLL_LIMIT)
+            for message, image in messages:
                 if resources.discovery.accept(message, now_ns):
                     continue
-                actions = resources.state.on_message(message, now_ns)
+                actions = resources.state.on_message(message, now_ns, image=image)
                 self.perform(actions)
                 work += bool(actions)
             if not messages:
@@ -295,7 +304,7 @@ class DriverAgent:
         while todo:
             match todo.popleft():
                 case Send(message, is_repeat, client_id):
-                    log_decision(message, client_id=client_id, is_repeat=is_repeat)
+                    self._log(message, client_id=client_id, is_repeat=is_repeat)
                     self._send(message)
                 case MakeFiles() | AssignFiles() | RemoveFiles() as job:
                     resources.storage.submit(job)
@@ -314,6 +323,20 @@ class DriverAgent:
                     self._stop = self._stop or stop
                 case Warn(text):
                     _LOG.warning("%s", text)
+
+    def _log(self, message: Message, *, client_id: int | None, is_repeat: bool) -> None:
+        """Logs a decision, unless there are more than anybody can read."""
+        if not self._log_limit.take(self.clock.monotonic_ns()):
+            self._unlogged += 1
+            return
+        if self._unlogged:
+            _LOG.warning(
+                "%d decisions were not logged, because there were too many; `tensorpool driver status` "
+                "counts them",
+                self._unlogged,
+            )
+            self._unlogged = 0
+        log_decision(message, client_id=client_id, is_repeat=is_repeat)
 
     def _send(self, message: Message) -> None:
         self._unsent.append(message.encode())
@@ -358,6 +381,7 @@ class _Resources:
             has_hugepages=is_hugetlbfs(agent.base_dir),
             # Random: the lease ids of an earlier driver must not occur again.
             first_lease_id=secrets.randbits(47) << 16 | 1,
+            quota_bytes=_share_of_filesystem(agent.base_dir, settings.quota_percent),
         )
         with ExitStack() as stack:
             lock = DriverLock(agent.base_dir, agent.qualified_namespace, agent.holder())
@@ -456,6 +480,16 @@ class _Resources:
         if self.has_unsaved:
             self._save()
         self._stack.close()
+
+
+def _share_of_filesystem(base_dir: Path, percent: int) -> int | None:
+    """That share of the filesystem's size; None for all of it, and for a filesystem without a fixed size."""
+    try:
+        statistics = os.statvfs(base_dir)
+    except OSError:
+        return None
+    nbytes = statistics.f_blocks * statistics.f_frsize
+    return nbytes * percent // 100 if 0 < percent < 100 and nbytes else None
 
 
 def _check_known(*accesses: Access) -> None:

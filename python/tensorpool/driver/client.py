@@ -68,6 +68,8 @@ class DriverStatus(TypedDict):
     leases: int
     bytes: int
     quota: int | None
+    max_leases: int
+    max_requests_per_second: int
     dynamic_ids: str
     bridge_ids: str
     any_stream: bool

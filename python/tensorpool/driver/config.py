@@ -157,13 +157,34 @@ class DriverSettings:
     max_streams: int = setting(
         "Largest number of dynamic streams with files or leases.", default=10_000, minimum=0
     )
+    max_leases: int = setting(
+        "Largest number of leases of all streams, reserved ones included.", default=16_384, minimum=1
+    )
+    max_requests_per_second: int = setting(
+        "Attach requests a second that are handled at once, of all clients. Beyond that a request is handled "
+        "when its client repeats it, about 0.1 s later. Twice as many may come at once.",
+        default=4_000,
+        minimum=1,
+    )
+    max_requests_per_image: int = setting(
+        "The same for one Aeron image. Clients of one media driver usually share an image.",
+        default=4_000,
+        minimum=1,
+    )
     max_leases_per_stream: int | None = setting(
         "Largest number of leases of a stream. None: no limit.", default=None, minimum=1
     )
     quota_bytes: SizeBytes | None = setting(
-        "Largest total size of all files, including old files that are not removed yet. None: no limit but "
-        "the filesystem's.",
+        "Largest total size of all files, including old files that are not removed yet. None: "
+        "`quota_percent` of the filesystem.",
         default=None,
+    )
+    quota_percent: int = setting(
+        "Largest total size of all files, as a share of the base directory's filesystem, if `quota_bytes` is "
+        "not set. 100: no limit but the filesystem's.",
+        default=90,
+        minimum=1,
+        maximum=100,
     )
     release_idle_ns: DurationNs = setting(
         "Time without a lease after which the driver removes the files of a dynamic stream.",

@@ -34,7 +34,16 @@ class DriverCounters(CounterSet, name="driver"):
     invalid = counters_by("reason", INVALID_REASONS, "Invalid requests.", unit="requests")
     foreign = counter("Messages on the control stream that are not for a driver.", unit="messages")
     before_start = counter("Messages sent before the driver started.", unit="messages")
+    postponed = counter(
+        "Attach requests that were not handled before their repetition, because there were too many.",
+        unit="requests",
+    )
+    unanswered = counter("Invalid messages without an answer, because there were too many.", unit="messages")
+    lapsed = counter("Reserved leases that ended because their request was not repeated.", unit="leases")
     epochs = counter("Announced epochs.", unit="epochs")
+    damaged = counter(
+        "Epochs that ended because a region was truncated or its superblock overwritten.", unit="epochs"
+    )
     failures = counter("Failed creations of files.", unit="times")
     bytes = gauge("Size of all files, including old files that are not removed yet.", unit="bytes")
     unsent = counter("Messages dropped because the stream did not accept them in time.", unit="messages")

@@ -55,8 +55,20 @@ class Lease:
     attached_ns: int
     expires_ns: int
     state: LeaseState = LeaseState.ATTACHED
+    nbytes: int = 0
+    """The size of the files that were created for this lease."""
+    correlation_id: int = 0
+    """Of the request that it answers."""
+    asked_ns: int = 0
+    """When that request came last."""
     is_reserved: bool = False
-    """The response waits for the stream's files. A reserved lease excludes others and does not expire."""
+    """The response waits for the stream's files. A reserved lease excludes others. It lapses if its
+    request is not repeated."""
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether a keepalive has come: somebody uses the lease."""
+        return self.state is LeaseState.ACTIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +82,15 @@ class Refusal:
 class LeaseTable:
     """All live leases of one driver."""
 
-    def __init__(self, *, lease_ns: int = DEFAULT_LEASE_NS, first_id: int = 1) -> None:
+    def __init__(
+        self, *, lease_ns: int = DEFAULT_LEASE_NS, first_id: int = 1, max_leases: int | None = None
+    ) -> None:
         self.lease_ns = lease_ns
+        self.unproven = 0
+        """The number of leases, reserved or granted, for which no keepalive has come."""
+        self.unproven_bytes = 0
+        """The size of the files that were created for them."""
+        self._max_leases = max_leases
         self._next_id = first_id
         self._by_id: dict[int, Lease] = {}
         self._by_client: dict[int, Lease] = {}
@@ -90,6 +109,14 @@ class LeaseTable:
     def get(self, lease_id: int) -> Lease | None:
         """The live lease with this id."""
         return self._by_id.get(lease_id)
+
+    def of_client(self, client_id: int) -> Lease | None:
+        """The live lease of a client."""
+        return self._by_client.get(client_id)
+
+    def lapsed(self, oldest_ns: int) -> list[Lease]:
+        """The reserved leases whose request came last before `oldest_ns`."""
+        return [lease for lease in self if lease.is_reserved and lease.asked_ns < oldest_ns]
 
     def producer_of(self, stream_id: int) -> Lease | None:
         """The live producer lease of a stream."""
@@ -115,6 +142,12 @@ class LeaseTable:
                 f"stream {stream_id} has a producer already: client {other.client_id}, lease "
                 f"{other.lease_id}",
             )
+        if self._max_leases is not None and len(self) >= self._max_leases:
+            return Refusal(
+                ResponseCode.REJECTED,
+                f"the driver has {len(self)} leases, and its limit is {self._max_leases}; end some "
+                "(tensorpool driver revoke), or raise driver.max_leases",
+            )
         holders = len(self._by_stream.get(stream_id, {}))
         if max_leases is not None and holders >= max_leases:
             return Refusal(
@@ -124,9 +157,31 @@ class LeaseTable:
             )
         return None
 
-    def reserve(self, stream_id: int, client_id: int, role: Role, now_ns: int) -> Lease:
+    def reserve(
+        self,
+        stream_id: int,
+        client_id: int,
+        role: Role,
+        now_ns: int,
+        *,
+        correlation_id: int = 0,
+        nbytes: int = 0,
+    ) -> Lease:
         """Adds a lease whose response waits for files. The caller has checked `refusal`."""
-        lease = Lease(self._next_id, stream_id, client_id, role, now_ns, 0, is_reserved=True)
+        lease = Lease(
+            self._next_id,
+            stream_id,
+            client_id,
+            role,
+            now_ns,
+            0,
+            nbytes=nbytes,
+            correlation_id=correlation_id,
+            asked_ns=now_ns,
+            is_reserved=True,
+        )
+        self.unproven += 1
+        self.unproven_bytes += nbytes
         self._next_id += 1
         self._by_id[lease.lease_id] = self._by_client[client_id] = lease
         self._by_stream.setdefault(stream_id, {})[lease.lease_id] = lease
@@ -151,6 +206,8 @@ class LeaseTable:
 
     def keep_alive(self, lease: Lease, now_ns: int) -> None:
         """Extends a lease by its full duration."""
+        if not lease.is_proven:
+            self._forget_unproven(lease)
         lease.state = LeaseState.ACTIVE
         lease.expires_ns = max(lease.expires_ns, now_ns + self.lease_ns)
 
@@ -171,7 +228,13 @@ class LeaseTable:
         """Why a lease has ended; None for an unknown lease, or one that ended long ago."""
         return self._ended.get(lease_id)
 
+    def _forget_unproven(self, lease: Lease) -> None:
+        self.unproven -= 1
+        self.unproven_bytes -= lease.nbytes
+
     def _remove(self, lease: Lease) -> None:
+        if not lease.is_proven:
+            self._forget_unproven(lease)
         del self._by_id[lease.lease_id]
         del self._by_client[lease.client_id]
         holders = self._by_stream[lease.stream_id]

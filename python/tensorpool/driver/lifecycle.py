@@ -28,6 +28,8 @@ from .requests import Attach, ResponseCache, ascii_text, attach_granted, attach_
 # Pauses between two attempts to create the files of an epoch that is owed: the first, and the longest.
 _FIRST_RETRY_NS: Final = 250_000_000
 _MAX_RETRY_NS: Final = 2_000_000_000
+# How long a search for idle files that found too few is not repeated: it looks at every stream.
+_NO_ROOM_NS: Final = 50_000_000
 _STOPPING = Refusal(ResponseCode.REJECTED, "the driver is stopping; attach again when it is back")
 
 
@@ -214,15 +216,37 @@ class Lifecycle:
         self._retired: deque[_RetiredDirectory] = deque()
         # Streams that are owed an epoch whose files could not be created, and the time of the next attempt.
         self._waiting: dict[int, int] = {}
+        # Streams with pending attaches that wait for the removal of other streams' files, in their order.
+        self._hungry: dict[int, None] = {}
+        self._no_room_until_ns = 0
 
     # --- attaches
 
     def enqueue(self, request: Attach, plan: StreamPlan, now_ns: int) -> None:
         """Adds an attach that may be granted. Its response is sent when the files exist, perhaps at once."""
-        lease = self._leases.reserve(request.stream_id, request.client_id, request.role, now_ns)
         record = self.records.get_or_add(plan, now_ns)
+        lease = self._leases.reserve(
+            request.stream_id,
+            request.client_id,
+            request.role,
+            now_ns,
+            correlation_id=request.correlation_id,
+            nbytes=plan.layout.nbytes if self.needs_files(request.stream_id) else 0,
+        )
         record.pending.append(PendingAttach(request, lease))
         self.advance(record, now_ns)
+
+    def needs_files(self, stream_id: int) -> bool:
+        """Whether an attach makes the driver create files."""
+        record = self.records.get(stream_id)
+        return record is None or (record.files is None and record.job is Job.NONE)
+
+    def repeat_grant(self, lease: Lease, request: Attach) -> None:
+        """Sends the response of a granted lease once more. Nothing if the stream has no files just now."""
+        record = self.records[lease.stream_id]
+        if record.files is not None and record.job is Job.NONE:
+            response = attach_granted(request, lease, self._plan[lease.stream_id], record.files)
+            self._responses.respond(response, request.key)
 
     def provision(self, plan: StreamPlan, now_ns: int) -> None:
         """Creates the files of a stream without a pending attach."""
@@ -343,7 +367,49 @@ class Lifecycle:
             self.records.start_creation(record, plan.layout.nbytes)
             self._actions.append(MakeFiles(plan))
             return
+        if record.pending and self.make_room(plan.layout.nbytes, now_ns):
+            # The attach stays reserved until the files of other streams are removed.
+            self._hungry[record.stream_id] = None
+            return
         self._fail(record, refusal, now_ns)
+
+    def make_room(self, need_bytes: int, now_ns: int) -> bool:
+        """Removes files of idle dynamic streams, the longest idle first, so that `need_bytes` fit the quota.
+        False, and nothing is removed, if that does not suffice."""
+        quota = self._plan.quota_bytes
+        if quota is None or need_bytes > quota or now_ns < self._no_room_until_ns:
+            return False
+        over = self.records.total_bytes + need_bytes - quota - self._leaving_bytes()
+        idle = sorted(
+            (record for record in self.records if self._is_idle(record)), key=lambda r: r.idle_since_ns
+        )
+        chosen: list[StreamRecord] = []
+        for record in idle:
+            if over <= 0:
+                break
+            chosen.append(record)
+            over -= record.nbytes
+        if over > 0:
+            self._no_room_until_ns = now_ns + _NO_ROOM_NS
+            return False
+        for record in chosen:
+            self._actions.append(Withdraw(record.stream_id))
+            self._remove_live(record)
+        return True
+
+    def _leaving_bytes(self) -> int:
+        """The size of files whose removal was requested and is not finished."""
+        return sum(
+            nbytes
+            for record in self.records
+            for directory, nbytes in record.directories.items()
+            if directory != record.superseded
+            and (record.files is None or directory != record.files.directory)
+        )
+
+    def _is_idle(self, record: StreamRecord) -> bool:
+        is_used = record.pending or record.is_requested or self._leases.of_stream(record.stream_id)
+        return not record.is_static and record.job is Job.NONE and record.files is not None and not is_used
 
     def _assign(self, record: StreamRecord, files: EpochFiles, plan: StreamPlan) -> None:
         record.job = Job.ASSIGNING
@@ -379,6 +445,11 @@ class Lifecycle:
         """A directory was removed."""
         self.records.remove_directory(record, directory)
         self.advance(record, now_ns)
+        hungry, self._hungry = self._hungry, {}
+        for stream_id in hungry:
+            waiting = self.records.get(stream_id)
+            if waiting is not None:
+                self.advance(waiting, now_ns)
 
     def on_announced(self, record: StreamRecord, failure: str | None, now_ns: int) -> None:
         """Announces have started, or the regions could not be mapped."""
@@ -420,6 +491,12 @@ class Lifecycle:
         if lease.role is Role.PRODUCER:
             self._retire(record, now_ns)
             record.is_requested = True
+        self.advance(record, now_ns)
+
+    def replace_files(self, record: StreamRecord, now_ns: int) -> None:
+        """Supersedes the files of a stream without a producer, and creates others."""
+        self._retire(record, now_ns)
+        record.is_requested = True
         self.advance(record, now_ns)
 
     def remove_retired(self, now_ns: int) -> None:

@@ -124,8 +124,10 @@ class StreamPlan:
 class Plan:
     """The plans of all streams: static streams and provisioned dynamic streams."""
 
-    def __init__(self, settings: DriverSettings) -> None:
+    def __init__(self, settings: DriverSettings, quota_bytes: int | None = None) -> None:
         self._settings = settings
+        self.quota_bytes = settings.quota_bytes if quota_bytes is None else quota_bytes
+        """Largest total size of all files; None: no limit but the filesystem's."""
         self._default = StreamLayout.from_sizes(settings.nslots, settings.pools)
         self._streams = {stream.stream_id: _static_plan(stream, settings) for stream in settings.streams}
 
@@ -230,13 +232,15 @@ class Plan:
         need = plan.layout.nbytes
         limits = (
             (f"stream {plan.stream_id}", stream_bytes, plan.quota_bytes),
-            ("the driver", total_bytes, self._settings.quota_bytes),
+            ("the driver", total_bytes, self.quota_bytes),
         )
         for owner, used, quota in limits:
             if quota is not None and used + need > quota:
                 reason = f"{plan.layout} take {need} bytes; {owner} has {used} bytes of a quota of {quota}"
                 if used:
                     reason += " (old files are removed after the lease's grace)"
+                if owner == "the driver":
+                    reason += "; set driver.quota_bytes or driver.quota_percent for more"
                 return Refusal(ResponseCode.REJECTED, reason)
         return None
 

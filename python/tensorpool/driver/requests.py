@@ -114,6 +114,14 @@ class InvalidRequest:
 Request: TypeAlias = Attach | ShmDetachRequest | ShmLeaseKeepalive | ShmDriverShutdownRequest | InvalidRequest
 
 
+def is_attach(message: bytes) -> bool:
+    """Whether a message is an attach request, valid or not. Reads only its header."""
+    if len(message) < _HEADER_BYTES:
+        return False
+    header, ids = read_header(message), _ids()
+    return header.template_id == ids.attach and header.schema_id == ids.schema_id
+
+
 def read_request(message: bytes) -> Request | None:
     """The request of a message on the control stream; None for a message that is not for a driver.
 

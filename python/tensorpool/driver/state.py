@@ -36,6 +36,7 @@ from .config import DriverSettings
 from .counters import DriverCounters
 from .leases import Lease, LeaseTable, Refusal
 from .lifecycle import Job, Lifecycle, StreamRecords
+from .limits import RateLimit, RequestLimiter
 from .plan import LAYOUT_VERSION, Plan, StreamPlan
 from .requests import (
     Attach,
@@ -45,10 +46,21 @@ from .requests import (
     ascii_text,
     attach_refused,
     detach_response,
+    is_attach,
     read_request,
     shutdown_response,
 )
 
+# Reserved leases and leases without a keepalive, as a share of all leases, and the size of their files, as a
+# share of the quota: beyond that, a request is handled when it is repeated.
+_UNPROVEN_LEASES_SHARE: Final = 4
+_UNPROVEN_BYTES_SHARE: Final = 2
+# One large stream is no flood.
+_MIN_UNPROVEN: Final = 4
+# Lease durations without a repetition after which a reserved lease lapses.
+_RESERVED_LEASES: Final = 3
+# Answers a second to messages that no client of ours sends: invalid requests, keepalives without a lease.
+_MAX_NEEDLESS_ANSWERS: Final = 1000
 _INVALID_CLIENT_IDS: Final = (0, 0xFFFF_FFFF)
 _IDLE_SCAN_NS: Final = 1_000_000_000
 
@@ -63,11 +75,17 @@ class DriverState:
         counters: DriverCounters | None = None,
         has_hugepages: bool = False,
         first_lease_id: int = 1,
+        quota_bytes: int | None = None,
     ) -> None:
+        """`quota_bytes`: the quota if the settings have none."""
         self.settings = settings
         self.counters = counters or DriverCounters()
-        self.plan = Plan(settings)
-        self.leases = LeaseTable(lease_ns=settings.lease_ns, first_id=first_lease_id)
+        self.plan = Plan(settings, quota_bytes if settings.quota_bytes is None else settings.quota_bytes)
+        self.leases = LeaseTable(
+            lease_ns=settings.lease_ns, first_id=first_lease_id, max_leases=settings.max_leases
+        )
+        self._limiter = RequestLimiter(settings.max_requests_per_second, settings.max_requests_per_image)
+        self._needless = RateLimit(_MAX_NEEDLESS_ANSWERS, burst=_MAX_NEEDLESS_ANSWERS)
         self._has_hugepages = has_hugepages
         self._actions: list[Action] = []
         self._responses = ResponseCache(self._actions, self.counters)
@@ -103,19 +121,25 @@ class DriverState:
                 self._lifecycle.provision(plan, now_ns)
         return self._take_actions()
 
-    def on_message(self, message: bytes, now_ns: int) -> list[Action]:
-        """Handles any message of the control stream."""
+    def on_message(self, message: bytes, now_ns: int, *, image: int = 0) -> list[Action]:
+        """Handles any message of the control stream. `image`: the Aeron session that sent it."""
         if self.is_stopping:
+            return []
+        # Before it is decoded: a flood must not keep the driver from the keepalives behind it.
+        if is_attach(message) and not self._limiter.admits(
+            message, image, now_ns, is_pressed=self._has_many_unproven
+        ):
+            self.counters.postponed.add()
             return []
         match read_request(message):
             case None:
                 self.counters.foreign.add()
             case InvalidRequest(reason, response):
                 self.counters.invalid[reason].add()
-                if response is not None:
+                if response is not None and self._is_answered(now_ns):
                     self._responses.respond(response)
             case Attach() as request:
-                self._on_attach(request, now_ns)
+                self._on_attach(request, message, now_ns)
             case ShmDetachRequest() as request:
                 self._on_detach(request, now_ns)
             case ShmLeaseKeepalive() as request:
@@ -156,6 +180,19 @@ class DriverState:
             self._lifecycle.end(lease, LeaseRevokeReason.EXPIRED, "the producer's process has ended", now_ns)
         return self._take_actions()
 
+    def on_damaged(self, stream_id: int, epoch: int, reason: str, now_ns: int) -> list[Action]:
+        """Handles an epoch whose regions cannot be used any more: the stream gets another one."""
+        record = self.records.get(stream_id)
+        is_current = record is not None and record.files is not None and record.files.epoch == epoch
+        if record is not None and is_current and record.job is Job.NONE and not self.is_stopping:
+            self.counters.damaged.add()
+            lease = self.leases.producer_of(stream_id)
+            if lease is not None and not lease.is_reserved:
+                self._lifecycle.end(lease, LeaseRevokeReason.REVOKED, reason, now_ns)
+            else:
+                self._lifecycle.replace_files(record, now_ns)
+        return self._take_actions()
+
     def on_tick(self, now_ns: int, *, drained: bool) -> list[Action]:
         """Ends expired leases and removes old files. `drained`: all received keepalives were read.
 
@@ -170,6 +207,8 @@ class DriverState:
         self._lifecycle.retry_waiting(now_ns)
         if now_ns >= self._next_scan_ns:
             self._next_scan_ns = now_ns + _IDLE_SCAN_NS
+            self._end_lapsed(now_ns)
+            self._limiter.forget_old(now_ns, self.leases.lease_ns)
             self._lifecycle.release_idle(now_ns)
         return self._take_actions()
 
@@ -241,10 +280,31 @@ class DriverState:
 
     # --- attach (driver §4.2, §4.3, §5)
 
-    def _on_attach(self, request: Attach, now_ns: int) -> None:
+    def _on_attach(self, request: Attach, message: bytes, now_ns: int) -> None:
+        held = self.leases.of_client(request.client_id)
+        is_held = held is not None and (held.correlation_id, held.stream_id, held.role) == (
+            request.correlation_id,
+            request.stream_id,
+            request.role,
+        )
+        if held is not None and is_held:
+            held.asked_ns = now_ns
         if self._responses.is_repeat(request.key):
             return
-        plan = self._grantable_plan(request)
+        if held is not None and is_held:
+            # Its response has left the cache: there were many others since.
+            self.counters.repeats.add()
+            if not held.is_reserved:
+                self._lifecycle.repeat_grant(held, request)
+            return
+        if (
+            self._has_many_unproven_bytes
+            and self._lifecycle.needs_files(request.stream_id)
+            and not self._limiter.is_repetition(message, now_ns)
+        ):
+            self.counters.postponed.add()
+            return
+        plan = self._grantable_plan(request, now_ns)
         if isinstance(plan, Refusal):
             response = attach_refused(request.correlation_id, plan, request.revision)
             self._responses.respond(response, request.key)
@@ -252,7 +312,7 @@ class DriverState:
         self._responses.start(request.key)
         self._lifecycle.enqueue(request, plan, now_ns)
 
-    def _grantable_plan(self, request: Attach) -> StreamPlan | Refusal:
+    def _grantable_plan(self, request: Attach, now_ns: int) -> StreamPlan | Refusal:
         """The stream's plan if the attach may be granted."""
         if request.client_id in _INVALID_CLIENT_IDS:
             reason = f"client id {request.client_id} is invalid; use another client id"
@@ -269,11 +329,37 @@ class DriverState:
         if refusal is None and known is None:
             # Before the plan is adopted: a refused attach must not provision the stream.
             refusal = self.plan.over_quota(plan, stream_bytes=0, total_bytes=self.records.total_bytes)
+            if refusal is not None and self._lifecycle.make_room(plan.layout.nbytes, now_ns):
+                refusal = None
         if refusal is not None:
             return refusal
         if known is None:
             self._adopt(plan)
         return plan
+
+    @property
+    def _has_many_unproven(self) -> bool:
+        share = self.settings.max_leases // _UNPROVEN_LEASES_SHARE
+        return self.leases.unproven > max(share, _MIN_UNPROVEN)
+
+    @property
+    def _has_many_unproven_bytes(self) -> bool:
+        quota, leases = self.plan.quota_bytes, self.leases
+        is_much = quota is not None and leases.unproven_bytes > quota // _UNPROVEN_BYTES_SHARE
+        return is_much and leases.unproven >= _MIN_UNPROVEN
+
+    def _is_answered(self, now_ns: int) -> bool:
+        """Whether a message that no client of ours sends gets an answer: not if there are many of them."""
+        if self._needless.take(now_ns):
+            return True
+        self.counters.unanswered.add()
+        return False
+
+    def _end_lapsed(self, now_ns: int) -> None:
+        for lease in self.leases.lapsed(now_ns - _RESERVED_LEASES * self.leases.lease_ns):
+            self.counters.lapsed.add()
+            reason = "the request was not repeated while its files were created; attach again"
+            self._lifecycle.refuse_reserved(lease, reason, now_ns)
 
     def _on_demand(self, request: Attach) -> StreamPlan | Refusal:
         plan = self.plan.proposed(request.stream_id)
@@ -309,6 +395,8 @@ class DriverState:
             return
         lease = self.leases.find(request.lease_id, request.stream_id, request.client_id, request.role)
         if lease is None:
+            if not self._is_answered(now_ns):
+                return
             reason = f"client {request.client_id} has no lease {request.lease_id}"
             refusal = Refusal(ResponseCode.REJECTED, reason)
             self._responses.respond(detach_response(request.correlation_id, refusal), key)
@@ -328,6 +416,8 @@ class DriverState:
             return
         if request.role is Role.PRODUCER and self.leases.producer_of(request.stream_id) is not None:
             # After a notice, consumers would wait for an epoch after that of the live producer.
+            return
+        if not self._is_answered(now_ns):
             return
         notice = ShmLeaseRevoked(
             timestamp_ns=now_ns,

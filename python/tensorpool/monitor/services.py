@@ -37,6 +37,8 @@ from .snapshot import BridgeView, DriverView, LeaseView, MappingView, RecordedVi
 MAX_SERVICES: Final = 1024
 _MAX_OPEN: Final = 4096
 _MAX_ROWS: Final = 50_000
+# Leases of a driver that are kept; its status has the number of all.
+_MAX_LEASES: Final = 4096
 _QUERIES: Final = {
     "driver": ("status()", "leases()"),
     "recorder": ("status()", "ledger()"),
@@ -116,8 +118,8 @@ class ServicePoller:
     def _read_leases(self, tag: str, query: _OpenQuery, answer: Any) -> Answer:
         part = read_rows(answer)
         # Several drivers may answer one question: each has its own next part, and its own rows.
-        rows = [*query.rows, *part]
-        if part and len(rows) < _MAX_ROWS:
+        rows = [*query.rows, *part][:_MAX_LEASES]
+        if part and len(rows) < _MAX_LEASES:
             first = read_unsigned(part[-1]["lease_id"]) + 1
             return [], [self._ask(tag, "driver", "leases()", f'{{"first": "{first}"}}', rows)]
         return [DriverLeases(tag, tuple(read_lease(tag, row) for row in rows))], []
@@ -264,7 +266,7 @@ class ServiceRecords:
     forget_ns: int
     _alive: dict[tuple[str, int], tuple[ServiceAlive, int]] = field(default_factory=dict)
     _drivers: dict[str, tuple[DriverView, int]] = field(default_factory=dict)
-    _leases: dict[str, tuple[tuple[LeaseView, ...], int]] = field(default_factory=dict)
+    _leases: dict[str, tuple[dict[int, LeaseView], int]] = field(default_factory=dict)
     _recorders: dict[str, tuple[RecorderView, int]] = field(default_factory=dict)
     _bridges: dict[str, tuple[_Bridge, int]] = field(default_factory=dict)
 
@@ -278,13 +280,13 @@ class ServiceRecords:
 
     def on_leases(self, leases: DriverLeases, now_ns: int) -> bool:
         """A driver's leases."""
-        return _put(self._leases, leases.tag, (leases.leases, now_ns))
+        by_id = {lease.lease_id: lease for lease in leases.leases}
+        return _put(self._leases, leases.tag, (by_id, now_ns))
 
     def on_revoked(self, lease_id: int) -> None:
         """A driver revoked a lease."""
-        for tag, (leases, at_ns) in self._leases.items():
-            if any(lease.lease_id == lease_id for lease in leases):
-                self._leases[tag] = (tuple(lease for lease in leases if lease.lease_id != lease_id), at_ns)
+        for leases, _ in self._leases.values():
+            if leases.pop(lease_id, None) is not None:
                 return
 
     def on_recorder(self, status: RecorderStatus, now_ns: int) -> bool:
@@ -343,7 +345,7 @@ class ServiceRecords:
 
     def leases(self) -> tuple[LeaseView, ...]:
         """All leases, by stream, producers first."""
-        leases = (lease for leases, _ in self._leases.values() for lease in leases)
+        leases = (lease for leases, _ in self._leases.values() for lease in leases.values())
         return tuple(
             sorted(leases, key=lambda lease: (lease.stream_id, lease.role != "producer", lease.lease_id))
         )

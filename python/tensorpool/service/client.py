@@ -13,7 +13,15 @@ from typing import Any, Final, Self
 
 from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock
-from ..errors import ClosedError, CodecError, CommandFailed, NoSuchService, RequestRejected, ServiceTimeout
+from ..errors import (
+    ClosedError,
+    CodecError,
+    CommandFailed,
+    NoSuchService,
+    RequestRejected,
+    ServiceError,
+    ServiceTimeout,
+)
 from ..json_types import JsonObject
 from ..runtime.config import Secret
 from ..transport.channels import ServiceStreams
@@ -92,6 +100,12 @@ class ServiceClient:
         deadline = self._now() + _READY_TIMEOUT_S
         while not (self._mailbox.is_ready and self._control.is_ready):
             if self._now() > deadline:
+                failure = self._control.failure
+                if failure is not None:
+                    raise ServiceError(
+                        f"the media driver refuses stream {self._streams.control} of "
+                        f"{self._streams.channel}: {failure}; check that its filesystem has space"
+                    )
                 raise ServiceTimeout(
                     f"the media driver opened no streams within {_READY_TIMEOUT_S:g} s; check that it runs"
                 )

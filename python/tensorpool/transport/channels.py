@@ -15,7 +15,8 @@ SHARED_CHANNEL: Final = "aeron:ipc"
 _UNTETHERED_TIMEOUTS: Final = (
     "untethered-window-limit-timeout=10ms|untethered-linger-timeout=10ms|untethered-resting-timeout=1s"
 )
-DEFAULT_DESCRIPTOR_TERM_BYTES: Final = 16 << 20
+# Half a term may be on the way: 10 ms at a million frames a second. Later than that a reader is rested.
+DEFAULT_DESCRIPTOR_TERM_BYTES: Final = 2 << 20
 # Aeron's limits of a term length, which is a power of two.
 MIN_TERM_BYTES: Final = 64 << 10
 MAX_TERM_BYTES: Final = 1 << 30
@@ -47,7 +48,7 @@ def term_fault(term_bytes: int) -> str | None:
     """Why Aeron does not allow this term length; None if it does."""
     if MIN_TERM_BYTES <= term_bytes <= MAX_TERM_BYTES and term_bytes & (term_bytes - 1) == 0:
         return None
-    return "use a power of two from 64KiB to 1GiB, as in 16MiB"
+    return "use a power of two from 64KiB to 1GiB, as in 2MiB"
 
 
 def descriptor_channel(term_bytes: int = DEFAULT_DESCRIPTOR_TERM_BYTES) -> str:

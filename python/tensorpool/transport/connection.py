@@ -184,7 +184,7 @@ class Connection:
                 if time.monotonic() > deadline:
                     raise MediaDriverUnavailable(
                         f"the media driver in {self.aeron_dir} registered no stream: "
-                        f"{self._failure_of(handle)}; check that it runs",
+                        f"{self._failure_of(handle)}; check that it runs and that its filesystem has space",
                         aeron_dir=self.aeron_dir,
                     )
                 time.sleep(_POLL_S)

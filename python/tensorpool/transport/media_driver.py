@@ -40,10 +40,13 @@ class MediaDriver(_native.MediaDriver):
         ...                                   # other programs connect with aeron_dir=driver.aeron_dir
 
     Its directory is private to the user and removed by the close. The remains of a dead media driver there
-    are removed first. Raises MediaDriverBusy, with the process, if a media driver runs there already.
+    are removed first. All its files have their memory from the start, so that a full filesystem ends no
+    process. `ipc_term_length`: terms of IPC publications whose channel sets none; each takes three.
 
     It refuses UDP channels: a datagram that ends a media driver would end this process with it. `udp=True` is
     for a process that does nothing else, as `tensorpool media-driver`.
+
+    Raises MediaDriverBusy, with the process, if a media driver runs there already.
     """
 
     def __new__(
@@ -52,7 +55,7 @@ class MediaDriver(_native.MediaDriver):
         *,
         dedicated_threads: bool = False,
         idle_strategy: str = "backoff",
-        ipc_term_length: int = 4 << 20,
+        ipc_term_length: int = 512 << 10,
         dir_mode: int = 0o700,
         driver_timeout: float = 5.0,
         udp: bool = False,

@@ -42,7 +42,7 @@ def test_channels_and_stream_ids_have_explicit_defaults(defaults: Config) -> Non
     service = defaults[ServiceSettings]
     assert (service.channel, service.control_stream_id, service.status_stream_id) == ("aeron:ipc", 4000, 4001)
     assert defaults[ContextSettings].per_consumer_channels == ("aeron:ipc",)
-    assert descriptor_channel(aeron.descriptor_term_bytes).startswith("aeron:ipc?term-length=16777216|")
+    assert descriptor_channel(aeron.descriptor_term_bytes).startswith("aeron:ipc?term-length=2097152|")
 
 
 def test_default_stream_ids_do_not_overlap(defaults: Config) -> None:

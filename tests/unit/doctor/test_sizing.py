@@ -116,13 +116,13 @@ def test_notes_name_further_settings() -> None:
     assert "max_outstanding_seq_gap=512" in overtaken
     (unused,) = size_stream(Needs(100, MIB + 1, 0.1)).notes
     assert "unused" in unused
-    assert any("per-consumer stream holds 4096" in note for note in size_stream(Needs(5000, 64, 1)).notes)
+    assert any("per-consumer stream holds 1024" in note for note in size_stream(Needs(5000, 64, 1)).notes)
 
 
 @pytest.mark.parametrize(
     ("free", "available", "status", "text"),
     [
-        (4 * GIB, None, Status.OK, "518.1 MiB fit"),
+        (4 * GIB, None, Status.OK, "515.8 MiB fit"),
         (4 * GIB, 4 * GIB, Status.OK, "4 GiB of memory available"),
         (4 * GIB, 256 * MIB, Status.FAIL, "swaps"),
         (600 * MIB, 4 * GIB, Status.WARN, "size=8G"),
@@ -154,8 +154,8 @@ def test_descriptor_size_is_that_of_aeron() -> None:
 
 def test_per_consumer_term_is_that_of_the_native_code() -> None:
     sources = (ROOT / "crates" / "dataplane" / "src" / "producer").rglob("*.rs")
-    assert any('"term-length=1m"' in source.read_text("utf-8") for source in sources)
-    assert PER_CONSUMER_TERM_BYTES == MIB
+    assert any('"term-length=256k"' in source.read_text("utf-8") for source in sources)
+    assert PER_CONSUMER_TERM_BYTES == 256 << 10
 
 
 # --- the command

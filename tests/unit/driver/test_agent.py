@@ -107,8 +107,8 @@ class Flood:
 
     is_ready = True
 
-    def poll(self, limit: int) -> list[bytes]:
-        return [b"\0" * 8]
+    def poll_images(self, limit: int) -> list[tuple[bytes, int]]:
+        return [(b"\0" * 8, 1)]
 
 
 def test_flood_does_not_prevent_expiry_forever(

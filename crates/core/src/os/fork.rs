@@ -90,6 +90,11 @@ fn with_registry<T>(f: impl FnOnce(&mut Entries) -> T) -> T {
     f(unsafe { &mut *REGISTRY.entries.get() })
 }
 
+/// Runs `f` while no fork can happen, and while no other thread is inside. `f` does not call into this module.
+pub(crate) fn without_fork<T>(f: impl FnOnce() -> T) -> T {
+    with_registry(|_| f())
+}
+
 pub fn register_mapping(addr: *const u8, len: usize) {
     with_registry(|t| t.mappings.push((addr as usize, len)));
 }

@@ -2,5 +2,6 @@
 
 pub mod file_lock;
 pub mod fork;
+pub mod mapping_guard;
 pub mod prefetch;
 pub mod time;

@@ -6,6 +6,7 @@ use std::fs::File;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 use super::epoch::{MappedEpoch, Pool};
+use crate::os::mapping_guard::LostMark;
 use crate::os::time::monotonic_ns;
 use crate::shm::create::{PoolSpec, check_layout, pool_kind};
 use crate::shm::region::{Access, Region};
@@ -29,12 +30,14 @@ impl MappedEpoch {
         if bytes > max_bytes {
             return Err(format!("the stream takes {bytes} bytes, and {max_bytes} are allowed"));
         }
+        let lost = LostMark::default();
         let (pid, now_ns) = (u64::from(std::process::id()), monotonic_ns());
         let make = |kind: RegionKind| -> Result<Region, String> {
             let len = kind.region_bytes(nslots);
             let file = memfd_create("tensorpool", MemfdFlags::CLOEXEC).map_err(|e| e.to_string())?;
             ftruncate(&file, len).map_err(|e| e.to_string())?;
-            let region = Region::map(&File::from(file), len, Access::Write).map_err(|e| format!("{e:?}"))?;
+            let region =
+                Region::map(&File::from(file), len, Access::Write, &lost).map_err(|e| format!("{e:?}"))?;
             let expected = Expected { layout_version: LAYOUT_VERSION, epoch, stream_id, kind, nslots };
             region.write_superblock(&Superblock::new(&expected, pid, now_ns));
             Ok(region)
@@ -46,7 +49,7 @@ impl MappedEpoch {
             made_pools.push(Pool { pool_id, stride_bytes, region: make(pool_kind(pool))? });
         }
         made_pools.sort_by_key(|p| p.stride_bytes);
-        Ok(Self { stream_id, epoch, nslots, owner_pid: pid, header, pools: made_pools })
+        Ok(Self { stream_id, epoch, nslots, owner_pid: pid, header, pools: made_pools, lost })
     }
 }
 

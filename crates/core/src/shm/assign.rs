@@ -14,6 +14,7 @@ use rustix::fs::{fstat, fsync, openat, renameat_with, unlinkat};
 use rustix::io::Errno;
 
 use crate::os::file_lock;
+use crate::os::mapping_guard::LostMark;
 use crate::shm::create::{CreateError, DIRECTORY, EpochFiles, HEADER_RING_FILE, PoolSpec};
 use crate::shm::create::{check_layout, io_error, pool_file, pool_kind, region_uri, remove_files};
 use crate::shm::region::{Access, Fault, Region, RegionError, validate_file};
@@ -78,6 +79,9 @@ fn assign_with(
     let rewritten = rewrites.iter().enumerate().try_for_each(|(i, rewrite)| {
         before(i)?;
         rewrite.region.write_superblock(&rewrite.block);
+        if rewrite.region.is_lost() {
+            return Err(CreateError::Invalid(format!("{} was truncated", rewrite.path.display())));
+        }
         rewrite.file.sync_all().map_err(|e| io_error(&rewrite.path, e))
     });
     let synced = rewritten
@@ -168,7 +172,7 @@ impl Assignment {
             let file = File::from(fd);
             let map = || {
                 let len = validate_file(&file, &self.expected(located.old, *kind), self.require_hugepages)?;
-                Region::map(&file, len, Access::Write)
+                Region::map(&file, len, Access::Write, &LostMark::default())
             };
             let region = map().map_err(|fault| refused(&path, fault))?;
             if *kind == RegionKind::HeaderRing && file_lock::is_held(&file).map_err(|e| io_error(&path, e))? {

@@ -13,6 +13,7 @@ use rustix::fs::{AtFlags, CWD, FallocateFlags, Gid, Mode, OFlags, fallocate, fch
 use rustix::fs::{chmodat, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
 
+use crate::os::mapping_guard::LostMark;
 use crate::shm::region::{Access, Fault, Region, huge_page_bytes};
 use crate::shm::superblock::{Expected, RegionKind, Superblock, nslots_is_valid, stride_is_valid};
 use crate::wire::layout::*;
@@ -339,14 +340,18 @@ fn make_region(
         }
         Err(e) => return Err(io_error(path, e)),
     }
-    let region = Region::map(&file, bytes, Access::Write).map_err(|fault| match fault {
-        Fault::Map(error) => CreateError::Io { path: path.clone(), error },
-        other => CreateError::Invalid(format!("{other:?}")),
-    })?;
+    let region =
+        Region::map(&file, bytes, Access::Write, &LostMark::default()).map_err(|fault| match fault {
+            Fault::Map(error) => CreateError::Io { path: path.clone(), error },
+            other => CreateError::Invalid(format!("{other:?}")),
+        })?;
     if spec.prefault {
         region.prefault();
     }
     region.write_superblock(&Superblock::new(&spec.expected(kind), pid, now_ns));
+    if region.is_lost() {
+        return Err(CreateError::Invalid(format!("{} was truncated while it was created", path.display())));
+    }
     file.sync_all().map_err(|e| io_error(path, e))
 }
 

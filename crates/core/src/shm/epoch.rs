@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::checksum;
 use crate::drop_reason::DropReason;
+use crate::os::mapping_guard::LostMark;
 use crate::shm::containment::AllowedBases;
 use crate::shm::copy;
 use crate::shm::region::{Access, Fault, Region, RegionError, ValidatedRegion};
@@ -39,6 +40,8 @@ pub struct MappedEpoch {
     pub(super) header: Region,
     /// Ordered by stride, smallest first: the first that fits is the right one.
     pub(super) pools: Vec<Pool>,
+    /// Set when memory of any of these regions is lost.
+    pub(super) lost: LostMark,
 }
 
 /// A frame that passed every check: its pool, and the contents of its slot.
@@ -76,10 +79,11 @@ impl MappedEpoch {
             validated_pools.push((*pool_id, *stride_bytes, validated));
         }
         // All regions are valid: only now is anything mapped.
-        let header = header.map()?;
+        let lost = LostMark::default();
+        let header = header.map(&lost)?;
         let mut pools = Vec::with_capacity(validated_pools.len());
         for (pool_id, stride_bytes, validated) in validated_pools {
-            pools.push(Pool { pool_id, stride_bytes, region: validated.map()? });
+            pools.push(Pool { pool_id, stride_bytes, region: validated.map(&lost)? });
         }
         pools.sort_by_key(|p| p.stride_bytes);
         Ok(Self {
@@ -89,6 +93,7 @@ impl MappedEpoch {
             owner_pid: header.superblock().pid,
             header,
             pools,
+            lost,
         })
     }
 
@@ -115,6 +120,32 @@ impl MappedEpoch {
         announce.pools.len() == self.pools.len()
             && holds(&self.header, RegionKind::HeaderRing)
             && announce.pools.iter().all(pool_holds)
+    }
+
+    /// Whether memory of a region is lost, because its file was truncated: all reads give zeros from here on.
+    #[inline]
+    pub fn is_lost(&self) -> bool {
+        self.lost.is_set()
+    }
+
+    /// Which region is lost, once one is.
+    pub fn lost_reason(&self) -> Option<String> {
+        if !self.is_lost() {
+            return None;
+        }
+        let pool = self.pools.iter().find_map(|p| Some((p.pool_id, p.region.lost_at()?)));
+        Some(match (self.header.lost_at(), pool) {
+            (Some(at), _) => format!("the header ring was truncated: byte {at} of its file is gone"),
+            (None, Some((id, at))) => format!("pool {id} was truncated: byte {at} of its file is gone"),
+            (None, None) => "a region was truncated".to_owned(),
+        })
+    }
+
+    /// Looks for files that were truncated, without waiting for a frame to find out. True if any is lost.
+    pub fn probe(&self) -> bool {
+        self.header.probe();
+        self.pools.iter().for_each(|p| p.region.probe());
+        self.is_lost()
     }
 
     /// Bytes of all mapped regions.
@@ -318,7 +349,7 @@ impl MappedEpoch {
 
     /// Whether the slot still belongs to `seq`, complete or not: the check after the use of a partial frame.
     pub fn still_belongs(&self, seq: u64) -> bool {
-        seqlock::still_belongs(self.commit_word(seq), seq)
+        seqlock::still_belongs(self.commit_word(seq), seq) && !self.is_lost()
     }
 
     /// Reader: a copy of the frame's header. Valid only if `is_unchanged` returns true afterwards.
@@ -361,7 +392,8 @@ impl MappedEpoch {
     /// Whether the frame is unchanged: the check after use.
     #[inline]
     pub fn is_unchanged(&self, seq: u64) -> bool {
-        seqlock::unchanged(self.commit_word(seq), seq)
+        // In this order: the payload was read before the mark, so a page that was lost in between shows here.
+        seqlock::unchanged(self.commit_word(seq), seq) && !self.is_lost()
     }
 
     /// Copies the payload out; false if it was overwritten meanwhile.

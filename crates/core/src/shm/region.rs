@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::fs::File;
+use std::mem::ManuallyDrop;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
@@ -11,6 +12,7 @@ use rustix::fs::fstatfs;
 use rustix::mm::{MapFlags, ProtFlags, mlock, mmap, munmap};
 
 use crate::os::fork;
+use crate::os::mapping_guard::{LostMark, MappingGuard};
 use crate::shm::containment::{self, AllowedBases, ContainError};
 use crate::shm::superblock::RegionKind;
 use crate::shm::superblock::{Expected, Mismatch, Superblock, nslots_is_valid, stride_is_valid};
@@ -113,6 +115,9 @@ pub struct Region {
     ptr: *mut u8,
     len: usize,
     access: Access,
+    /// Dropped first, in `drop`.
+    guard: ManuallyDrop<MappingGuard>,
+    lost: LostMark,
 }
 
 // SAFETY: the memory is shared between processes anyway; every access goes through atomics, opaque
@@ -123,6 +128,8 @@ unsafe impl Sync for Region {}
 
 impl Drop for Region {
     fn drop(&mut self) {
+        // SAFETY: dropped here and nowhere else.
+        unsafe { ManuallyDrop::drop(&mut self.guard) };
         fork::forget_mapping(self.ptr);
         // SAFETY: mapped by `map` with this length, and nobody holds a pointer any more.
         let _ = unsafe { munmap(self.ptr.cast(), self.len) };
@@ -150,9 +157,10 @@ impl ValidatedRegion {
         Ok(Self { uri: uri.to_owned(), file, len, access })
     }
 
-    pub fn map(self) -> Result<Region, RegionError> {
+    /// Maps the region. `lost` is marked when its memory is lost, as by a truncated file.
+    pub fn map(self, lost: &LostMark) -> Result<Region, RegionError> {
         let Self { uri, file, len, access } = self;
-        Region::map(&file, len, access).map_err(|fault| RegionError { uri, fault })
+        Region::map(&file, len, access, lost).map_err(|fault| RegionError { uri, fault })
     }
 }
 
@@ -213,11 +221,11 @@ impl Region {
         bases: &AllowedBases,
         access: Access,
     ) -> Result<Self, RegionError> {
-        ValidatedRegion::open(uri, expected, bases, access)?.map()
+        ValidatedRegion::open(uri, expected, bases, access)?.map(&LostMark::default())
     }
 
-    /// Maps `len` bytes of `file`.
-    pub(crate) fn map(file: &File, len: u64, access: Access) -> Result<Self, Fault> {
+    /// Maps `len` bytes of `file`. `lost` is marked when the memory is lost.
+    pub(crate) fn map(file: &File, len: u64, access: Access, lost: &LostMark) -> Result<Self, Fault> {
         let prot = match access {
             Access::Read => ProtFlags::READ,
             Access::Write => ProtFlags::READ | ProtFlags::WRITE,
@@ -227,7 +235,8 @@ impl Region {
         let ptr = unsafe { mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, file.as_fd(), 0) }
             .map_err(|e| Fault::Map(e.into()))?;
         fork::register_mapping(ptr.cast(), len);
-        Ok(Self { ptr: ptr.cast(), len, access })
+        let guard = MappingGuard::new(ptr.cast(), len, access == Access::Write, lost.clone());
+        Ok(Self { ptr: ptr.cast(), len, access, guard: ManuallyDrop::new(guard), lost: lost.clone() })
     }
 
     /// Touches every page now, so that no frame pays for the first fault. Best effort.
@@ -244,6 +253,25 @@ impl Region {
     pub fn lock_memory(&self) -> std::io::Result<()> {
         // SAFETY: exactly this mapping; its contents stay as they are.
         Ok(unsafe { mlock(self.ptr.cast(), self.len) }?)
+    }
+
+    /// Touches the first and the last page: a file that was truncated is noticed here, not at the next frame.
+    pub fn probe(&self) {
+        for at in [0, self.len.saturating_sub(1)] {
+            // SAFETY: inside the mapping; the guard handles a page that is gone.
+            unsafe { self.at(at).read_volatile() };
+        }
+    }
+
+    /// The offset at which the memory was found to be lost.
+    pub fn lost_at(&self) -> Option<usize> {
+        self.guard.lost_at()
+    }
+
+    /// Whether this region, or another with the same mark, is lost.
+    #[inline]
+    pub fn is_lost(&self) -> bool {
+        self.lost.is_set()
     }
 
     pub fn len(&self) -> usize {

@@ -2,13 +2,17 @@
 
 /// Adds `key=value` to a channel unless the key is present.
 pub fn with_parameter(channel: &str, parameter: &str) -> String {
-    let key = parameter.split('=').next().unwrap_or(parameter);
-    let names = channel.split_once('?').map_or("", |(_, names)| names);
-    if names.split('|').any(|p| p.split('=').next() == Some(key)) {
+    if has_parameter(channel, parameter.split('=').next().unwrap_or(parameter)) {
         return channel.to_owned();
     }
-    let separator = if names.is_empty() && !channel.contains('?') { '?' } else { '|' };
+    let separator = if channel.contains('?') { '|' } else { '?' };
     format!("{channel}{separator}{parameter}")
+}
+
+/// Whether a channel sets the parameter `key`.
+pub fn has_parameter(channel: &str, key: &str) -> bool {
+    let parameters = channel.split_once('?').map_or("", |(_, parameters)| parameters);
+    parameters.split('|').any(|p| p.split('=').next() == Some(key))
 }
 
 /// Channel of an untethered subscription: one that stops polling is rested, and delays no publication.

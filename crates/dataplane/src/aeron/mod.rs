@@ -11,6 +11,8 @@ mod client;
 mod counter;
 pub mod fragment_filter;
 mod images;
+mod message_sender;
+mod own_publication;
 mod network;
 mod publication;
 mod request;
@@ -25,6 +27,8 @@ pub use assembler::Assembler;
 pub use client::{DriverClient, Pending};
 pub use counter::{Counter, CounterReading, MAX_LABEL_BYTES, read_counters};
 pub use images::ImageWatch;
+pub use message_sender::MessageSender;
+pub use own_publication::Bypass;
 pub use network::{Client, Network};
 pub use publication::{ExclusivePublication, NotTaken, Publication};
 pub use subscription::{Header, Subscription};
@@ -61,9 +65,15 @@ impl fmt::Display for AeronError {
 impl std::error::Error for AeronError {}
 
 impl AeronError {
-    /// The command queue of the media driver is full for the moment: repeat the request.
+    /// The command queue of the media driver, or its filesystem, is full for the moment: repeat the request.
     pub fn is_temporary(&self) -> bool {
-        matches!(self.code, -1003 | -1004)
+        matches!(self.code, -1003 | -1004) || self.is_out_of_space()
+    }
+
+    /// Whether the media driver has no space for a log buffer: it checks before it allocates, and another
+    /// program may take the space in between.
+    pub fn is_out_of_space(&self) -> bool {
+        self.code == -12 || self.message.contains("No space left on device")
     }
 }
 

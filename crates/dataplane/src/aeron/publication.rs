@@ -87,6 +87,22 @@ impl ExclusivePublication {
         }
     }
 
+    /// Sends a message of any size that the channel allows, in fragments if needed.
+    pub fn offer(&mut self, message: &[u8]) -> Result<i64, NotTaken> {
+        position(through_rotation(|| {
+            // SAFETY: alive under the owner's lock; Aeron copies the bytes.
+            unsafe {
+                c::aeron_exclusive_publication_offer(
+                    self.ptr,
+                    message.as_ptr(),
+                    message.len(),
+                    None,
+                    ptr::null_mut(),
+                )
+            }
+        }))
+    }
+
     fn constants(&self) -> c::aeron_publication_constants_t {
         // SAFETY: a zeroed struct is a valid out-value.
         unsafe {

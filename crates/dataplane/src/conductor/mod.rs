@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use tensorpool_core::consumer::announce_filter::Now;
 use tensorpool_core::os::fork::ForkGuard;
+use tensorpool_core::os::mapping_guard;
 use tensorpool_core::os::time::{monotonic_ns, realtime_ns};
 use tensorpool_core::shm::containment::AllowedBases;
 
@@ -39,6 +40,8 @@ const TICK: Duration = Duration::from_millis(2);
 const RETRY: Duration = Duration::from_millis(200);
 /// How often a media driver in another process is checked.
 const WATCH: Duration = Duration::from_millis(50);
+/// How often the handler of lost mappings is checked.
+const GUARD_PERIOD: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -132,6 +135,7 @@ impl Conductor {
             watch: None,
             next_watch: Instant::now(),
             next_try: Instant::now(),
+            next_guard: Instant::now(),
         };
         let thread =
             std::thread::Builder::new().name("tp-conductor".into()).spawn(move || conductor_loop.run())?;
@@ -233,6 +237,7 @@ struct ConductorLoop {
     watch: Option<MediaDriverWatch>,
     next_watch: Instant,
     next_try: Instant,
+    next_guard: Instant,
 }
 
 impl ConductorLoop {
@@ -246,6 +251,7 @@ impl ConductorLoop {
             }
             self.work_network();
             self.work_endpoints();
+            self.keep_guard();
             std::thread::park_timeout(TICK);
         }
         let unhandled = self.shared.commands.lock().ok().and_then(|mut c| c.take());
@@ -263,6 +269,16 @@ impl ConductorLoop {
         self.network_driver.close();
         drop(self.client.take());
         drop(self.driver.take());
+    }
+
+    /// Another part of the program may have installed a handler of its own since the last mapping, as Python's
+    /// faulthandler does.
+    fn keep_guard(&mut self) {
+        let now = Instant::now();
+        if now >= self.next_guard {
+            self.next_guard = now + GUARD_PERIOD;
+            mapping_guard::ensure_installed();
+        }
     }
 
     /// Runs commands. False to stop.

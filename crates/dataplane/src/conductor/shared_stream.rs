@@ -2,13 +2,14 @@
 //! again after the loss of a media driver.
 
 use crate::aeron::channels::untethered;
-use crate::aeron::{Assembler, Client, NotTaken, Publication, Subscription};
+use crate::aeron::{Assembler, Bypass, Client, NotTaken, Publication, Subscription};
 use crate::conductor::handle::Handle;
 
 pub struct SharedStream {
     channel: String,
     stream_id: i32,
     publication: Handle<Publication>,
+    bypass: Bypass,
     subscription: Handle<Subscription>,
     assembler: Option<Assembler>,
     arrivals: u64,
@@ -17,11 +18,13 @@ pub struct SharedStream {
 impl SharedStream {
     pub fn new(channel: String, stream_id: i32) -> Self {
         let (publication, subscription) = (Handle::None, Handle::None);
-        Self { channel, stream_id, publication, subscription, assembler: None, arrivals: 0 }
+        let bypass = Bypass::default();
+        Self { channel, stream_id, publication, bypass, subscription, assembler: None, arrivals: 0 }
     }
 
     pub fn disconnect(&mut self) {
         self.publication = Handle::None;
+        self.bypass.disconnect();
         self.subscription = Handle::None;
         self.assembler = None;
     }
@@ -32,6 +35,7 @@ impl SharedStream {
         let _ =
             self.subscription.advance(|| client.add_subscription(&untethered(&self.channel), self.stream_id));
         let _ = self.publication.advance(|| client.add_publication(&self.channel, self.stream_id));
+        let _ = self.bypass.advance(client, &self.channel, self.stream_id);
         if self.assembler.is_none() {
             self.assembler = Assembler::new().ok();
         }
@@ -58,6 +62,7 @@ impl SharedStream {
     }
 
     pub fn offer(&mut self, message: &[u8]) -> Result<i64, NotTaken> {
-        self.publication.get().map_or(Err(NotTaken::Closed), |p| p.offer(message))
+        let Some(publication) = self.publication.get() else { return Err(NotTaken::Closed) };
+        self.bypass.offer(message, |bytes| publication.offer(bytes))
     }
 }

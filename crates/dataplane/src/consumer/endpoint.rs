@@ -255,6 +255,11 @@ impl Endpoint for Consumer {
         let (stale, owner_changed) = {
             let mut state = self.state.lock_priority();
             let Some(mapping) = &state.reader.epoch.mapping else { return };
+            mapping.probe();
+            if let Some(why) = mapping.lost_reason() {
+                drop(state);
+                return self.unmap(tick, &why);
+            }
             let (epoch, owner_changed) = (mapping.epoch, mapping.owner_changed());
             let stale = !state.reader.epoch.announce_filter.is_fresh(mapping.activity_ns(), now_ns);
             if owner_changed {

@@ -315,8 +315,8 @@ impl Reader {
         d: &FrameDescriptor,
         observer: &mut impl DropObserver,
     ) -> Option<Frame> {
-        let Some(mapping) = self.epoch.mapping.as_ref().filter(|m| m.epoch == d.epoch) else {
-            // Unmapped or remapped since the descriptor: the sequence is in the span, so it must be counted.
+        let Some(mapping) = self.epoch.mapping.as_ref().filter(|m| m.epoch == d.epoch && !m.is_lost()) else {
+            // Unmapped, remapped or lost since the descriptor: the sequence is in the span, so it must be counted.
             counters.drops.add(DropReason::Late, 1);
             observer.on_drop(d.epoch, d.seq, 1, DropReason::Late);
             return None;

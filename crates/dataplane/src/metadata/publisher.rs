@@ -7,8 +7,7 @@ use tensorpool_core::os::time::monotonic_ns;
 use tensorpool_core::producer::metadata_schedule::{MetadataSchedule, Periods, ProducerIdentity};
 use tensorpool_core::wire::control::ControlMessage;
 
-use crate::aeron::{AeronError, Client, Publication};
-use crate::conductor::handle::Handle;
+use crate::aeron::{AeronError, Client, MessageSender};
 use crate::conductor::{Endpoint, Tick};
 use crate::producer::Producer;
 
@@ -16,7 +15,7 @@ use crate::producer::Producer;
 const IDENTITY_CHECK_NS: u64 = 20_000_000;
 
 struct State {
-    publication: Handle<Publication>,
+    sender: MessageSender,
     schedule: MetadataSchedule,
     identity: Option<ProducerIdentity>,
     next_check_ns: u64,
@@ -33,8 +32,8 @@ pub struct MetadataPublisher {
 impl MetadataPublisher {
     pub fn new(channel: String, stream_id: i32, producer: Arc<Producer>, periods: Periods) -> Self {
         let schedule = MetadataSchedule::new(producer.stream_id(), periods);
-        let state =
-            State { publication: Handle::None, schedule, identity: None, next_check_ns: 0, closed: false };
+        let sender = MessageSender::default();
+        let state = State { sender, schedule, identity: None, next_check_ns: 0, closed: false };
         Self { channel, stream_id, producer, state: Mutex::new(state) }
     }
 
@@ -65,23 +64,25 @@ impl MetadataPublisher {
     }
 
     pub fn is_ready(&self) -> bool {
-        self.lock().publication.get().is_some()
+        self.lock().sender.is_ready()
     }
 
     /// The longest message that the stream accepts. `None` while there is no publication.
     pub fn max_message_length(&self) -> Option<usize> {
-        self.lock().publication.get().map(|p| p.max_message_length())
+        self.lock().sender.max_message_length()
     }
 
     fn send_due(&self, state: &mut State, now_ns: u64) {
-        let State { publication, schedule, identity, next_check_ns, .. } = state;
-        let Some(publication) = publication.get().filter(|p| p.is_connected()) else { return };
+        let State { sender, schedule, identity, next_check_ns, .. } = state;
+        if !sender.is_connected() {
+            return;
+        }
         if schedule.is_due(now_ns) || now_ns >= *next_check_ns {
             *identity = self.producer.identity();
             *next_check_ns = now_ns + IDENTITY_CHECK_NS;
         }
         if let Some(identity) = *identity {
-            schedule.send_due(now_ns, identity, &mut |message| publication.offer(message).is_ok());
+            schedule.send_due(now_ns, identity, &mut |message| sender.offer(message).is_ok());
         }
     }
 }
@@ -92,17 +93,17 @@ impl Endpoint for MetadataPublisher {
         if state.closed {
             return Ok(());
         }
-        state.publication.advance(|| client.add_publication(&self.channel, self.stream_id))
+        state.sender.advance(client, &self.channel, self.stream_id)
     }
 
     fn disconnect(&self) {
-        self.lock().publication = Handle::None;
+        self.lock().sender.disconnect();
     }
 
     fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
-        state.publication = Handle::None;
+        state.sender.disconnect();
     }
 
     fn uses_control_streams(&self) -> bool {

@@ -76,7 +76,7 @@ impl Producer {
 
     /// Opens the slot of `seq` in the smallest pool that holds `len` bytes.
     pub fn claim_at(&self, seq: u64, len: u32) -> Result<SlotAt, Outcome> {
-        let Some(mapping) = self.lock().mapping.clone() else {
+        let Some(mapping) = self.lock().mapping.clone().filter(|m| !m.is_lost()) else {
             return Err(self.no_regions());
         };
         SlotAt::open(mapping, seq, len).ok_or_else(|| {

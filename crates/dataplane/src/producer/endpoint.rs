@@ -18,6 +18,7 @@ use tensorpool_core::wire::driver::{AttachResponse, DriverMessage};
 use super::grants::GrantSender;
 use super::{Pending, Producer, State};
 use crate::aeron::{AeronError, Client};
+use crate::conductor::events::Event;
 use crate::conductor::handle::Handle;
 use crate::conductor::{Endpoint, Tick};
 use crate::lease::{Lease, LeaseEvent};
@@ -95,6 +96,24 @@ impl Producer {
     fn announce_for_new_consumer(&self) {
         let earliest_ns = self.announced_ns.load(Ordering::Relaxed) + MIN_ANNOUNCE_GAP_NS;
         self.next_announce_ns.fetch_min(earliest_ns, Ordering::Relaxed);
+    }
+
+    /// Somebody truncated a region. With a lease the driver gives new ones; without, the stream is over.
+    fn on_regions_lost(&self, why: String, epoch: u64, tick: &Tick<'_>) {
+        self.unmap();
+        match &self.lease {
+            Some(lease) => lease.on_regions_lost(tick, why),
+            None => {
+                self.has_lost_regions.store(true, Ordering::Relaxed);
+                tick.events.push(Event {
+                    kind: "regions_lost",
+                    at_ns: tick.now.monotonic_ns,
+                    stream_id: Some(self.config.stream_id),
+                    epoch: Some(epoch),
+                    detail: why,
+                });
+            }
+        }
     }
 
     /// Unmaps the regions. Deferred frames are no longer published.
@@ -276,15 +295,20 @@ impl Endpoint for Producer {
         if now_ns < self.next_activity_ns.load(Ordering::Relaxed) {
             return;
         }
-        let mapping = self.state.lock_priority().mapping.clone();
-        if let Some(mapping) = mapping {
+        self.next_activity_ns.store(now_ns + self.config.announce_period_ns, Ordering::Relaxed);
+        let Some(mapping) = self.state.lock_priority().mapping.clone() else { return };
+        if !mapping.probe() {
             mapping.refresh_activity(now_ns);
         }
-        self.next_activity_ns.store(now_ns + self.config.announce_period_ns, Ordering::Relaxed);
+        if let Some(why) = mapping.lost_reason() {
+            self.on_regions_lost(why, mapping.epoch, tick);
+        }
     }
 
     fn sends_announces(&self) -> bool {
-        self.config.announce.is_some() && !self.closed.load(Ordering::Relaxed)
+        self.config.announce.is_some()
+            && !self.closed.load(Ordering::Relaxed)
+            && !self.has_lost_regions.load(Ordering::Relaxed)
     }
 
     fn announce_now(&self) {

@@ -99,6 +99,8 @@ pub struct Producer {
     next_qos_ns: AtomicU64,
     counters: Counters,
     closed: AtomicBool,
+    /// Standalone: its regions are gone, and nobody makes new ones.
+    has_lost_regions: AtomicBool,
     next_announce_ns: AtomicU64,
     /// When the last announce was sent.
     announced_ns: AtomicU64,
@@ -169,6 +171,7 @@ impl Producer {
             next_qos_ns: AtomicU64::new(0),
             counters: Counters::default(),
             closed: AtomicBool::new(false),
+            has_lost_regions: AtomicBool::new(false),
             next_announce_ns: AtomicU64::new(0),
             announced_ns: AtomicU64::new(0),
             next_activity_ns: AtomicU64::new(0),
@@ -311,6 +314,11 @@ impl Producer {
         let Some(mapping) = state.mapping.clone() else {
             return Err(self.no_regions());
         };
+        if mapping.is_lost() {
+            // The conductor unmaps it in its next duty cycle.
+            self.next_activity_ns.store(0, Ordering::Relaxed);
+            return Err(self.no_regions());
+        }
         let Some(pool) = mapping.smallest_pool(values_len) else {
             bump(&self.counters.no_pool);
             return Err(Outcome::NoPool);

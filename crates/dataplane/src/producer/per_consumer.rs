@@ -11,9 +11,9 @@ use crate::aeron::channels::with_parameter;
 use crate::aeron::{Client, ExclusivePublication};
 use crate::conductor::handle::Handle;
 
-/// A per-consumer stream carries few descriptors: small terms suffice, and a hundred of them cost little.
+/// A per-consumer stream carries few descriptors: small terms suffice, and a hundred of them cost 75 MiB.
 const PARAMETERS: [&str; 4] = [
-    "term-length=1m",
+    "term-length=256k",
     "untethered-window-limit-timeout=10ms",
     "untethered-linger-timeout=10ms",
     "untethered-resting-timeout=1s",

@@ -1,0 +1,69 @@
+//! Sender of messages of any size on one stream: a shared publication with short terms, and for a message that
+//! does not fit it one of our own with long terms, while there are such messages.
+//!
+//! A log buffer takes three terms of memory, whatever passes through it, and a message has an eighth of a term
+//! at most. Most streams never carry a large message, so they should not all pay for one. Subscribers read both
+//! publications, because both are on the same stream. Between the two there is no order.
+
+use crate::aeron::channels::has_parameter;
+use crate::aeron::own_publication::{Bypass, OwnPublication};
+use crate::aeron::{AeronError, Client, NotTaken, Publication};
+use crate::conductor::handle::Handle;
+
+/// Terms of the publication for large messages: 12 MiB of memory, messages of up to 512 KiB.
+const LARGE_TERM: &str = "term-length=4m";
+/// The longest message.
+const MAX_MESSAGE_BYTES: usize = (4 << 20) / 8;
+
+#[derive(Default)]
+pub struct MessageSender {
+    shared: Handle<Publication>,
+    large: OwnPublication,
+    bypass: Bypass,
+    /// The caller's channel has a term length of its own, which holds for all messages.
+    has_own_terms: bool,
+}
+
+impl MessageSender {
+    /// Requests what is needed, and stores it once it is ready.
+    pub fn advance(&mut self, client: &Client, channel: &str, stream_id: i32) -> Result<(), AeronError> {
+        self.has_own_terms = has_parameter(channel, "term-length");
+        self.shared.advance(|| client.add_publication(channel, stream_id))?;
+        self.bypass.advance(client, channel, stream_id)?;
+        self.large.advance(client, channel, LARGE_TERM, stream_id)
+    }
+
+    pub fn disconnect(&mut self) {
+        self.shared = Handle::None;
+        self.large.disconnect();
+        self.bypass.disconnect();
+    }
+
+    pub fn is_ready(&mut self) -> bool {
+        self.shared.get().is_some()
+    }
+
+    pub fn is_connected(&mut self) -> bool {
+        self.shared.get().is_some_and(|p| p.is_connected())
+    }
+
+    /// The longest message. `None` while there is no publication.
+    pub fn max_message_length(&mut self) -> Option<usize> {
+        let shared = self.shared.get()?.max_message_length();
+        Some(if self.has_own_terms { shared } else { shared.max(MAX_MESSAGE_BYTES) })
+    }
+
+    /// The first large message is back-pressured until its publication is ready.
+    pub fn offer(&mut self, message: &[u8]) -> Result<i64, NotTaken> {
+        let Some(max) = self.max_message_length() else { return Err(NotTaken::NotConnected) };
+        let Some(shared) = self.shared.get() else { return Err(NotTaken::NotConnected) };
+        if message.len() > max || message.len() <= shared.max_message_length() {
+            return self.bypass.offer(message, |bytes| shared.offer(bytes));
+        }
+        if !shared.is_connected() {
+            return Err(NotTaken::NotConnected);
+        }
+        self.large.need();
+        self.large.offer(message)
+    }
+}

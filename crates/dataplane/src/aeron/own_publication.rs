@@ -1,0 +1,111 @@
+//! A publication of our own beside a shared one, on the same stream, for as long as it is needed.
+
+use std::time::{Duration, Instant};
+
+use crate::aeron::channels::with_parameter;
+use crate::aeron::{AeronError, Client, ExclusivePublication, NotTaken};
+use crate::conductor::handle::Handle;
+
+/// How long its memory stays in use after it was last needed.
+const LINGER: Duration = Duration::from_secs(10);
+/// How long a shared publication is full before a client gets one of its own.
+const FULL_FOR: Duration = Duration::from_millis(100);
+
+/// Exists from the first `need` until it was not needed for a while.
+#[derive(Default)]
+pub struct OwnPublication {
+    publication: Handle<ExclusivePublication>,
+    needed_at: Option<Instant>,
+}
+
+impl OwnPublication {
+    pub fn need(&mut self) {
+        self.needed_at = Some(Instant::now());
+    }
+
+    pub fn is_needed(&self) -> bool {
+        self.needed_at.is_some()
+    }
+
+    /// Requests it while it is needed, with this term length, and removes it afterwards.
+    pub fn advance(
+        &mut self,
+        client: &Client,
+        channel: &str,
+        term: &str,
+        stream_id: i32,
+    ) -> Result<(), AeronError> {
+        match self.needed_at {
+            None => Ok(()),
+            Some(at) if at.elapsed() > LINGER => {
+                *self = Self::default();
+                Ok(())
+            }
+            Some(_) => self
+                .publication
+                .advance(|| client.add_exclusive_publication(&with_parameter(channel, term), stream_id)),
+        }
+    }
+
+    pub fn disconnect(&mut self) {
+        self.publication = Handle::None;
+    }
+
+    /// Back-pressured until it is ready and its subscribers have it.
+    pub fn offer(&mut self, message: &[u8]) -> Result<i64, NotTaken> {
+        match self.publication.get().map_or(Err(NotTaken::NotConnected), |p| p.offer(message)) {
+            Err(NotTaken::NotConnected) => Err(NotTaken::BackPressured),
+            result => result,
+        }
+    }
+}
+
+/// The way out of a shared publication that others keep full: a flood in it must not silence this client.
+///
+/// Clients of one media driver share the log of a shared publication. Whoever offers without a pause gets all
+/// of its space.
+#[derive(Default)]
+pub struct Bypass {
+    own: OwnPublication,
+    full_since: Option<Instant>,
+}
+
+impl Bypass {
+    /// Terms for messages of up to 32 KiB; longer ones wait for space in the shared publication.
+    const TERM: &str = "term-length=256k";
+
+    pub fn advance(&mut self, client: &Client, channel: &str, stream_id: i32) -> Result<(), AeronError> {
+        self.own.advance(client, channel, Self::TERM, stream_id)
+    }
+
+    pub fn disconnect(&mut self) {
+        self.own.disconnect();
+        self.full_since = None;
+    }
+
+    /// Offers to the shared publication, or to our own while that one is full for long.
+    pub fn offer(
+        &mut self,
+        message: &[u8],
+        shared: impl FnOnce(&[u8]) -> Result<i64, NotTaken>,
+    ) -> Result<i64, NotTaken> {
+        match shared(message) {
+            Err(NotTaken::BackPressured) => {
+                let since = *self.full_since.get_or_insert_with(Instant::now);
+                if since.elapsed() < FULL_FOR && !self.own.is_needed() {
+                    return Err(NotTaken::BackPressured);
+                }
+                self.own.need();
+                match self.own.offer(message) {
+                    // Longer than its terms allow: only the shared publication takes it.
+                    Err(NotTaken::Closed) => Err(NotTaken::BackPressured),
+                    result => result,
+                }
+            }
+            result => {
+                self.full_since = None;
+                result
+            }
+        }
+    }
+}

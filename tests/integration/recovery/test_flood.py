@@ -1,0 +1,77 @@
+"""Floods of attach requests by an untrusted client: others keep their leases, and new clients get theirs."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.integration.supervisor.load import SupervisorProcess
+from tests.remote_process import RemoteProcess
+
+from .attach_flood import AttachFlood
+from .deployment import Deployment, Periods
+
+# The lease of the defaults, 3 s.
+PERIODS = Periods(keepalive=0.5, grace=6, announce=0.5)
+MIB = 1 << 20
+FLOOD_S = 10.0
+
+
+def flooding_process(deployment: Deployment) -> RemoteProcess:
+    """A connected sender of requests."""
+    remote = deployment.start(AttachFlood, deployment.options)
+    deployment.until(lambda: remote.call("is_connected"))
+    return remote
+
+
+@pytest.mark.parametrize(
+    ("requests", "streams"), [(60_000, 10_000), (100_000, 1)], ids=["new streams", "one stream"]
+)
+def test_flood_of_attaches_costs_no_client_its_lease(
+    deployment: Deployment, requests: int, streams: int
+) -> None:
+    deployment.configure(PERIODS, driver='quota = "256MiB"\npools = ["1MiB"]')
+    deployment.driver()
+    service = deployment.service()
+    consumer, producer = deployment.consumer(), deployment.streaming_producer()
+    epoch = deployment.wait_epoch(consumer)
+    leases = sorted(producer.call("leases") + consumer.call("leases"))
+    late_worker, other = deployment.worker(), flooding_process(deployment)
+    first = deployment.stream_id + 1
+    other.send("flood", count=requests, stream_ids=(first, first + streams - 1), seconds=FLOOD_S)
+    # In the middle of the flood.
+    deployment.until(lambda: deployment.call_driver("status")["counters"]["postponed"] > 1000)
+    began = time.monotonic()
+    assert late_worker.call("produce", stream_id=first + streams) > 0
+    attached_s = time.monotonic() - began
+    status = deployment.call_driver("status")
+    outcomes = other.receive()
+    print(f"\nattached after {attached_s:.2f} s; {outcomes}; {status['counters']['postponed']} postponed")
+    assert status["bytes"] <= status["quota"] == 256 * MIB
+    assert status["leases"] <= status["max_leases"]
+    # What the flood got goes away by itself.
+    deployment.until(lambda: deployment.call_driver("status")["leases"] == 3)
+    assert sorted(producer.call("leases") + consumer.call("leases")) == leases
+    assert deployment.wait_epoch(consumer) == epoch
+    late_worker.call("close_producer")
+    deployment.assert_balanced(producer, [consumer])
+    assert service.end() == 0
+
+
+def test_supervisor_does_not_grow_with_a_flood_of_leases(deployment: Deployment, tmp_path: Path) -> None:
+    deployment.configure(PERIODS, driver='pools = ["4KiB"]')
+    deployment.driver()
+    deployment.service()
+    other = flooding_process(deployment)
+    with SupervisorProcess(deployment.aeron_dir, deployment.base, tmp_path) as supervisor:
+        deployment.until(supervisor.url)
+        _, before = supervisor.cost()
+        other.call(
+            "flood", count=100_000, stream_ids=(deployment.stream_id, deployment.stream_id), seconds=5.0
+        )
+        deployment.until(lambda: deployment.call_driver("status")["leases"] == 0)
+        _, after = supervisor.cost()
+        assert supervisor.end() == 0
+    assert after - before < 48 * MIB

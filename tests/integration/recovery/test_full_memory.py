@@ -1,0 +1,143 @@
+"""Regions and media driver in the shared memory of a container: all fits, and nobody ends when it is full."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tensorpool as tp
+from tests.remote_process import RemoteError, RemoteProcess
+
+from .client_process import ClientProcess
+from .deployment import STEADY, Deployment
+from .recorder_process import RecorderProcess
+from .test_filesystem import Filler, Mount
+
+CONTAINER = "size=64m"
+"""Shared memory of a container by default."""
+MIB = 1 << 20
+
+
+@pytest.fixture
+def in_container(deployment: Deployment, mount: Mount) -> Deployment:
+    """A deployment whose regions and media driver share the memory of a container."""
+    mount("tmpfs", CONTAINER)
+    deployment.aeron_dir = deployment.base / "aeron"
+    deployment.configure(STEADY)
+    return deployment
+
+
+@pytest.fixture
+def filler(in_container: Deployment) -> Filler:
+    return Filler(in_container.base)
+
+
+def used_bytes(deployment: Deployment) -> int:
+    """Memory that the filesystem has given out."""
+    statistics = os.statvfs(deployment.base)
+    return (statistics.f_blocks - statistics.f_bfree) * statistics.f_frsize
+
+
+def producer_with_short_terms(deployment: Deployment) -> RemoteProcess:
+    """A streaming producer whose descriptors are soon in all three terms of its log."""
+    process = deployment.start(ClientProcess, env={"TENSORPOOL_AERON__DESCRIPTOR_TERM": "64KiB"})
+    return deployment.streaming_producer(process, per_second=2000)
+
+
+def test_whole_idle_system_fits_the_shared_memory_of_a_container(
+    in_container: Deployment, tmp_path: Path
+) -> None:
+    """All memory is taken at the start: what fits then never needs more."""
+    in_container.driver()
+    in_container.service()
+    consumer, producer = in_container.consumer(), in_container.worker()
+    producer.call("produce", stream_id=in_container.stream_id, pools=["1MiB"])
+    with RecorderProcess(in_container, tmp_path / "recording") as recorder:
+        in_container.until(lambda: recorder.ready)
+        in_container.until(lambda: producer.call("offer") == "published" and consumer.call("received_count"))
+        assert used_bytes(in_container) < 48 * MIB
+        for path in in_container.aeron_dir.rglob("*"):
+            if path.is_file():
+                status = path.stat()
+                assert status.st_blocks * 512 >= status.st_size, f"{path} is sparse"
+        recorder.end()
+
+
+def test_full_shared_memory_ends_no_process(
+    in_container: Deployment, filler: Filler, tmp_path: Path, free_stream_ids: Callable[[], int]
+) -> None:
+    media_driver, service = in_container.driver(), in_container.service()
+    consumer, worker = in_container.consumer(), in_container.worker()
+    producer = producer_with_short_terms(in_container)
+    with ExitStack() as stack:
+        recorder = stack.enter_context(RecorderProcess(in_container, tmp_path / "recording"))
+        in_container.until(lambda: recorder.ready)
+        epoch = in_container.wait_epoch(consumer)
+        other = free_stream_ids()
+        filler.fill()
+        with pytest.raises(RemoteError, match=r"insufficient storage space|no room for|No space left"):
+            worker.call("produce", stream_id=other)
+        in_container.wait_received(consumer, more=1000)
+        # Now there is space for the region, and not for the publication of its descriptors.
+        filler.free()
+        filler.fill(leave=1 * MIB)
+        with pytest.raises(RemoteError, match="insufficient storage space"):
+            worker.call("produce", stream_id=other)
+        filler.free()
+        assert worker.call("produce", stream_id=other) > 0
+        in_container.until(lambda: worker.call("offer") in ("published", "not_connected"))
+        worker.call("close_producer")
+        assert in_container.wait_epoch(consumer) == epoch
+        assert all((media_driver.alive, service.alive, producer.alive, consumer.alive, recorder.alive))
+        recorder.end()
+    in_container.assert_balanced(producer, [consumer])
+
+
+def test_producer_that_dies_while_memory_is_full_is_followed_by_another(
+    in_container: Deployment, filler: Filler
+) -> None:
+    in_container.driver()
+    in_container.service()
+    consumer = in_container.consumer()
+    first = in_container.streaming_producer()
+    epoch = in_container.wait_epoch(consumer)
+    filler.fill()
+    first.kill()
+    filler.free()
+    second = in_container.streaming_producer()
+    assert in_container.wait_epoch(consumer, after=epoch) > epoch
+    in_container.assert_balanced(second, [consumer])
+
+
+def test_large_metadata_and_commands_pass_through_short_terms(
+    in_container: Deployment, wait_until: Callable[..., object]
+) -> None:
+    """512 KiB were possible with long terms, and still are."""
+    in_container.driver()
+    in_container.service()
+    text = "x" * (500 << 10)
+    with tp.open(**in_container.options) as context:
+        producer = context.producer(in_container.stream_id, pools=["4KiB"])
+        consumer = context.consumer(in_container.stream_id)
+        producer.set_metadata({"notes": text})
+        frames: list[tp.Frame] = []
+
+        def has_metadata() -> bool:
+            producer.offer(np.zeros(4))
+            frames.extend(filter(None, [consumer.receive_or_none(0.1)]))
+            return bool(frames) and frames[-1].meta is not None and "notes" in frames[-1].meta
+
+        wait_until(has_metadata)
+        meta = frames[-1].meta
+        assert meta is not None
+        assert meta["notes"] == text
+        frames.clear()
+        with context.service("driver") as driver, pytest.raises(tp.CommandFailed) as caught:
+            driver.call("leases", stream_id=text)
+        # The reply quotes the argument, so it is as long.
+        assert len(str(caught.value)) > len(text)
