@@ -79,7 +79,7 @@ def test_killed_network_driver_costs_only_the_bridge(
     committed = producer.next_seq
     # The local stream missed nothing, and nobody lost a lease or a mapping.
     assert (producer.epoch, remote.epoch) == epochs
-    assert host.context.connection.conductor.status()["connections"] == 1
+    assert host.context.connection.conductor.status().connections == 1
     assert local.ledger().dropped.get("gap", 0) == 0
     assert local_seqs == list(range(local_seqs[0], committed))
 

@@ -132,7 +132,7 @@ def test_qos_reports_before_the_first_frame_have_no_invented_sequence(
     consumer = context.consumer(free_stream_id)
     producer = context.producer(free_stream_id, nslots=4)
     wait_until(lambda: consumer.epoch is not None)
-    consumer_id = consumer.state()["consumer_id"]
+    consumer_id = consumer.state().consumer_id
     for _ in range(3):
         report = qos.find(QosConsumer, consumer_id=consumer_id)
         assert isinstance(report, QosConsumer)
