@@ -545,7 +545,7 @@ class Consumer:
         lease: _LeaseOptions | None = None,
         metadata: MetadataListener | None = None,
         fallback_uri: str | None = None,
-        greets_unmapped: bool = False,
+        sends_hello_unmapped: bool = False,
         fallback_bytes: int = 1 << 30,
     ) -> Self: ...
     def newest_metadata(self) -> Mapping[str, Any] | None: ...

@@ -116,11 +116,11 @@ fn recycle(mut frames: Vec<plane::Frame>) {
 #[pymethods]
 impl Consumer {
     /// Adds a consumer to the connection's conductor. `fallback_uri` is read while there is no shared memory to
-    /// use. `greets_unmapped`: it sends hellos then, too.
+    /// use. `sends_hello_unmapped`: it sends hellos then, too.
     ///
     /// Raises `ValueError` for an unknown idle strategy.
     #[new]
-    #[pyo3(signature = (connection, stream_id, options, *, descriptor_channel, descriptor_stream_id, freshness_ns, request, lease = None, metadata = None, fallback_uri = None, greets_unmapped = false, fallback_bytes = 1 << 30))]
+    #[pyo3(signature = (connection, stream_id, options, *, descriptor_channel, descriptor_stream_id, freshness_ns, request, lease = None, metadata = None, fallback_uri = None, sends_hello_unmapped = false, fallback_bytes = 1 << 30))]
     fn new(
         connection: Connection<'_>,
         stream_id: u32,
@@ -132,7 +132,7 @@ impl Consumer {
         lease: Option<LeaseOptions>,
         metadata: Option<&Bound<'_, MetadataListener>>,
         fallback_uri: Option<String>,
-        greets_unmapped: bool,
+        sends_hello_unmapped: bool,
         fallback_bytes: u64,
     ) -> PyResult<Self> {
         let idle = options.idle.parse().map_err(pyo3::exceptions::PyValueError::new_err)?;
@@ -144,7 +144,7 @@ impl Consumer {
             freshness_ns,
             hello_period_ns: connection.report_period_ns,
             supports_shm: options.supports_shm,
-            greets_unmapped,
+            sends_hello_unmapped,
             fallback: plane::FallbackOptions {
                 uri: fallback_uri,
                 max_bytes: fallback_bytes,

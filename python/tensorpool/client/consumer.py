@@ -65,7 +65,7 @@ class Consumer(_native.Consumer):
         lease: LeaseOptions | None = None,
         metadata: _native.MetadataListener | None = None,
         fallback_uri: str | None = None,
-        greets_unmapped: bool = False,
+        sends_hello_unmapped: bool = False,
     ) -> Self:
         """A consumer of `stream_id`; without `lease` it maps the regions of standalone producers."""
         consumer = cls.__new__(
@@ -80,7 +80,7 @@ class Consumer(_native.Consumer):
             lease=lease,
             metadata=metadata,
             fallback_uri=fallback_uri,
-            greets_unmapped=greets_unmapped,
+            sends_hello_unmapped=sends_hello_unmapped,
         )
         consumer.timeout = options.timeout
         return consumer

@@ -352,7 +352,7 @@ class Context:
         if stream_id is not None:
             stream = check_stream_id(stream_id)
             if not consumer_options.supports_shm:
-                return self._open_fallback_consumer(stream, fallback_uri, consumer_options, greets=True)
+                return self._open_fallback_consumer(stream, fallback_uri, consumer_options, sends_hello=True)
             return self._open_consumer(stream, consumer_options, fallback_uri)
         if not consumer_options.supports_shm:
             raise ConfigError("supports_shm=False needs the stream's id, as in ctx.consumer(10000, …)")
@@ -435,15 +435,15 @@ class Context:
             lease=None if is_standalone else self._options.lease,
             metadata=self._metadata_listener(metadata_stream_id(options, self.stream_ids)),
             fallback_uri=fallback_uri,
-            greets_unmapped=fallback_uri is not None,
+            sends_hello_unmapped=fallback_uri is not None,
         )
         self._start_endpoint(consumer)
         return consumer
 
     def _open_fallback_consumer(
-        self, stream_id: int, uri: str | None, options: ConsumerOptions, *, greets: bool = False
+        self, stream_id: int, uri: str | None, options: ConsumerOptions, *, sends_hello: bool = False
     ) -> Consumer:
-        """A consumer that maps no regions. `greets`: it sends hellos, so that it can be redirected."""
+        """A consumer that maps no regions. `sends_hello`: it sends hellos, so that it can be redirected."""
         consumer = Consumer.open(
             self.connection,
             stream_id,
@@ -451,7 +451,7 @@ class Context:
             streams=self.per_consumer_streams,
             metadata=self._metadata_listener(metadata_stream_id(options, self.stream_ids)),
             fallback_uri=uri,
-            greets_unmapped=greets,
+            sends_hello_unmapped=sends_hello,
         )
         self._start_endpoint(consumer)
         return consumer

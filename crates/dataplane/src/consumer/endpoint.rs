@@ -77,7 +77,7 @@ impl Consumer {
     /// sent to a fallback says hello meanwhile.
     fn check_unmapped(&self, now_ns: u64) {
         let config = &self.config;
-        if config.fallback.uri.is_none() && !config.greets_unmapped {
+        if config.fallback.uri.is_none() && !config.sends_hello_unmapped {
             return;
         }
         if self.state.lock_priority().reader.epoch.mapping.is_some() {
@@ -91,7 +91,7 @@ impl Consumer {
         if now_ns - since_ns >= config.freshness_ns {
             self.control().on_absent();
         }
-        if config.greets_unmapped
+        if config.sends_hello_unmapped
             && !self.control().sends_hellos()
             && let Some(id) = self.consumer_id()
         {

@@ -54,7 +54,7 @@ pub struct Config {
     /// Whether regions are mapped at all.
     pub supports_shm: bool,
     /// Hellos are sent while no regions are mapped, too, so that a config can name a fallback.
-    pub greets_unmapped: bool,
+    pub sends_hello_unmapped: bool,
     pub fallback: FallbackOptions,
 }
 
