@@ -78,8 +78,7 @@ def test_list_fits_80_columns() -> None:
         "2.5",
         "late",
         "120,",
-        "gap",
-        "4",
+        "gap…",
     ]
     assert "1 id collision" in shown
     assert "q quit" in shown
