@@ -255,7 +255,9 @@ def shutdown_response(correlation_id: int, refusal: Refusal | None) -> ControlRe
 class ResponseCache:
     """The newest responses by request, so that a repeated request is not handled twice (decision 18).
 
-    Every response is appended to the actions.
+    Every response is appended to the actions. Where there are too many, refusals are forgotten first: anyone
+    can cause thousands of them, and a repeated request that was refused is refused again. A request in
+    progress is forgotten last.
     """
 
     def __init__(
@@ -264,17 +266,25 @@ class ResponseCache:
         self._actions = actions
         self._counters = counters
         self._capacity = capacity
-        self._responses: OrderedDict[Key, Response | None] = OrderedDict()
+        self._refused: OrderedDict[Key, Response | None] = OrderedDict()
+        self._granted: OrderedDict[Key, Response | None] = OrderedDict()
+        self._in_progress: OrderedDict[Key, Response | None] = OrderedDict()
+
+    @property
+    def _kinds(self) -> tuple[OrderedDict[Key, Response | None], ...]:
+        """In the order in which they are forgotten."""
+        return self._refused, self._granted, self._in_progress
 
     def __len__(self) -> int:
-        return len(self._responses)
+        return sum(map(len, self._kinds))
 
     def is_repeat(self, key: Key) -> bool:
         """Whether the request is a repetition. Then its response is sent again, if there is one yet."""
-        if key not in self._responses:
+        kind = next((kind for kind in self._kinds if key in kind), None)
+        if kind is None:
             return False
         self._counters.repeats.add()
-        response = self._responses[key]
+        response = kind[key]
         if response is not None:
             self._actions.append(Send(response, is_repeat=True))
         return True
@@ -292,6 +302,13 @@ class ResponseCache:
         self._actions.append(Send(response, client_id=None if key is None else key[1]))
 
     def _put(self, key: Key, response: Response | None) -> None:
-        self._responses[key] = response
-        if len(self._responses) > self._capacity:
-            self._responses.popitem(last=False)
+        for kind in self._kinds:
+            kind.pop(key, None)
+        if response is None:
+            self._in_progress[key] = None
+        elif response.code is ResponseCode.OK:
+            self._granted[key] = response
+        else:
+            self._refused[key] = response
+        if len(self) > self._capacity:
+            next(kind for kind in self._kinds if kind).popitem(last=False)

@@ -7,11 +7,13 @@ import pytest
 from tensorpool.driver.actions import AssignFiles, MakeFiles
 from tensorpool.driver.config import StreamSettings
 from tensorpool.driver.leases import Refusal
+from tensorpool.driver.requests import MAX_RESPONSES
 from tensorpool.sbe import (
     HugepagesPolicy,
     PublishMode,
     ResponseCode,
     Role,
+    ShmAttachRequest,
     ShmAttachRequestR2,
     ShmAttachResponseR2,
 )
@@ -327,3 +329,28 @@ def test_reasons_are_ascii_and_bounded(harness: StateHarness) -> None:
     reason = harness.refusal(correlation_id)[1]
     assert reason.startswith("/srv/K\\xe4se")
     assert len(reason) == 1024
+
+
+def test_flood_of_refusals_leaves_an_attach_in_progress_alone(harness: StateHarness) -> None:
+    """The client repeats its request, because files take long; thousands of refused ones came meanwhile."""
+    correlation = 5 << 32
+    request = ShmAttachRequest(
+        correlation_id=correlation, stream_id=10_000, client_id=5, role=Role.PRODUCER,
+        publish_mode=PublishMode.EXISTING_OR_CREATE,
+    )  # fmt: skip
+    harness.send(request)
+    jobs = len(harness.jobs)
+    for number in range(MAX_RESPONSES + 10):
+        # No such stream, and existing ones only.
+        harness.request_attach(77, 1_000 + number, mode=PublishMode.REQUIRE_EXISTING)
+    harness.send(request)
+    assert len(harness.jobs) == jobs, "the repeated request is not handled a second time"
+    harness.work()
+    answer = harness.response(correlation)
+    assert answer.code is ResponseCode.OK
+    harness.sent.clear()
+    for number in range(MAX_RESPONSES + 10):
+        harness.request_attach(77, 9_000 + number, mode=PublishMode.REQUIRE_EXISTING)
+    harness.sent.clear()
+    harness.send(request)
+    assert harness.response(correlation) == answer, "the same lease, not a refusal of a second one"
