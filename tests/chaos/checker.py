@@ -1,0 +1,106 @@
+"""The checker of all scenarios: counts what was done, and collects what must not be.
+
+A scenario passes when nobody received a frame that is not the published one, every ledger adds up, and
+nothing is left when it has ended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.leaks import Snapshot, remaining, settle
+
+LEFTOVER_TIMEOUT_S = 30.0
+
+
+@dataclass
+class Verdict:
+    """The result of one scenario."""
+
+    scenario: str
+    seed: int
+    seconds: float = 0.0
+    counts: Counter[str] = field(default_factory=Counter)
+    findings: list[str] = field(default_factory=list)
+    logs: dict[str, str] = field(default_factory=dict)
+    """The end of what each role has written to stderr, if there are findings."""
+    skipped: str | None = None
+    """Why the scenario could not run here."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ran and found nothing."""
+        return not self.findings and self.skipped is None
+
+    def to_json(self) -> dict[str, Any]:
+        """The result for programs."""
+        return {
+            "scenario": self.scenario, "seed": self.seed, "seconds": round(self.seconds, 1),
+            "counts": dict(self.counts), "findings": self.findings, "skipped": self.skipped, "ok": self.ok,
+            "logs": self.logs,
+        }  # fmt: skip
+
+
+class Checker:
+    """Watches one scenario from its start to its end."""
+
+    def __init__(self, scenario: str, seed: int) -> None:
+        self.verdict = Verdict(scenario, seed)
+        self._before = Snapshot.take()
+        self._started = time.monotonic()
+
+    def count(self, what: str, number: int = 1) -> None:
+        """Counts something that was done or seen."""
+        self.verdict.counts[what] += number
+
+    def expect(self, holds: bool, finding: str) -> None:
+        """Adds a finding unless something holds."""
+        if not holds and len(self.verdict.findings) < 50:
+            self.verdict.findings.append(finding)
+
+    def report(self, who: str, report: dict[str, Any] | None) -> None:
+        """Checks what a program says at its end. A killed one says nothing."""
+        if report is None:
+            return
+        self.expect(not report.get("torn"), f"{who} received frames that nobody published: {report}")
+        self.expect(report.get("balanced", True), f"the ledger of {who} does not add up: {report}")
+        self.count("frames checked", int(report.get("checked", 0)))
+        self.count("frames published", int(report.get("published", 0)))
+
+    def recording(self, root: Path) -> None:
+        """Checks a recording: every byte is as written, every ledger adds up, every word proves its frame."""
+        from tensorpool import recording
+        from tests.chaos.pattern import is_frame
+
+        if not root.exists():
+            return
+        recording.repair(root)
+        found = recording.verify(root)
+        self.expect(found.ok, f"{root.name}: {[str(problem) for problem in found.problems[:3]]}")
+        for ledger in found.ledgers:
+            self.expect(ledger.balanced, f"{root.name}: {ledger}")
+            unexplained = ledger.gaps.get("unexplained", 0)
+            self.expect(not unexplained, f"{root.name}: {unexplained} unexplained: {ledger}")
+        with recording.open(root) as opened:
+            for stream in opened.streams:
+                for frame in opened.frames(stream):
+                    self.count("recorded frames checked")
+                    self.expect(
+                        is_frame(frame.array, frame.seq),
+                        f"{root.name}: frame {frame.epoch}:{frame.seq} is another one",
+                    )
+
+    def end(self, *directories: Path) -> Verdict:
+        """The verdict, after everything has been closed: nothing may be left in these directories."""
+        for directory in directories:
+            left = remaining(directory, timeout=LEFTOVER_TIMEOUT_S)
+            self.expect(not left, f"left in {directory.name}: {left[:5]}")
+        leaks = settle(self._before, timeout=LEFTOVER_TIMEOUT_S)
+        self.expect(not leaks, f"left: {leaks.lines()[:5]}")
+        leaks.end_processes()
+        self.verdict.seconds = time.monotonic() - self._started
+        return self.verdict

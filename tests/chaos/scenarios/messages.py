@@ -1,0 +1,57 @@
+"""Mutated messages on every stream: bits flipped, bytes cut, numbers at their limits, pure noise."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Iterator
+
+import tensorpool as tp
+from tensorpool import _native
+from tests.chaos.stage import Stage
+from tests.integration.recovery.malformed_sender import messages
+
+SHARE = 2.0
+_EDGES = (0, 1, 0x7F, 0xFF)
+
+
+def run(stage: Stage) -> None:
+    """Sends mutated messages beside a running system, which must neither stop nor believe them."""
+    stage.start("producer", hz=300)
+    stage.start("consumer")
+    stage.start("consumer")
+    stage.checker.expect(stage.frames_flow(), "no frames flow before the first message")
+    stage.restart_clock()
+    with tp.open(**{**stage.options, "mode": "standalone"}) as context:
+        ids = context.stream_ids
+        streams = {
+            "control": ids.control, "announce": ids.announce, "descriptor": ids.descriptor, "qos": ids.qos,
+            "metadata": ids.metadata,
+        }  # fmt: skip
+        publications = {
+            name: _native.Publication(context.connection.conductor, "aeron:ipc", stream)
+            for name, stream in streams.items()
+        }
+        mutated = mutations(stage.rng, stage.stream_id)
+        while stage.has_time:
+            for name, publication in publications.items():
+                for message in itertools.islice(mutated, 200):
+                    if publication.offer(message) == "sent":
+                        stage.checker.count(f"mutated messages on {name}")
+            time.sleep(0.001)
+        for publication in publications.values():
+            publication.close()
+    stage.checker.expect(stage.frames_flow(), "no frames flow after the last message")
+
+
+def mutations(rng: random.Random, stream_id: int) -> Iterator[bytes]:
+    """Messages of every kind with a few changes each."""
+    kinds = [messages(kind, rng, stream_id) for kind in ("noise", "damaged", "nonsense")]
+    while True:
+        message = bytearray(next(rng.choice(kinds)))
+        for _ in range(rng.randrange(4)):
+            if message:
+                at = rng.randrange(len(message))
+                message[at] = rng.choice((*_EDGES, rng.randrange(256)))
+        yield bytes(message[: rng.randrange(len(message) + 1)] if rng.random() < 0.2 else message)[:4000]
