@@ -36,7 +36,7 @@ TYPED := python/tensorpool python/pyspark_tensorpool tools tests $(wildcard benc
 # One profile for all targets: a second profile would compile Aeron a second time.
 CARGO_FLAGS := --release --locked --workspace
 
-.PHONY: help demo test test-long bench lint conformance pins clean native \
+.PHONY: help demo test test-long chaos bench lint conformance pins clean native \
     check-rust check-tests check-source check-native check-requirements
 
 help:
@@ -45,6 +45,7 @@ help:
 	@echo "make test-long    the same, with the long tests"
 	@echo "make bench        the benchmarks (ARGS=\"--peers\" compares other libraries)"
 	@echo "make lint         formatting, style, types, layers, clippy"
+	@echo "make chaos        two hours of kills, pauses and damage; writes what was tried (ARGS=\"--minutes 10\")"
 	@echo "make conformance  which requirements are proven, by the last test run (ARGS=\"--json\")"
 	@echo "make pins         newest versions of all Python dependencies into requirements/constraints.txt"
 	@echo "make clean        removes all build results"
@@ -75,6 +76,11 @@ lint: check-rust
 	    env MYPYPATH=python python -m mypy.stubtest tensorpool._native \
 	        --allowlist tools/stubtest.allowlist --ignore-unused-allowlist
 	@tools/step clippy tools/with-maturin-env cargo clippy $(CARGO_FLAGS) --all-targets --quiet -- --deny warnings
+
+# Two hours; it writes docs/explanation/what-was-tried.md. ARGS="--minutes 10 --seed 1 --only kills" for less.
+chaos: check-tests
+	@$(MAKE) --no-print-directory native >&2
+	@python -m tests.chaos --page $(ARGS)
 
 bench: $(NATIVE) $(BENCH_DEPENDENCIES)
 	@python -m benchmarks $(ARGS)

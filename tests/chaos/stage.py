@@ -157,15 +157,18 @@ class Stage:
     def frames_flow(self, timeout: float = END_TIMEOUT_S) -> bool:
         """Whether a new consumer receives frames within a time: the system has recovered."""
         deadline = time.monotonic() + timeout
-        with (
-            contextlib.suppress(tp.TensorPoolError),
-            tp.open(**self.options) as context,
-            context.consumer(self.stream_id) as consumer,
-        ):
-            while time.monotonic() < deadline:
-                if consumer.poll(8):
-                    return True
-                time.sleep(0.01)
+        while time.monotonic() < deadline:
+            # A driver that is still starting, or was killed meanwhile, does not answer: then once more.
+            with (
+                contextlib.suppress(tp.TensorPoolError),
+                tp.open(**self.options) as context,
+                context.consumer(self.stream_id) as consumer,
+            ):
+                while time.monotonic() < deadline:
+                    if consumer.poll(8):
+                        return True
+                    time.sleep(0.01)
+            self.checker.count("attach repeated")
         return False
 
     def epochs(self) -> list[Path]:
