@@ -244,7 +244,7 @@ def test_consumer_reads_shared_memory_first_and_else_its_fallback(
         assert consumer.ledger().balanced
 
 
-def test_consumer_without_shared_memory_says_hello_and_is_redirected(
+def test_consumer_without_shared_memory_sends_hello_and_is_redirected(
     pair: Pair, free_stream_ids: Callable[[], int], wait_until: Callable[..., Any]
 ):
     source = free_stream_ids()
