@@ -39,7 +39,7 @@ from .errors import (
 
 if _TYPE_CHECKING:
     from . import service
-    from ._native import Frame, OfferResult, Progress, Slot
+    from ._native import Frame, OfferResult, Progress, Slot, __version__
     from .client import (
         Consumer,
         ConsumerLedger,
@@ -58,14 +58,12 @@ if _TYPE_CHECKING:
     from .service import Property, Service, command
     from .transport import MediaDriver, StreamIds
 
-__version__ = "0.1.0"
-
 # Modules of public names, imported at first use: a program that reads recordings needs no driver, a producer
 # needs no pyarrow, and Spark starts a new interpreter for each query, which would import all of it.
 _LAZY_MODULES = {
     name: module
     for module, names in {
-        "_native": "Frame OfferResult Progress Slot",
+        "_native": "Frame OfferResult Progress Slot __version__",
         "client": "Consumer ConsumerLedger Latency Metadata Outcome Phase Producer ProducerLedger WholeFrame",
         "context": "Context Event discover discover_async open",
         "discovery": "DiscoveredStream",

@@ -18,6 +18,7 @@ from .client.owned_regions import OwnedRegions as _OwnedRegions
 from .transport import Connection as _Connection
 
 __all__ = [
+    "AERON_VERSION",
     "AeronCounter",
     "Arena",
     "BridgeReceiver",
@@ -78,6 +79,9 @@ __all__ = [
 ]
 
 _Path: TypeAlias = str | PathLike[str]
+
+__version__: str
+AERON_VERSION: str
 
 @final
 class ConductorStatus:

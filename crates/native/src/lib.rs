@@ -37,6 +37,8 @@ mod wait;
 /// The native part of TensorPool: what happens per frame, and what must not wait for the interpreter.
 #[pymodule]
 fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    m.add("AERON_VERSION", tensorpool_dataplane::aeron::version())?;
     m.add_class::<conductor::Conductor>()?;
     m.add_class::<media_driver::MediaDriver>()?;
     m.add_class::<producer::Producer>()?;

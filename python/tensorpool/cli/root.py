@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from .. import __version__
+from .._native import AERON_VERSION, __version__
 from ..errors import TensorPoolError
 from ..safe_text import safe_lines
 from .params import LazyCommand, LazyGroup
@@ -78,6 +78,8 @@ Examples:
 Every command has --help with examples, and --json where it prints data.
 """
 
+# Versions of the documents that docs/protocol describes.
+_PROTOCOL: Final = "wire 1.2, driver 1.0, discovery 1.0, service 1.0, bridge 1.0"
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -88,7 +90,10 @@ _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     epilog=_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.version_option(__version__, prog_name="tensorpool")
+@click.version_option(
+    __version__,
+    message=f"tensorpool {__version__}\nAeron {AERON_VERSION}\nprotocol {_PROTOCOL}",
+)
 def cli() -> None:
     """Move tensors between processes through shared memory, and watch them."""
 

@@ -109,6 +109,14 @@ fn c_string(text: &str) -> Result<CString, AeronError> {
     CString::new(text).map_err(|_| AeronError { code: 22, message: format!("{text:?} holds a NUL") })
 }
 
+/// The version of Aeron that is linked in, as `1.54.0`.
+pub fn version() -> String {
+    // SAFETY: three calls without arguments that return constants.
+    let (major, minor, patch) =
+        unsafe { (c::aeron_version_major(), c::aeron_version_minor(), c::aeron_version_patch()) };
+    format!("{major}.{minor}.{patch}")
+}
+
 /// Aeron's default directory for this user.
 pub fn default_dir() -> String {
     let mut buffer = [0 as c_char; 4096];
