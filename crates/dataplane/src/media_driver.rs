@@ -54,7 +54,7 @@ impl Settings {
             dir_mode: 0o700,
             dedicated_threads: false,
             idle_strategy: "backoff".into(),
-            ipc_term_length: 512 << 10,
+            ipc_term_length: 1 << 20,
             timer_interval_ns: 2 * MS,
             client_liveness_timeout_ns: 5_000 * MS,
             publication_unblock_timeout_ns: 6_000 * MS,

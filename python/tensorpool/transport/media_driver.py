@@ -55,7 +55,7 @@ class MediaDriver(_native.MediaDriver):
         *,
         dedicated_threads: bool = False,
         idle_strategy: str = "backoff",
-        ipc_term_length: int = 512 << 10,
+        ipc_term_length: int = 1 << 20,
         dir_mode: int = 0o700,
         driver_timeout: float = 5.0,
         udp: bool = False,

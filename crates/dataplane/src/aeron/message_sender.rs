@@ -3,7 +3,8 @@
 //!
 //! A log buffer takes three terms of memory, whatever passes through it, and a message has an eighth of a term
 //! at most. Most streams never carry a large message, so they should not all pay for one. Subscribers read both
-//! publications, because both are on the same stream. Between the two there is no order.
+//! publications, because both are on the same stream. While there is a second one, all messages take it, so that
+//! their order stays.
 
 use crate::aeron::channels::has_parameter;
 use crate::aeron::own_publication::{Bypass, OwnPublication};
@@ -57,13 +58,16 @@ impl MessageSender {
     pub fn offer(&mut self, message: &[u8]) -> Result<i64, NotTaken> {
         let Some(max) = self.max_message_length() else { return Err(NotTaken::NotConnected) };
         let Some(shared) = self.shared.get() else { return Err(NotTaken::NotConnected) };
-        if message.len() > max || message.len() <= shared.max_message_length() {
+        let is_large = message.len() > shared.max_message_length();
+        if message.len() > max || !(is_large || self.large.is_ready()) {
             return self.bypass.offer(message, |bytes| shared.offer(bytes));
         }
         if !shared.is_connected() {
             return Err(NotTaken::NotConnected);
         }
-        self.large.need();
+        if is_large {
+            self.large.need();
+        }
         self.large.offer(message)
     }
 }

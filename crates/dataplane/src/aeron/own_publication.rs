@@ -27,6 +27,10 @@ impl OwnPublication {
         self.needed_at.is_some()
     }
 
+    pub fn is_ready(&mut self) -> bool {
+        self.publication.get().is_some()
+    }
+
     /// Requests it while it is needed, with this term length, and removes it afterwards.
     pub fn advance(
         &mut self,
