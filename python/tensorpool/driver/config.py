@@ -180,8 +180,8 @@ class DriverSettings:
         default=None,
     )
     quota_percent: int = setting(
-        "Largest total size of all files, as a share of the base directory's filesystem, if `quota_bytes` is "
-        "not set. 100: no limit but the filesystem's.",
+        "Largest total size of all files, as a share of the base directory's filesystem, if `quota` is not "
+        "set. 100: no limit but the filesystem's.",
         default=90,
         minimum=1,
         maximum=100,

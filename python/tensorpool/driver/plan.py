@@ -240,7 +240,7 @@ class Plan:
                 if used:
                     reason += " (old files are removed after the lease's grace)"
                 if owner == "the driver":
-                    reason += "; set driver.quota_bytes or driver.quota_percent for more"
+                    reason += "; set driver.quota or driver.quota_percent for more"
                 return Refusal(ResponseCode.REJECTED, reason)
         return None
 
