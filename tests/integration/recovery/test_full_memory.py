@@ -116,15 +116,15 @@ def test_producer_that_dies_while_memory_is_full_is_followed_by_another(
 
 
 def test_large_metadata_and_commands_pass_through_short_terms(
-    in_container: Deployment, wait_until: Callable[..., object]
+    deployment: Deployment, wait_until: Callable[..., object]
 ) -> None:
     """512 KiB were possible with long terms, and still are."""
-    in_container.driver()
-    in_container.service()
+    deployment.driver()
+    deployment.service()
     text = "x" * (500 << 10)
-    with tp.open(**in_container.options) as context:
-        producer = context.producer(in_container.stream_id, pools=["4KiB"])
-        consumer = context.consumer(in_container.stream_id)
+    with tp.open(**deployment.options) as context:
+        producer = context.producer(deployment.stream_id, pools=["4KiB"])
+        consumer = context.consumer(deployment.stream_id)
         producer.set_metadata({"notes": text})
         frames: list[tp.Frame] = []
 
