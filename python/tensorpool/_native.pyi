@@ -57,6 +57,7 @@ __all__ = [
     "StatusReporter",
     "StreamAnnouncer",
     "Subscription",
+    "__version__",
     "assign_epoch",
     "bridge_reasons",
     "copy_bytes",

@@ -17,7 +17,7 @@ _EPILOG = """
 \b
 Examples:
   tensorpool media-driver --aeron-dir /dev/shm/aeron-network
-  tensorpool media-driver run --aeron-dir /dev/shm/aeron-network --ready-file /run/network.ready
+  tensorpool media-driver --aeron-dir DIR --ready-file /run/network.ready
 """
 
 _LOG = logging.getLogger(__name__)
