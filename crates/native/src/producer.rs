@@ -159,6 +159,7 @@ impl Producer {
             descriptor_channel,
             descriptor_stream_id,
             publish_timestamps: options.publish_timestamps,
+            clock: conductor.get().clock(),
             announce: None,
             announce_period_ns: connection.announce_period_ns,
             qos_period_ns: connection.report_period_ns,
@@ -171,7 +172,8 @@ impl Producer {
         let producer = match (owned_regions, lease) {
             (Some(owned), None) => {
                 let bases = AllowedBases::new([&owned.base_dir])?;
-                let regions = owned.announce(stream_id);
+                let regions =
+                    PoolAnnounce { clock_domain: config.clock.domain(), ..owned.announce(stream_id) };
                 let mapping = py
                     .detach(|| MappedEpoch::open(&regions, &bases, Access::Write))
                     .map_err(|e| errors::region(py, &e))?;
