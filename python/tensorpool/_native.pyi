@@ -429,6 +429,7 @@ class Producer:
         meta_version: int | None = None,
         trace_id: int = 0,
         parents: Iterable[Frame | int] | None = None,
+        keep_strides: bool = False,
     ) -> OfferResult: ...
     def claim(
         self,
@@ -436,6 +437,7 @@ class Producer:
         dtype: npt.DTypeLike,
         *,
         order: str = "C",
+        strides: Sequence[int] | None = None,
         progress: str | None = None,
         timestamp_ns: int | None = None,
         meta_version: int | None = None,
@@ -778,6 +780,7 @@ class BridgeSender:
         max_chunk_bytes: int = 65_535,
         max_payload_bytes: int = ...,
         integrity: bool = False,
+        traces: bool = True,
         idle: str = "backoff",
     ) -> Self: ...
     def add(self, consumer: Consumer) -> None: ...
