@@ -38,7 +38,7 @@ def open_context(aeron_dir: Path, tmp_path: Path) -> Callable[..., tp.Context]:
 
 
 @pytest.fixture
-def hugepages(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+def hugepages(tmp_path: Path, wait_until: Callable[..., Any]) -> Iterator[Callable[[int], Path]]:
     """A mount of hugepages, and the number of pages that are free in it."""
     mount = tmp_path / "hugepages"
     mount.mkdir()
@@ -63,8 +63,13 @@ def hugepages(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
 
     yield reserve
     subprocess.run(["umount", str(mount)], check=True)
-    with suppress(OSError):
-        _NR_HUGEPAGES.write_text(before)
+
+    def is_restored() -> bool:
+        with suppress(OSError):
+            _NR_HUGEPAGES.write_text(before)
+        return _NR_HUGEPAGES.read_text() == before
+
+    wait_until(is_restored)
 
 
 def test_hugepages_are_refused_on_ordinary_memory(
