@@ -33,9 +33,9 @@ sys.stdin.read()
 def open_context(aeron_dir: Path, shm_base: Path) -> Iterator[Callable[..., tp.Context]]:
     with tp.MediaDriver(aeron_dir), ExitStack() as stack:
 
-        def make(mode: str, **more: Any) -> tp.Context:
-            options = {"aeron_dir": str(aeron_dir), "shm_base_dir": shm_base, "announce_period": 0.2}
-            return stack.enter_context(tp.open(mode, media_driver="external", **options, **more))
+        def make(mode: Any, **more: Any) -> tp.Context:
+            options: dict[str, Any] = {"aeron_dir": aeron_dir, "shm_base_dir": shm_base, **more}
+            return stack.enter_context(tp.open(mode, media_driver="external", announce_period=0.2, **options))
 
         yield make
 

@@ -317,8 +317,8 @@ def test_empty_tensor_needs_no_payload(mapped) -> None:
 def resident_kib(path: Path) -> int:
     """Memory of this process that maps a file and was touched."""
     mappings = Path("/proc/self/smaps").read_text().split("VmFlags")
-    of_file = [mapping for mapping in mappings if str(path) in mapping]
-    return sum(int(re.search(r"Rss: +(\d+) kB", mapping)[1]) for mapping in of_file)  # type: ignore[index]
+    sizes = [re.search(r"Rss: +(\d+) kB", mapping) for mapping in mappings if str(path) in mapping]
+    return sum(int(size[1]) for size in sizes if size is not None)
 
 
 @pytest.mark.requirement("wire-8.2-18")
