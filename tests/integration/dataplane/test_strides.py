@@ -81,7 +81,7 @@ def test_strides_that_consumers_refuse_are_refused_at_once(pair: Pair, strides: 
     assert producer.ledger().committed == 0
 
 
-def test_arrays_whose_strides_cannot_be_kept_are_refused(pair: Pair) -> None:
+def test_strides_that_readers_refuse_are_not_kept(pair: Pair) -> None:
     _, producer, _ = pair
     lines = np.arange(64, dtype="u2").reshape(4, 16)
     for array in (lines[::-1], np.broadcast_to(lines[0], (4, 16)), lines[:, ::-1]):

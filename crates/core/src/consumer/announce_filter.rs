@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn activity_is_judged_by_the_clock_of_its_timestamp() {
+    fn activity_has_the_age_of_its_own_clock() {
         let filter = filter();
         for now_ns in [NOW.monotonic_ns, NOW.realtime_ns] {
             assert!(filter.is_active(now_ns, NOW));
