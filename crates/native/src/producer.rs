@@ -10,6 +10,7 @@ use tensorpool_core::shm::containment::AllowedBases;
 use tensorpool_core::shm::epoch::MappedEpoch;
 use tensorpool_core::shm::region::Access;
 use tensorpool_core::shm::tensor::item_size;
+use tensorpool_core::wire::announce::PoolAnnounce;
 use tensorpool_core::wire::driver::Role;
 use tensorpool_core::wire::layout::*;
 use tensorpool_dataplane::producer as plane;

@@ -168,8 +168,8 @@ class BridgeSettings:
         default=True,
     )
     integrity: bool = setting(
-        "Chunks carry a checksum; a receiver rejects chunks without one. False: for a peer that knows the first "
-        "revision of chunks only; corrupted bytes are then delivered.",
+        "Chunks carry a checksum; a receiver rejects chunks without one. False: for a peer that knows the "
+        "first revision of chunks only; corrupted bytes are then delivered.",
         default=True,
     )
     profiles: tuple[ProfileSettings, ...] = setting("Layouts for destinations.", default=())

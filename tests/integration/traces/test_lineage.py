@@ -101,29 +101,6 @@ def _wait_connected(subscription: _native.Subscription) -> None:
         time.sleep(0.002)
 
 
-def test_abandoned_claim_publishes_no_links(ctx: tp.Context, free_stream_ids: Callable[[], int]) -> None:
-    """Its sequence becomes another frame's, whose parents are others."""
-    stream_id = free_stream_ids()
-    control = ctx.connection.subscription(ctx.stream_ids.control, tethered=True)
-    with (
-        ctx.producer(stream_id, pools=[64], traces=True) as producer,
-        ctx.consumer(stream_id, timeout=30) as consumer,
-    ):
-        assert consumer.wait_for_producer(30)
-        _wait_connected(control)
-        abandoned = producer.claim((4,), "u1", parents=[11, 12])
-        seq = abandoned.seq
-        abandoned.abandon()
-        committed = producer.claim((4,), "u1", parents=[21, 22])
-        assert committed.seq == seq
-        committed.commit()
-        frame = next(consumer)
-        [links] = _collect(control, 1)
-    control.close()
-    assert (links.seq, links.trace_id) == (frame.seq, frame.trace_id)
-    assert [parent.trace_id for parent in links.parents] == [21, 22]
-
-
 def _collect(subscription: _native.Subscription, count: int) -> list[TraceLinkSet]:
     links: list[TraceLinkSet] = []
     deadline = time.monotonic() + 30
