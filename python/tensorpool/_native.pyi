@@ -344,6 +344,7 @@ class Conductor:
         network_command: Sequence[str] = ...,
         network_dir: str | None = None,
         network_lock: _Path | None = None,
+        realtime_synced: bool = False,
     ) -> Self: ...
     def wait_connected(self, timeout: float) -> bool: ...
     def status(self) -> ConductorStatus: ...
@@ -433,6 +434,7 @@ class Producer:
         meta_version: int | None = None,
         trace_id: int = 0,
         parents: Iterable[Frame | int] | None = None,
+        keep_strides: bool = False,
     ) -> OfferResult: ...
     def claim(
         self,
@@ -440,6 +442,7 @@ class Producer:
         dtype: npt.DTypeLike,
         *,
         order: str = "C",
+        strides: Sequence[int] | None = None,
         progress: str | None = None,
         timestamp_ns: int | None = None,
         meta_version: int | None = None,
@@ -782,6 +785,7 @@ class BridgeSender:
         max_chunk_bytes: int = 65_535,
         max_payload_bytes: int = ...,
         integrity: bool = False,
+        traces: bool = True,
         idle: str = "backoff",
     ) -> Self: ...
     def add(self, consumer: Consumer) -> None: ...

@@ -84,3 +84,14 @@ class ManualClock:
 
 
 SYSTEM_CLOCK: Final[Clock] = SystemClock()
+
+
+def age_ns(timestamp_ns: int, clock: Clock = SYSTEM_CLOCK) -> int:
+    """How long ago a timestamp of a region is; below 0 for a time to come.
+
+    Regions of the domain REALTIME_SYNCED have the time of day in them, all others the monotonic clock. The
+    two are decades apart, so the timestamp itself shows which one it is of.
+    """
+    monotonic_ns, wall_ns = clock.monotonic_ns(), clock.wall_ns()
+    is_wall = abs(wall_ns - timestamp_ns) < abs(monotonic_ns - timestamp_ns)
+    return (wall_ns if is_wall else monotonic_ns) - timestamp_ns

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tensorpool_core::consumer::announce_filter::Now;
-use tensorpool_core::os::time::monotonic_ns;
+use tensorpool_core::os::time::{StreamClock, monotonic_ns};
 use tensorpool_core::shm::containment::AllowedBases;
 use tensorpool_core::shm::epoch::MappedEpoch;
 use tensorpool_core::shm::region::{Access, RegionError};
@@ -40,6 +40,8 @@ pub struct Config {
     pub period_ns: u64,
     /// Announcing stops after this time without a heartbeat.
     pub stall_ns: u64,
+    /// The clock of announces and activity timestamps.
+    pub clock: StreamClock,
 }
 
 #[derive(Debug)]
@@ -156,7 +158,8 @@ impl StreamAnnouncer {
             _ => Some(LockWatch::open(&announce.header_uri, bases).map_err(AnnounceError::Watch)?),
         };
         let now_ns = monotonic_ns();
-        mapping.refresh_activity(now_ns);
+        mapping.refresh_activity(self.config.clock.now_ns());
+        let announce = &PoolAnnounce { clock_domain: self.config.clock.domain(), ..announce.clone() };
         let stream = OwnedStream {
             announce: announce.clone(),
             message: announce.encode(),
@@ -242,7 +245,8 @@ impl State {
     }
 
     /// Refreshes the activity timestamps that are due.
-    fn refresh_activity(&mut self, now_ns: u64, period_ns: u64) {
+    fn refresh_activity(&mut self, now: Now, config: &Config) {
+        let (now_ns, period_ns) = (now.monotonic_ns, config.period_ns);
         for _ in 0..MAX_REFRESHES {
             match self.schedule.first() {
                 Some(&(refresh_ns, stream_id)) if refresh_ns <= now_ns => {
@@ -255,7 +259,7 @@ impl State {
                             self.damaged.push(Damaged { stream_id, epoch: stream.announce.epoch, reason });
                             continue;
                         }
-                        stream.mapping.refresh_activity(now_ns);
+                        stream.mapping.refresh_activity(now.of(config.clock));
                         stream.refresh_ns = next_refresh_ns(stream_id, now_ns, period_ns);
                         self.schedule.insert((stream.refresh_ns, stream_id));
                     }
@@ -318,7 +322,7 @@ impl Endpoint for StreamAnnouncer {
         let mut state = self.lock();
         state.check_locks(now_ns);
         if !self.is_stalled(now_ns) {
-            state.refresh_activity(now_ns, self.config.period_ns);
+            state.refresh_activity(tick.now, &self.config);
         }
     }
 
@@ -342,7 +346,7 @@ impl Endpoint for StreamAnnouncer {
             let Some(stream_id) = due.front() else { return };
             if let Some(stream) = streams.get_mut(stream_id) {
                 let body = &mut stream.message[MESSAGE_HEADER_LENGTH..];
-                put_u64(body, SHM_POOL_ANNOUNCE_ANNOUNCE_TIMESTAMP_NS, now.monotonic_ns);
+                put_u64(body, SHM_POOL_ANNOUNCE_ANNOUNCE_TIMESTAMP_NS, now.of(self.config.clock));
                 if !send(&stream.message) {
                     return;
                 }

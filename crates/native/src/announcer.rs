@@ -42,7 +42,11 @@ impl StreamAnnouncer {
         if period_ns == 0 || stall_ns == 0 {
             return Err(PyValueError::new_err("period_ns and stall_ns must be above 0"));
         }
-        let announcer = Arc::new(plane::StreamAnnouncer::new(plane::Config { period_ns, stall_ns }));
+        let announcer = Arc::new(plane::StreamAnnouncer::new(plane::Config {
+            period_ns,
+            stall_ns,
+            clock: conductor.get().clock(),
+        }));
         let id = conductor.get().add(conductor.py(), announcer.clone())?;
         Ok(Self { announcer, conductor: conductor.clone().unbind(), id, fork_guard: ForkGuard::current() })
     }

@@ -214,6 +214,18 @@ impl<'py> ArrayInput<'py> {
         Ok(Self { data, spec, values_len, strided, _object: object.clone(), _buffer: buffer })
     }
 
+    /// Keeps the padding between the rows: the frame is one copy of the memory that the array spans.
+    pub fn keep_strides(&mut self) -> PyResult<()> {
+        let Some((shape, strides)) = self.strided else { return Ok(()) };
+        let n = usize::from(self.spec.ndims);
+        let given: Vec<i64> = strides[..n].iter().map(|s| *s as i64).collect();
+        let row = spec(self.spec.dtype, MAJOR_ORDER_ROW, &shape[..n])?.with_strides(&given);
+        let column = || spec(self.spec.dtype, MAJOR_ORDER_COLUMN, &shape[..n]).ok()?.with_strides(&given);
+        let (padded, extent, _) = row.or_else(column).ok_or_else(|| refused_strides(&given))?;
+        (self.spec, self.values_len, self.strided) = (padded, extent, None);
+        Ok(())
+    }
+
     /// The memory that the copy needs, without the interpreter.
     pub fn memory(&self) -> Memory {
         Memory {
@@ -234,6 +246,14 @@ pub fn mistakable(py: Python<'_>, extension: &Extension) -> PyErr {
          send it on another stream"
     );
     errors::raise(py, "UnsupportedDtype", &message, |f| f.set_item("dtype", carrier))
+}
+
+#[cold]
+pub fn refused_strides(strides: &[i64]) -> PyErr {
+    PyValueError::new_err(format!(
+        "strides {strides:?}: give one for each dimension, in bytes, each a multiple of the element size and at \
+         least as long as what lies inside it; consumers read no others"
+    ))
 }
 
 fn contiguous(shape: &[usize], strides: &[isize], item: isize, row: bool) -> bool {

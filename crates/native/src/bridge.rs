@@ -54,7 +54,7 @@ impl BridgeSender {
     /// Starts the thread. `chunk_bytes` of None: as many as fit one datagram of `mtu_bytes`, or of the
     /// publication's MTU. Raises `ValueError` for an unknown idle strategy.
     #[new]
-    #[pyo3(signature = (conductor, channel, stream_id, *, mtu_bytes = None, chunk_bytes = None, max_chunk_bytes = 65_535, max_payload_bytes = 1 << 30, integrity = false, idle = "backoff"))]
+    #[pyo3(signature = (conductor, channel, stream_id, *, mtu_bytes = None, chunk_bytes = None, max_chunk_bytes = 65_535, max_payload_bytes = 1 << 30, integrity = false, traces = true, idle = "backoff"))]
     fn new(
         conductor: &Bound<'_, Conductor>,
         channel: String,
@@ -64,6 +64,7 @@ impl BridgeSender {
         max_chunk_bytes: u32,
         max_payload_bytes: u32,
         integrity: bool,
+        traces: bool,
         idle: &str,
     ) -> PyResult<Self> {
         let revision = if integrity { Revision::Second } else { Revision::First };
@@ -75,6 +76,7 @@ impl BridgeSender {
             max_chunk_bytes,
             max_payload_bytes,
             revision,
+            traces,
         };
         conductor.get().check_fork(conductor.py())?;
         let sender = Arc::new(Sender::start(config, idle.parse().map_err(PyValueError::new_err)?)?);

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use pyo3::prelude::*;
 use tensorpool_core::os::fork::ForkGuard;
+use tensorpool_core::os::time::StreamClock;
 use tensorpool_dataplane::conductor as plane;
 use tensorpool_dataplane::conductor::Endpoint;
 use tensorpool_dataplane::media_driver::Settings;
@@ -22,6 +23,7 @@ use crate::wait::{bounded, in_slices};
 pub struct Conductor {
     conductor: plane::Conductor,
     control: (String, i32),
+    clock: StreamClock,
     fork_guard: ForkGuard,
 }
 
@@ -42,6 +44,11 @@ impl Conductor {
         self.control.clone()
     }
 
+    /// The clock of the streams that are announced on it.
+    pub const fn clock(&self) -> StreamClock {
+        self.clock
+    }
+
     pub fn remove(&self, py: Python<'_>, id: u64) {
         if self.fork_guard.is_owner() {
             py.detach(|| self.conductor.remove(id));
@@ -53,9 +60,10 @@ impl Conductor {
 impl Conductor {
     /// Starts the thread. With `embed` it also runs a media driver in this process, unless one is active in
     /// `aeron_dir`. UDP channels use the media driver in `network_dir`, with the lock `network_lock`; without
-    /// them, a process that `network_command` starts when the first UDP channel is opened.
+    /// them, a process that `network_command` starts when the first UDP channel is opened. `realtime_synced`:
+    /// timestamps of its producers and drivers are of the host's synchronised wall clock, and announces say so.
     #[new]
-    #[pyo3(signature = (*, aeron_dir, media_driver_lock, embed, dir_mode, driver_timeout_ms, announce_channel, announce_stream_id, announce_period_ns, control_channel, control_stream_id, qos_stream_id, allowed_base_dirs, network_command = Vec::new(), network_dir = None, network_lock = None))]
+    #[pyo3(signature = (*, aeron_dir, media_driver_lock, embed, dir_mode, driver_timeout_ms, announce_channel, announce_stream_id, announce_period_ns, control_channel, control_stream_id, qos_stream_id, allowed_base_dirs, network_command = Vec::new(), network_dir = None, network_lock = None, realtime_synced = false))]
     fn new(
         py: Python<'_>,
         aeron_dir: String,
@@ -73,6 +81,7 @@ impl Conductor {
         network_command: Vec<String>,
         network_dir: Option<String>,
         network_lock: Option<PathBuf>,
+        realtime_synced: bool,
     ) -> PyResult<Self> {
         let control = (control_channel.clone(), control_stream_id);
         let config = plane::Config {
@@ -96,7 +105,8 @@ impl Conductor {
             },
         };
         let conductor = py.detach(|| plane::Conductor::start(config))?;
-        Ok(Self { conductor, control, fork_guard: ForkGuard::current() })
+        let clock = if realtime_synced { StreamClock::RealtimeSynced } else { StreamClock::Monotonic };
+        Ok(Self { conductor, control, clock, fork_guard: ForkGuard::current() })
     }
 
     /// Waits up to `timeout` seconds for the media driver. Returns True once connected. Releases the GIL;

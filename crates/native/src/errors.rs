@@ -58,6 +58,7 @@ pub fn create(py: Python<'_>, error: &CreateError) -> PyErr {
         CreateError::Invalid(_) => "invalid",
         CreateError::ForeignOwner { .. } => "foreign_owner",
         CreateError::NotHugepages(_) => "not_hugepages",
+        CreateError::NoHugepages { .. } => "no_hugepages",
         CreateError::NoSpace { .. } => "no_space",
         CreateError::Exists(_) => "exists",
         CreateError::Held(_) => "held",

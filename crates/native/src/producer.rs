@@ -9,6 +9,8 @@ use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_core::shm::containment::AllowedBases;
 use tensorpool_core::shm::epoch::MappedEpoch;
 use tensorpool_core::shm::region::Access;
+use tensorpool_core::shm::tensor::item_size;
+use tensorpool_core::wire::announce::PoolAnnounce;
 use tensorpool_core::wire::driver::Role;
 use tensorpool_core::wire::layout::*;
 use tensorpool_dataplane::producer as plane;
@@ -159,6 +161,7 @@ impl Producer {
             descriptor_channel,
             descriptor_stream_id,
             publish_timestamps: options.publish_timestamps,
+            clock: conductor.get().clock(),
             announce: None,
             announce_period_ns: connection.announce_period_ns,
             qos_period_ns: connection.report_period_ns,
@@ -171,7 +174,8 @@ impl Producer {
         let producer = match (owned_regions, lease) {
             (Some(owned), None) => {
                 let bases = AllowedBases::new([&owned.base_dir])?;
-                let regions = owned.announce(stream_id);
+                let regions =
+                    PoolAnnounce { clock_domain: config.clock.domain(), ..owned.announce(stream_id) };
                 let mapping = py
                     .detach(|| MappedEpoch::open(&regions, &bases, Access::Write))
                     .map_err(|e| errors::region(py, &e))?;
@@ -225,7 +229,9 @@ impl Producer {
     /// time of the source; without it, it is the time of the commit. `dtype` names the element type: that
     /// of the array, or for elements of one byte also another such type ("bytes", "bool"). `meta_version`
     /// and `trace_id` replace those of the producer. `parents` are the frames, or their trace ids, that this
-    /// one was made from; only a producer with `traces=True` takes them. Returns an outcome that is true if the frame was
+    /// one was made from; only a producer with `traces=True` takes them. `keep_strides` keeps the padding
+    /// between the rows of an array that is not contiguous: one copy of its memory, where else rows are
+    /// copied one by one. Returns an outcome that is true if the frame was
     /// published; a frame that cannot be published is counted, and raises nothing. Any thread may call
     /// this; large arrays are copied without the GIL.
     ///
@@ -236,7 +242,7 @@ impl Producer {
     ///     result = producer.offer(image)
     ///     if not result:
     ///         print(result.outcome)
-    #[pyo3(signature = (array, *, timestamp_ns = None, dtype = None, meta_version = None, trace_id = 0, parents = None))]
+    #[pyo3(signature = (array, *, timestamp_ns = None, dtype = None, meta_version = None, trace_id = 0, parents = None, keep_strides = false))]
     fn offer<'py>(
         slf: &Bound<'py, Self>,
         array: &Bound<'py, PyAny>,
@@ -245,13 +251,14 @@ impl Producer {
         meta_version: Option<u32>,
         trace_id: u64,
         parents: Option<&Bound<'py, PyAny>>,
+        keep_strides: bool,
     ) -> PyResult<OfferResult> {
         let py = slf.py();
         let this = slf.get();
         errors::check_fork(py, this.fork_guard)?;
         let (trace_id, links) = Self::trace(slf, trace_id, parents)?;
         let (mut version, extension) = this.declared.now();
-        let input = match ArrayInput::new(array, dtype, extension.as_deref()) {
+        let mut input = match ArrayInput::new(array, dtype, extension.as_deref()) {
             Ok(input) => input,
             Err(error) => {
                 if !Self::declare(slf, &error, None)? {
@@ -262,6 +269,9 @@ impl Producer {
                 ArrayInput::new(array, dtype, extension.as_deref())?
             }
         };
+        if keep_strides {
+            input.keep_strides()?;
+        }
         let stamp = FrameStamp { timestamp_ns, meta_version: meta_version.unwrap_or(version), trace_id };
         let (memory, spec, len) = (input.memory(), input.spec, input.values_len);
         // SAFETY: the source is held, and offer hands out a slot of at least `len` bytes.
@@ -283,9 +293,11 @@ impl Producer {
     /// Claims the next slot, to be written in place. Never waits.
     ///
     /// The slot is published by `commit`, or at the end of `with`. Frames that are offered meanwhile are
-    /// published after it. `order` is "C" or "F". `progress` of "rows", "columns" or "bytes" lets consumers
-    /// read the frame while it is written: see `Slot.advance`. `parents` are as for `offer`, and are
-    /// published with the commit. Any thread may call this.
+    /// published after it. `order` is "C" or "F". `strides` are the bytes from one element to the next along
+    /// each dimension, as a frame grabber writes padded rows by DMA: (1024, 1) for rows of 640 bytes that
+    /// begin at every 1024th. Consumers get an array with these strides. `progress` of "rows", "columns" or
+    /// "bytes" lets consumers read the frame while it is written: see `Slot.advance`. `parents` are as for
+    /// `offer`, and are published with the commit. Any thread may call this.
     ///
     /// Raises `ClaimRefused` where an offer would be dropped: no pool is large enough, the slot is still
     /// claimed, there is no lease, or the producer is closed. Raises `UnsupportedDtype` or `ValueError` for
@@ -293,12 +305,13 @@ impl Producer {
     ///
     ///     with producer.claim((480, 640), "uint16") as slot:
     ///         camera.read_into(slot.array)
-    #[pyo3(signature = (shape, dtype, *, order = "C", progress = None, timestamp_ns = None, meta_version = None, trace_id = 0, parents = None))]
+    #[pyo3(signature = (shape, dtype, *, order = "C", strides = None, progress = None, timestamp_ns = None, meta_version = None, trace_id = 0, parents = None))]
     fn claim(
         slf: &Bound<'_, Self>,
         shape: &Bound<'_, PyAny>,
         dtype: &Bound<'_, PyAny>,
         order: &str,
+        strides: Option<Vec<i64>>,
         progress: Option<&str>,
         timestamp_ns: Option<u64>,
         meta_version: Option<u32>,
@@ -325,8 +338,15 @@ impl Producer {
             *shape.get_mut(n).ok_or_else(|| arrays::too_many(n + 1))? = 2;
             n += 1;
         }
-        let spec = arrays::spec(dtype, major_order, &shape[..n])?;
-        let len = spec.values_len().ok_or_else(|| PyValueError::new_err("the tensor is too large"))?;
+        let mut spec = arrays::spec(dtype, major_order, &shape[..n])?;
+        let mut len = spec.values_len().ok_or_else(|| PyValueError::new_err("the tensor is too large"))?;
+        if let Some(mut strides) = strides {
+            if extension.as_ref().is_some_and(|e| e.pair) {
+                strides.push(item_size(dtype).map_or(1, i64::from));
+            }
+            (spec, _, len) =
+                spec.with_strides(&strides).ok_or_else(|| array_input::refused_strides(&strides))?;
+        }
         let in_unit = progress.map(|unit| progress::in_unit(spec, unit)).transpose()?;
         let stamp = FrameStamp { timestamp_ns, meta_version: meta_version.unwrap_or(version), trace_id };
         let claim = match in_unit {

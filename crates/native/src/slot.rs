@@ -9,7 +9,6 @@ use pyo3::types::{PyList, PyTuple};
 use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_core::shm::epoch::MappedEpoch;
 use tensorpool_core::shm::tensor::TensorSpec;
-use tensorpool_core::wire::layout::*;
 use tensorpool_dataplane::producer as plane;
 use tensorpool_dataplane::producer::FrameStamp;
 
@@ -151,8 +150,8 @@ impl Slot {
         };
         let n = usize::from(self.spec.ndims);
         let pin = Bound::new(py, Pin(mapping))?.into_any();
-        let strides = contiguous_strides(&self.spec);
-        // SAFETY: the claim's slot holds the contiguous tensor, and the pin holds the mapping.
+        let strides = self.spec.resolved_strides().unwrap_or_default();
+        // SAFETY: the claim's slot holds the whole tensor with its padding, and the pin holds the mapping.
         let array =
             unsafe { arrays::view(data, self.spec.dtype, &self.spec.dims[..n], &strides[..n], true, pin)? };
         let array = match &self.extension {
@@ -310,16 +309,4 @@ impl Drop for Slot {
 #[cold]
 fn ended(py: Python<'_>) -> PyErr {
     errors::plain(py, "ClosedError", "this slot was committed or abandoned already; claim another one")
-}
-
-fn contiguous_strides(spec: &TensorSpec) -> [i64; MAX_DIMS] {
-    let n = usize::from(spec.ndims);
-    let mut strides = [0; MAX_DIMS];
-    let mut step = i64::from(tensorpool_core::shm::tensor::item_size(spec.dtype).unwrap_or(1));
-    for i in 0..n {
-        let axis = if spec.major_order == MAJOR_ORDER_ROW { n - 1 - i } else { i };
-        strides[axis] = step;
-        step *= i64::from(spec.dims[axis].max(1));
-    }
-    strides
 }

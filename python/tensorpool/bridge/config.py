@@ -162,9 +162,14 @@ class BridgeSettings:
         minimum=1,
         maximum=60_000,
     )
+    forward_traces: bool = setting(
+        "Forward trace ids and TraceLinkSets. Chunks of frames with a trace id are then in the later form, "
+        "which has a checksum too. False: for a receiver that knows the first form only.",
+        default=True,
+    )
     integrity: bool = setting(
-        "Chunks carry a checksum and a trace id; a receiver rejects chunks without a checksum. False: for a "
-        "peer that knows the first revision of chunks only; corrupted bytes are then delivered.",
+        "Chunks carry a checksum; a receiver rejects chunks without one. False: for a peer that knows the "
+        "first revision of chunks only; corrupted bytes are then delivered.",
         default=True,
     )
     profiles: tuple[ProfileSettings, ...] = setting("Layouts for destinations.", default=())

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from ..runtime.counters import CounterSet, counter, counters_by, gauge
 
-MESSAGE_KINDS: Final = ("metadata", "qos", "progress")
+MESSAGE_KINDS: Final = ("metadata", "qos", "progress", "traces")
 """Kinds of forwarded messages."""
 
 

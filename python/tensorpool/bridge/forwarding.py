@@ -13,6 +13,8 @@ _HEADER_AND_STREAM = struct.Struct("<HHHHI")
 _U32 = struct.Struct("<I")
 _SOURCE_FIELDS = struct.Struct("<IIQ")
 """streamId, producerId and epoch of a DataSourceAnnounce."""
+_TRACE_FIELDS = struct.Struct("<IQ")
+"""streamId and epoch of a TraceLinkSet."""
 _BLOCK_OFFSET: Final = 8
 
 WIRE_SCHEMA: Final = 900
@@ -32,6 +34,9 @@ PROGRESS: Final = frozenset({_FRAME_PROGRESS})
 METADATA: Final = frozenset(
     {DATA_SOURCE_ANNOUNCE, DATA_SOURCE_META, _META_BLOB_ANNOUNCE, _META_BLOB_CHUNK, _META_BLOB_COMPLETE}
 )
+
+
+TRACE_SCHEMA: Final = 904
 
 
 class MessageInfo(NamedTuple):
@@ -82,3 +87,19 @@ def is_undescribed(info: MessageInfo, message: bytes) -> bool:
     if info.template_id != DATA_SOURCE_ANNOUNCE:
         return False
     return not any(message[_BLOCK_OFFSET + _SOURCE_FIELDS.size :])
+
+
+def read_traced_stream(message: bytes) -> int | None:
+    """The stream of a TraceLinkSet; None for other or truncated bytes."""
+    if len(message) < _HEADER_AND_STREAM.size:
+        return None
+    _, template_id, schema_id, version, stream_id = _HEADER_AND_STREAM.unpack_from(message)
+    return int(stream_id) if (schema_id, template_id) == (TRACE_SCHEMA, 1) and version >= 1 else None
+
+
+def replace_trace(message: bytes, stream_id: int, epoch: int) -> bytes | None:
+    """A TraceLinkSet with another stream and epoch; None if it is too short."""
+    end = _BLOCK_OFFSET + _TRACE_FIELDS.size
+    if len(message) < end:
+        return None
+    return message[:_BLOCK_OFFSET] + _TRACE_FIELDS.pack(stream_id, epoch) + message[end:]

@@ -32,8 +32,10 @@ from .forwarding import (
     is_undescribed,
     read_info,
     read_meta_version,
+    read_traced_stream,
     replace_source,
     replace_stream,
+    replace_trace,
 )
 from .ledger import LEDGER_KEY, MappingLedger, ReceiverLedger, SenderLedger, SessionTotals
 from .mappings import FallbackUri, ResolvedMapping, channel_mtu, dynamic_ids
@@ -309,6 +311,9 @@ class ReceiverMappings:
             _LOG.warning("no destination for stream %d yet: %s", resolved.source_stream_id, error)
             return 1
         destination.on_attached()
+        if self._settings.forward_traces:
+            # Opened before the first links come: what is offered to a publication that is not ready is lost.
+            self._publication(self._context.stream_ids.control)
         mapping.receiver.set_destination(resolved.source_stream_id, producer)
         self._counters.attaches.add()
         _LOG.info("stream %d is published as %d", resolved.source_stream_id, destination.stream_id)
@@ -321,7 +326,11 @@ class ReceiverMappings:
         """Forward a QoS report, or read a sender's ledger. Native threads forward progress."""
         info = read_info(message)
         if info is None:
-            self._on_ledger(receiver, message)
+            traced = read_traced_stream(message)
+            if traced is None:
+                self._on_ledger(receiver, message)
+            else:
+                self._publish_links(self._by_stream.get((receiver, traced)), message)
             return
         if not self._settings.forward_qos or info.template_id not in QOS:
             return
@@ -331,6 +340,17 @@ class ReceiverMappings:
             forwarded = replace_stream(message, mapping.destination.stream_id)
             is_sent = self._publication(control).offer(forwarded) == "sent"
             (self._counters.forwarded if is_sent else self._counters.unforwarded)["qos"].add()
+
+    def _publish_links(self, mapping: _ReceiverMapping | None, message: bytes) -> None:
+        """Publishes which frames a frame was made from, as the producer of the copy would."""
+        producer = None if mapping is None else mapping.producer
+        epoch = None if producer is None else producer.epoch
+        if mapping is None or epoch is None or not self._settings.forward_traces:
+            return
+        links = replace_trace(message, mapping.destination.stream_id, epoch)
+        control = self._publication(self._context.stream_ids.control)
+        is_sent = links is not None and control.offer(links) == "sent"
+        (self._counters.forwarded if is_sent else self._counters.unforwarded)["traces"].add()
 
     def _on_ledger(self, receiver: _native.BridgeReceiver, message: bytes) -> None:
         try:

@@ -22,7 +22,7 @@ from ..service import Event
 from ..transport import StreamAddress
 from .config import BridgeSettings
 from .counters import BridgeCounters, FrameTotals, sum_totals
-from .forwarding import METADATA, PROGRESS, QOS, SHM_POOL_ANNOUNCE, read_info
+from .forwarding import METADATA, PROGRESS, QOS, SHM_POOL_ANNOUNCE, read_info, read_traced_stream
 from .ledger import LEDGER_KEY, SenderLedger
 from .mappings import FallbackUri, ResolvedMapping
 from .status import SenderRow
@@ -99,6 +99,7 @@ class SenderMappings:
                     max_chunk_bytes=settings.max_chunk_bytes,
                     max_payload_bytes=settings.max_payload_bytes,
                     integrity=settings.integrity,
+                    traces=settings.forward_traces,
                     idle=settings.idle,
                 )
                 self._stack.callback(sender.close)
@@ -113,6 +114,9 @@ class SenderMappings:
             [self._subscribe(stream_id) for stream_id in sorted(controls)]
             if settings.forward_qos or settings.forward_progress
             else []
+        )
+        self._trace_subscription = (
+            self._subscribe(context.stream_ids.control) if settings.forward_traces else None
         )
         metadata_stream = settings.source_metadata_stream_id or context.stream_ids.metadata
         has_metadata = any(mapping.metadata is not None for mapping in self.mappings)
@@ -175,6 +179,9 @@ class SenderMappings:
         for subscription in self._control_subscriptions:
             for message in subscription.poll(_MAX_FRAGMENTS):
                 work += self._forward_control(message, templates)
+        if self._trace_subscription is not None:
+            for message in self._trace_subscription.poll(_MAX_FRAGMENTS):
+                work += self._forward_links(message)
         if self._metadata_subscription is not None:
             for message in self._metadata_subscription.poll(_MAX_FRAGMENTS):
                 work += self._forward_metadata(message)
@@ -228,6 +235,12 @@ class SenderMappings:
         kind = "progress" if info.template_id in PROGRESS else "qos"
         for address in {mapping.control for mapping in mappings if mapping.settings.source_control_stream_id}:
             self._forward(message, address, kind)
+        return len(mappings)
+
+    def _forward_links(self, message: bytes) -> int:
+        mappings = self._by_stream.get(read_traced_stream(message) or 0, ())
+        for address in {mapping.control for mapping in mappings}:
+            self._forward(message, address, "traces")
         return len(mappings)
 
     def _forward_metadata(self, message: bytes) -> int:

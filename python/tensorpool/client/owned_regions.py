@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .. import _native
 from ..shm import EpochFiles, create_epoch, remove_leftovers
-from ..shm.epoch_files import stream_dir
+from ..shm.epoch_files import PRIVATE, RegionAccess, stream_dir
 from ..shm.ownership import PoolSpec, epoch_mark, lock_stream, stream_state
 
 
@@ -29,10 +29,11 @@ class OwnedRegions:
         nslots: int,
         pools: list[PoolSpec],
         stale_after_ns: int,
+        access: RegionAccess = PRIVATE,
     ) -> OwnedRegions:
         """Locks the stream, removes what dead owners left, and allocates the regions of the next epoch.
 
-        Raises StreamBusy if another process owns the stream.
+        Raises StreamBusy if another process owns the stream, RegionCreateError if the regions cannot be made.
         """
         state = stream_state(base_dir, namespace)
         lock = lock_stream(state, namespace, stream_id)
@@ -45,6 +46,7 @@ class OwnedRegions:
                 epoch=epoch_mark(state, stream_id).next(),
                 nslots=nslots,
                 pools=pools,
+                access=access,
             )
         except BaseException:
             lock.release()

@@ -65,6 +65,12 @@ class AeronSettings:
         default=parse_duration("1s"),
         minimum=parse_duration("10ms"),
     )
+    clock_domain: Literal["monotonic", "realtime_synced"] = setting(
+        "Clock of announces, activity and the times of frames that have none from their source. "
+        "`realtime_synced`: the time of day of this host, which PTP or NTP keeps equal on all hosts. Equal "
+        "for the driver and its producers.",
+        default="monotonic",
+    )
     control_stream_id: int = _stream_id("Id of the control stream.", 1000)
     announce_stream_id: int = _stream_id("Id of the announce stream.", 1001)
     descriptor_stream_id: int = _stream_id("Id of the descriptor stream.", 1100)

@@ -27,7 +27,6 @@ from ..client import (
     ConsumerOptions,
     LeaseOptions,
     MetadataOptions,
-    OwnedRegions,
     PerConsumerStreams,
     Producer,
     ProducerKeywords,
@@ -41,7 +40,7 @@ from ..client import (
 from ..client.lease import attach_error
 from ..client.options import FRESH_PERIODS, check_stream_id, metadata_stream_id
 from ..discovery import DiscoveredStream, DiscoverySettings, make_filter
-from ..driver import DEFAULT_NSLOTS, DriverAgent, DriverSettings, EmbeddedDriver, qualified_namespace
+from ..driver import DriverAgent, DriverSettings, EmbeddedDriver, qualified_namespace
 from ..errors import (
     ClosedError,
     CommandFailed,
@@ -70,7 +69,6 @@ from ..service import (
     watch_all,
 )
 from ..service.client import DEFAULT_TIMEOUT_S
-from ..shm import parse_pools
 from ..transport import (
     SHARED_CHANNEL,
     Connection,
@@ -88,6 +86,7 @@ from .locate import (
     fallback_stream_id,
     find_consumer,
 )
+from .standalone import create_regions
 
 if TYPE_CHECKING:
     from ..recorder.recorder import Recorder
@@ -379,12 +378,12 @@ class Context:
         streams = context.per_consumer_streams
         regions, lease = None, None
         if context.mode == "standalone":
-            regions = OwnedRegions.create(
+            regions = create_regions(
                 stream_id,
+                options,
+                context.driver,
                 base_dir=context.shm_base_dir,
                 namespace=context.namespace,
-                nslots=options.nslots or DEFAULT_NSLOTS,
-                pools=parse_pools(options.pools),
                 stale_after_ns=FRESH_PERIODS * self.connection.announce_period_ns,
             )
         else:

@@ -50,6 +50,7 @@ def open(
     connect_timeout: float | None = None,
     driver_timeout: float | None = None,
     announce_period: float | None = None,
+    clock_domain: Literal["monotonic", "realtime_synced"] | None = None,
 ) -> Context:
     """Connects this process to a media driver and an SHM driver; without running drivers it embeds both.
 
@@ -60,14 +61,20 @@ def open(
 
     `media_driver="auto"` embeds Aeron's media driver if none runs in `aeron_dir` (Aeron's default for this
     user), and again if that one dies; "external" only connects. Regions are mapped only below
-    `allowed_base_dirs` (default: the base directory). All other values come from the TOML file `config`, its
-    tables `[context]`, `[aeron]`, `[shm]`, `[driver]`, `[discovery]` and `[service]`, and from the
-    environment (`TENSORPOOL_AERON__DIR`).
+    `allowed_base_dirs` (default: the base directory).
+
+    `clock_domain="realtime_synced"`: announces, activity and frames of this process have the time of day,
+    which PTP or NTP keeps equal on all hosts.
+
+    All other values come from the TOML file `config`, its tables `[context]`, `[aeron]`, `[shm]`, `[driver]`,
+    `[discovery]` and `[service]`, and from the environment (`TENSORPOOL_AERON__DIR`).
     """
     if mode not in (*get_args(Mode), None):
         raise ConfigError(f"mode {mode!r}: use 'auto', 'driver', 'embedded' or 'standalone'")
     if media_driver not in ("auto", "external", None):
         raise ConfigError(f"media_driver {media_driver!r}: use 'auto' or 'external'")
+    if clock_domain not in ("monotonic", "realtime_synced", None):
+        raise ConfigError(f"clock_domain {clock_domain!r}: use 'monotonic' or 'realtime_synced'")
     loaded = config if isinstance(config, Config) else load_config(config)
     aeron, shm, service = loaded[AeronSettings], loaded[ShmSettings], loaded[ServiceSettings]
     context: ContextSettings = loaded[ContextSettings]
@@ -94,6 +101,7 @@ def open(
             ),
             report_period_ns=context.hello_period_ns,
             network_dir=None if aeron.network_dir is None else str(aeron.network_dir),
+            is_realtime_synced=(clock_domain or aeron.clock_domain) == "realtime_synced",
         ),
         service_token=service.token,
         driver=loaded[DriverSettings],

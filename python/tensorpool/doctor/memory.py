@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ..clock import SYSTEM_CLOCK, Clock
+from ..clock import SYSTEM_CLOCK, Clock, age_ns
 from ..sbe import MAGIC
 from ..shm.epoch_files import HEADER_RING, Mount, is_alive, mount_of, mounts, user_name
 from ..shm.inspect import STALE_NS, read_superblock
@@ -137,7 +137,7 @@ def find_leftovers(base: Path, *, clock: Clock = SYSTEM_CLOCK) -> list[Leftover]
         head = read_superblock(header)
         if head is None or head.magic != MAGIC:
             continue
-        age = clock.monotonic_ns() - head.activity_timestamp_ns
+        age = age_ns(head.activity_timestamp_ns, clock)
         if not 0 <= age <= STALE_NS and not is_alive(head.pid):
             leftovers.append(Leftover(header.parent, head.pid, _size(header.parent)))
     return leftovers

@@ -199,7 +199,7 @@ class Plan:
                 f"stream {stream_id} is configured with {known.layout}; a client cannot change it to {layout}"
             )
             return Refusal(ResponseCode.REJECTED, reason)
-        base = known or self._dynamic_plan(stream_id)
+        base = known or self.dynamic_plan(stream_id)
         return replace(
             base,
             layout=layout,
@@ -208,7 +208,8 @@ class Plan:
             data_source_id=base.data_source_id if data_source_id is None else data_source_id,
         )
 
-    def _dynamic_plan(self, stream_id: int) -> StreamPlan:
+    def dynamic_plan(self, stream_id: int) -> StreamPlan:
+        """The plan of a stream that is not configured."""
         settings = self._settings
         return StreamPlan(
             stream_id,

@@ -44,6 +44,7 @@ _PROVISIONS_QUEUE: Final = 0
 _CODES: Final = {
     "invalid": ResponseCode.INVALID_PARAMS,
     "not_hugepages": ResponseCode.REJECTED,
+    "no_hugepages": ResponseCode.REJECTED,
     "held": ResponseCode.REJECTED,
 }
 """Response codes of native reasons; every other reason is INTERNAL_ERROR."""
@@ -310,7 +311,7 @@ class Storage:
             )
             files = EpochFiles.from_native(created, epoch, plan.layout.nslots)
             self._owned.setdefault(stream_id, set()).add(files.directory)
-            _set_owner(owner_id(plan.access), files.directory)
+            set_owner(owner_id(plan.access), files.directory)
         except Exception as error:
             if files is not None:
                 self._unlink(stream_id, files.directory)
@@ -395,7 +396,7 @@ class Storage:
             lock.release()
 
 
-def _set_owner(uid: int | None, directory: Path) -> None:
+def set_owner(uid: int | None, directory: Path) -> None:
     """Changes the owner of the files, not of the directory: its owner could replace the files."""
     if uid is not None:
         for path in directory.iterdir():

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Final, Protocol, Self
 
 from .. import _native
-from ..clock import SYSTEM_CLOCK, Clock
+from ..clock import SYSTEM_CLOCK, Clock, age_ns
 from ..sbe import MAGIC
 from ..sbe.wire import ShmPoolAnnounce, ShmRegionSuperblock
 from ..service import Event
@@ -354,7 +354,9 @@ def model_limits(connection: Connection) -> ModelLimits:
 # --- activity timestamps
 
 
-def read_activity(stream_id: int, epoch: int, header_uri: str) -> Activity | None:
+def read_activity(
+    stream_id: int, epoch: int, header_uri: str, clock: Clock = SYSTEM_CLOCK
+) -> Activity | None:
     """The activity timestamp of a stream (wire §15.14); None if it cannot be read or is of another epoch.
 
     An announce, which any process can publish, names the file. Only a path of the canonical layout is opened,
@@ -376,7 +378,10 @@ def read_activity(stream_id: int, epoch: int, header_uri: str) -> Activity | Non
     magic, region_epoch, activity_ns = (
         struct.unpack_from("<Q", superblock, offset)[0] for offset in _superblock_offsets()
     )
-    return Activity(stream_id, epoch, activity_ns) if (magic, region_epoch) == (MAGIC, epoch) else None
+    if (magic, region_epoch) != (MAGIC, epoch):
+        return None
+    # Of whichever clock it is: the model compares with the monotonic one.
+    return Activity(stream_id, epoch, clock.monotonic_ns() - age_ns(activity_ns, clock))
 
 
 def _read_superblock(path: str) -> bytes | None:

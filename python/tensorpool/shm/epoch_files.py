@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from .. import _native
+from ..clock import age_ns
 
 SUPERBLOCK_BYTES: Final = 64
 """Bytes before the first slot of a region (wire §7.1)."""
@@ -97,10 +98,31 @@ class EpochFiles:
                 directory.rmdir()
 
 
+@dataclass(frozen=True, slots=True)
+class RegionAccess:
+    """Who may use the files of an epoch, and on which pages they are."""
+
+    dir_mode: int = 0o700
+    file_mode: int = 0o600
+    group: int | None = None
+    require_hugepages: bool = False
+
+
+PRIVATE: Final = RegionAccess()
+"""Files of this user alone, on ordinary pages unless the base directory is on hugetlbfs."""
+
+
 def create_epoch(
-    *, base: Path, namespace: str, stream_id: int, epoch: int, nslots: int, pools: Sequence[tuple[int, int]]
+    *,
+    base: Path,
+    namespace: str,
+    stream_id: int,
+    epoch: int,
+    nslots: int,
+    pools: Sequence[tuple[int, int]],
+    access: RegionAccess = PRIVATE,
 ) -> EpochFiles:
-    """Creates the regions, fully allocated and private to this user. A failure leaves no files."""
+    """Creates the regions, fully allocated. A failure leaves no files."""
     created = _native.create_epoch(
         base=base,
         user=user_name(),
@@ -109,6 +131,10 @@ def create_epoch(
         epoch=epoch,
         nslots=nslots,
         pools=list(pools),
+        require_hugepages=access.require_hugepages,
+        dir_mode=access.dir_mode,
+        file_mode=access.file_mode,
+        group=access.group,
     )
     return EpochFiles.from_native(created, epoch, nslots)
 
@@ -139,7 +165,7 @@ def _is_dead(directory: Path, stale_after_ns: int) -> bool:
     except (OSError, ValueError):
         # Its creation was interrupted, so it was never announced. A young directory may still be in creation.
         return time.time_ns() - directory.stat().st_mtime_ns > stale_after_ns
-    age = time.monotonic_ns() - superblock.activity_timestamp_ns
+    age = age_ns(superblock.activity_timestamp_ns)
     # A reboot resets the monotonic clock: a timestamp in the future is from another boot.
     return not 0 <= age <= stale_after_ns and not is_alive(superblock.pid)
 

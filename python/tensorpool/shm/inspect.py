@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from .. import _native
-from ..clock import SYSTEM_CLOCK, Clock
+from ..clock import SYSTEM_CLOCK, Clock, age_ns
 from ..errors import TensorPoolError
 from ..json_types import JsonObject
 from ..sbe import MAGIC, RegionType
@@ -376,7 +376,7 @@ class _RegionCheck:
 
     def check_owner(self, head: Superblock) -> tuple[int, bool]:
         """Age of the activity timestamp, and whether the owner process exists."""
-        age = self.clock.monotonic_ns() - head.activity_timestamp_ns
+        age = age_ns(head.activity_timestamp_ns, self.clock)
         alive = is_alive(head.pid)
         if age < 0:
             self.warnings.append("its last activity is from another boot, or another machine's clock")

@@ -69,6 +69,8 @@ class ConnectionOptions:
     network_dir: str | None = None
     """Directory of the media driver for UDP channels. None: one in a process of its own, started when the
     first UDP channel is opened."""
+    is_realtime_synced: bool = False
+    """Whether announces, activity and frames have the time of a synchronised wall clock."""
 
 
 class Connection:
@@ -114,6 +116,7 @@ class Connection:
             ),
             network_dir=options.network_dir,
             network_lock=None if options.network_dir is None else embed_lock_path(options.network_dir),
+            realtime_synced=options.is_realtime_synced,
         )
         if not conductor.wait_connected(options.connect_timeout_s):
             reason = _access_fault(options.aeron_dir) or conductor.status().last_error or "no answer"

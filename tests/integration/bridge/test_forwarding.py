@@ -10,6 +10,7 @@ import pytest
 
 from tensorpool import _native, sbe
 from tensorpool.sbe import FrameProgress, FrameProgressState, QosProducer, ShmPoolAnnounce
+from tensorpool.sbe.trace import TraceLinkSet
 from tensorpool.transport import StreamAddress
 from tests.integration.bridge.hosts import DEADLINE_S, Host, Pair, flows, row
 
@@ -254,3 +255,37 @@ def test_payload_stream_has_only_chunks(
     assert {chunk.stream_id for chunk in on_payload.decoded} == {source}
     assert local.of_type(ShmPoolAnnounce, stream_id=dest)
     assert local.of_type(ShmPoolAnnounce, stream_id=source) == []
+
+
+@pytest.mark.parametrize("integrity", [False, True])
+def test_traces_and_their_links_cross(
+    pair: Pair, free_stream_ids: Callable[[], int], wait_until: Callable[..., Any], integrity: bool
+):
+    source, dest = free_stream_ids(), free_stream_ids()
+    control = MessageCollector(pair.there, pair.there.context.stream_ids.control)
+    producer = pair.here.context.producer(source, pools=["64KiB"], traces=True)
+    ends = pair.connect(source, dest, integrity=integrity)
+    consumer = pair.there.context.consumer(dest)
+    wait_until(lambda: flows(*ends, producer, consumer), timeout=DEADLINE_S)
+    # Of several chunks, and without parents.
+    producer.offer(np.arange(20_000, dtype=np.uint8))
+    root = consumer.receive(DEADLINE_S)
+    assert root.trace_id
+    producer.offer(np.zeros(10, np.uint8), parents=[root.trace_id, 77])
+    joined = consumer.receive(DEADLINE_S)
+    links = wait_until(lambda: control.of_type(TraceLinkSet, stream_id=dest), timeout=DEADLINE_S)[-1]
+    assert (links.epoch, links.seq, links.trace_id) == (consumer.epoch, joined.seq, joined.trace_id)
+    assert [parent.trace_id for parent in links.parents] == [root.trace_id, 77]
+    assert control.of_type(TraceLinkSet, stream_id=source) == []
+
+
+def test_traces_stay_behind_where_a_receiver_knows_the_first_chunks_only(
+    pair: Pair, free_stream_ids: Callable[[], int], wait_until: Callable[..., Any]
+):
+    source, dest = free_stream_ids(), free_stream_ids()
+    producer = pair.here.context.producer(source, pools=["64KiB"], traces=True)
+    ends = pair.connect(source, dest, forward_traces=False, integrity=False)
+    consumer = pair.there.context.consumer(dest)
+    wait_until(lambda: flows(*ends, producer, consumer), timeout=DEADLINE_S)
+    producer.offer(np.zeros(10, np.uint8))
+    assert not consumer.receive(DEADLINE_S).trace_id

@@ -6,9 +6,11 @@ counts the invalid part by its drop reason and receives the next frame.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -310,6 +312,30 @@ def test_empty_tensor_needs_no_payload(mapped) -> None:
     hostile.publish(0, np.zeros((3, 0), np.uint16))
     frame = consumer.receive(DEADLINE_S)
     assert (frame.shape, frame.nbytes, frame.array.size) == ((3, 0), 0, 0)
+
+
+def resident_kib(path: Path) -> int:
+    """Memory of this process that maps a file and was touched."""
+    mappings = Path("/proc/self/smaps").read_text().split("VmFlags")
+    sizes = [re.search(r"Rss: +(\d+) kB", mapping) for mapping in mappings if str(path) in mapping]
+    return sum(int(size[1]) for size in sizes if size is not None)
+
+
+@pytest.mark.requirement("wire-8.2-18")
+def test_payload_bytes_of_an_empty_tensor_are_not_read(mapped) -> None:
+    """A page that was read counts as resident from then on. The slots are far enough from the superblock,
+    which was read, and from each other."""
+    hostile, consumer = mapped
+    pool = hostile.pool(2)
+    before = resident_kib(pool)
+    hostile.publish(3, np.zeros((3, 0), np.uint16), slot__pool_id=2)
+    frame = consumer.receive(DEADLINE_S)
+    assert (frame.array.size, frame.copy().size, frame.valid()) == (0, 0, True)
+    assert resident_kib(pool) == before
+    # That this is a proof: the bytes of any other tensor are.
+    hostile.publish(6, np.zeros(30_000, np.uint8), slot__pool_id=2)
+    assert consumer.receive(DEADLINE_S).copy().sum() == 0
+    assert resident_kib(pool) > before
 
 
 @pytest.mark.requirement("wire-10.2.1-7")

@@ -144,9 +144,18 @@ def test_empty_tensor_is_committed(producer) -> None:
 
 
 @pytest.mark.requirement("wire-10.2.1-2")
-def test_capture_timestamp_may_be_given(producer) -> None:
+def test_slot_carries_the_capture_time_by_default(producer) -> None:
+    times = [time.monotonic_ns()]
+    producer.offer(np.zeros(1))
+    times += [regions_of(producer).slot(0).timestamp_ns, time.monotonic_ns()]
+    with producer.claim((1,), "u1"):
+        pass
+    times += [regions_of(producer).slot(1).timestamp_ns, time.monotonic_ns()]
+    assert times == sorted(times)
+    assert 0 not in times
+    # The producer may set another one.
     producer.offer(np.zeros(1), timestamp_ns=123, meta_version=9)
-    slot = regions_of(producer).slot(0)
+    slot = regions_of(producer).slot(2)
     assert (slot.timestamp_ns, slot.meta_version) == (123, 9)
 
 

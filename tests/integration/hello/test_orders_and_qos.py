@@ -124,7 +124,6 @@ def test_qos_reports_match_the_ledgers_of_both_sides(
     assert producer_report.producer_id == (lease.client_id if lease else producer_report.producer_id) != 0
 
 
-@pytest.mark.requirement("wire-15.11-1")
 def test_qos_reports_before_the_first_frame_have_no_invented_sequence(
     context, raw_messages, free_stream_id, wait_until
 ) -> None:

@@ -3,15 +3,9 @@
 //! Pure: the announce, the time and the current mapping go in, one action comes out. An announce is fresh by
 //! its own timestamp, a mapped region by the activity timestamp in its superblock.
 
+pub use crate::os::time::Now;
 use crate::wire::announce::PoolAnnounce;
 use crate::wire::layout::{CLOCK_DOMAIN_MONOTONIC, HEADER_SLOT_BYTES, LAYOUT_VERSION};
-
-/// Both clocks, read once per decision.
-#[derive(Clone, Copy, Debug)]
-pub struct Now {
-    pub monotonic_ns: u64,
-    pub realtime_ns: u64,
-}
 
 /// The consumer's current mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,9 +68,21 @@ impl AnnounceFilter {
         self.freshness_ns
     }
 
-    /// Whether an activity timestamp is fresh.
-    pub fn is_fresh(&self, activity_ns: u64, now_ns: u64) -> bool {
-        now_ns.saturating_sub(activity_ns) <= self.freshness_ns
+    /// Whether an activity timestamp of either clock is fresh.
+    pub fn is_active(&self, activity_ns: u64, now: Now) -> bool {
+        now.age_of(activity_ns) <= self.freshness_ns
+    }
+
+    fn is_fresh(&self, timestamp_ns: u64, now_ns: u64) -> bool {
+        now_ns.saturating_sub(timestamp_ns) <= self.freshness_ns
+    }
+
+    /// Whether an announce was sent since `join_ns`, and is no replay of Aeron's log.
+    pub fn is_recent(&self, announce: &PoolAnnounce, join_ns: u64, now: Now) -> bool {
+        match announce.clock_domain {
+            CLOCK_DOMAIN_MONOTONIC => announce.timestamp_ns >= join_ns,
+            _ => self.is_fresh(announce.timestamp_ns, now.realtime_ns),
+        }
     }
 
     /// Decides on an announce. `join_ns`: when the image it came on became available.
@@ -145,6 +151,18 @@ mod tests {
             pools: vec![],
             header_uri: String::new(),
         }
+    }
+
+    #[test]
+    fn activity_has_the_age_of_its_own_clock() {
+        let filter = filter();
+        for now_ns in [NOW.monotonic_ns, NOW.realtime_ns] {
+            assert!(filter.is_active(now_ns, NOW));
+            assert!(filter.is_active(now_ns - 3 * S, NOW));
+            assert!(!filter.is_active(now_ns - 3 * S - 1, NOW), "of a dead owner");
+            assert!(filter.is_active(now_ns + S, NOW), "of a clock that is a little ahead");
+        }
+        assert!(!filter.is_active(0, NOW));
     }
 
     fn fresh(epoch: u64) -> PoolAnnounce {

@@ -70,6 +70,11 @@ pub enum CreateError {
         uid: u32,
     },
     NotHugepages(PathBuf),
+    /// A hugetlbfs mount without enough free pages.
+    NoHugepages {
+        path: PathBuf,
+        bytes: u64,
+    },
     NoSpace {
         path: PathBuf,
         bytes: u64,
@@ -95,6 +100,11 @@ impl fmt::Display for CreateError {
             Self::NotHugepages(path) => write!(
                 f,
                 "hugepages are required and {} is not on hugetlbfs; set the base directory to a hugetlbfs mount",
+                path.display()
+            ),
+            Self::NoHugepages { path, bytes } => write!(
+                f,
+                "too few free hugepages for {bytes} bytes at {}; raise vm.nr_hugepages, or use fewer slots or smaller pools",
                 path.display()
             ),
             Self::NoSpace { path, bytes } => write!(
@@ -335,6 +345,9 @@ fn make_region(
     // Allocate every page now: a full filesystem must be an error here, not a SIGBUS at a later frame.
     match fallocate(&file, FallocateFlags::empty(), 0, bytes) {
         Ok(()) => {}
+        Err(Errno::NOSPC | Errno::NOMEM) if huge_page.is_some() => {
+            return Err(CreateError::NoHugepages { path: path.clone(), bytes });
+        }
         Err(Errno::NOSPC | Errno::NOMEM | Errno::DQUOT | Errno::FBIG) => {
             return Err(CreateError::NoSpace { path: path.clone(), bytes });
         }
@@ -342,6 +355,12 @@ fn make_region(
     }
     let region =
         Region::map(&file, bytes, Access::Write, &LostMark::default()).map_err(|fault| match fault {
+            // Another process may have reserved the pages meanwhile.
+            Fault::Map(error)
+                if huge_page.is_some() && error.raw_os_error() == Some(Errno::NOMEM.raw_os_error()) =>
+            {
+                CreateError::NoHugepages { path: path.clone(), bytes }
+            }
             Fault::Map(error) => CreateError::Io { path: path.clone(), error },
             other => CreateError::Invalid(format!("{other:?}")),
         })?;

@@ -42,7 +42,9 @@ impl TensorSpec {
     pub fn with_progress_unit(mut self, unit: Unit) -> Option<(Self, u32)> {
         let axis = outermost(self.major_order, self.ndims);
         let inner = (0..usize::from(self.ndims)).filter(|i| *i != axis).map(|i| self.dims[i].max(1) as u64);
-        let stride = inner.fold(u64::from(item_size(self.dtype)?), u64::saturating_mul);
+        let contiguous = inner.fold(u64::from(item_size(self.dtype)?), u64::saturating_mul);
+        // Padding between rows counts as part of them.
+        let stride = if self.strides[axis] > 0 { self.strides[axis] as u64 } else { contiguous };
         let stride = u32::try_from(stride).ok()?;
         let (code, unit_axis) = match unit {
             Unit::Bytes => return Some((self, stride)),

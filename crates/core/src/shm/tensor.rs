@@ -83,6 +83,32 @@ impl TensorSpec {
         Some(bytes)
     }
 
+    /// This tensor with other byte strides, the bytes that it spans, and these bytes with the padding behind its
+    /// last row. `None` if a reader would refuse it.
+    pub fn with_strides(mut self, strides: &[i64]) -> Option<(Self, u64, u64)> {
+        let n = usize::from(self.ndims);
+        let item = item_size(self.dtype)?;
+        if strides.len() != n {
+            return None;
+        }
+        for (declared, stride) in self.strides.iter_mut().zip(strides) {
+            *declared = i32::try_from(*stride).ok().filter(|s| *s > 0 && s % item as i32 == 0)?;
+        }
+        let (resolved, extent) = resolve(&self.dims[..n], &self.strides[..n], self.major_order, item).ok()?;
+        let outermost = if self.major_order == MAJOR_ORDER_ROW { 0 } else { n - 1 };
+        let padded = u64::try_from(resolved[outermost]).ok()?.checked_mul(self.dims[outermost] as u64)?;
+        Some((self, extent, padded.max(extent)))
+    }
+
+    /// The byte strides in memory: the given ones, or those of a contiguous tensor. `None` for a tensor that
+    /// a reader would refuse.
+    pub fn resolved_strides(&self) -> Option<[i64; MAX_DIMS]> {
+        let n = usize::from(self.ndims);
+        let item = item_size(self.dtype)?;
+        let (strides, _) = resolve(&self.dims[..n], &self.strides[..n], self.major_order, item).ok()?;
+        Some(strides)
+    }
+
     /// Writes message header and block: exactly the 192 bytes of `headerBytes`.
     #[inline]
     pub fn encode(&self, bytes: &mut [u8; TENSOR_HEADER_ENCODED_LENGTH]) {
@@ -217,6 +243,21 @@ mod tests {
         let mut bytes = [0xFF; TENSOR_HEADER_ENCODED_LENGTH];
         spec.encode(&mut bytes);
         bytes
+    }
+
+    #[test]
+    fn padded_rows_are_read_as_they_were_declared() {
+        let spec = TensorSpec::new(DTYPE_UINT16, MAJOR_ORDER_ROW, &U16).unwrap();
+        let (padded, extent, len) = spec.with_strides(&[64, 2]).unwrap();
+        assert_eq!((extent, len), (3 * 64 + 12, 4 * 64));
+        let read = Tensor::decode(&header(padded), extent as u32).unwrap();
+        assert_eq!((&read.strides[..2], padded.resolved_strides().unwrap()), (&[64, 2][..], read.strides));
+        assert_eq!(Tensor::decode(&header(padded), extent as u32 - 1), Err(DropReason::Extent));
+        for refused in [&[10, 2][..], &[64, 3], &[63, 2], &[64], &[-64, 2], &[64, 0], &[2, 64]] {
+            assert_eq!(spec.with_strides(refused), None, "{refused:?}");
+        }
+        let column = TensorSpec::new(DTYPE_UINT16, MAJOR_ORDER_COLUMN, &U16).unwrap();
+        assert_eq!(column.with_strides(&[2, 32]).unwrap().1, 5 * 32 + 8);
     }
 
     fn good() -> [u8; TENSOR_HEADER_ENCODED_LENGTH] {

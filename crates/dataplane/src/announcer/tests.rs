@@ -21,7 +21,8 @@ impl Driver {
     fn new(stall_ns: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let bases = AllowedBases::new([dir.path()]).unwrap();
-        let announcer = StreamAnnouncer::new(Config { period_ns: PERIOD, stall_ns });
+        let announcer =
+            StreamAnnouncer::new(Config { period_ns: PERIOD, stall_ns, clock: StreamClock::Monotonic });
         Self { _dir: dir, bases, announcer, events: Events::default(), now_ns: monotonic_ns() }
     }
 

@@ -11,7 +11,7 @@ use std::sync::{Arc, MutexGuard};
 use tensorpool_core::os::time::monotonic_ns;
 use tensorpool_core::shm::copy;
 use tensorpool_core::wire::chunk::{self, ChunkPlan, ChunkSizes, DATA_HEADER_LENGTH, FrameKey, Revision};
-use tensorpool_core::wire::layout::HEADER_SLOT_BYTES;
+use tensorpool_core::wire::layout::{HEADER_SLOT_BYTES, NULL_TRACE_ID};
 
 use super::descriptor_fanout::DescriptorFanout;
 use super::source::{Source, bump};
@@ -46,6 +46,8 @@ pub struct Config {
     pub max_chunk_bytes: u32,
     pub max_payload_bytes: u32,
     pub revision: Revision,
+    /// Send frames that have a trace id in the second revision, which carries it.
+    pub traces: bool,
 }
 
 struct SourceQueue {
@@ -275,7 +277,9 @@ impl Core {
 
     #[inline]
     fn send_one(&self, publication: &mut ExclusivePublication, out: &mut Outgoing) -> Sent {
-        let (revision, index) = (self.config.revision, out.next);
+        let is_traced = self.config.traces && out.frame.trace_id != NULL_TRACE_ID;
+        let revision = if is_traced { Revision::Second } else { self.config.revision };
+        let index = out.next;
         let (offset, length) = out.plan.slice(index);
         let header = (index == 0).then_some(&out.header);
         let (mapping, seq) = (&out.frame.mapping, out.frame.slot_ref.seq);
@@ -284,7 +288,7 @@ impl Core {
             stream_id: mapping.stream_id,
             epoch: mapping.epoch,
             seq,
-            trace_id: out.frame.trace_id,
+            trace_id: if is_traced { out.frame.trace_id } else { NULL_TRACE_ID },
         };
         let len = revision.overhead(header.is_some()) + length as usize;
         let claimed = publication.claim_if(len, |bytes| {

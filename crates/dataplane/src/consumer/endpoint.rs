@@ -261,7 +261,7 @@ impl Endpoint for Consumer {
                 return self.unmap(tick, &why);
             }
             let (epoch, owner_changed) = (mapping.epoch, mapping.owner_changed());
-            let stale = !state.reader.epoch.announce_filter.is_fresh(mapping.activity_ns(), now_ns);
+            let stale = !state.reader.epoch.announce_filter.is_active(mapping.activity_ns(), tick.now);
             if owner_changed {
                 state.reader.epoch.lowest_epoch = state.reader.epoch.lowest_epoch.max(epoch + 1);
             }
@@ -389,14 +389,17 @@ impl Endpoint for Consumer {
         }
         if let Some(lease) = &self.lease {
             // An old announce that Aeron replays is not activity.
-            if announce.timestamp_ns >= join_ns && lease.on_announce(announce.epoch, tick) {
+            let is_recent = {
+                let filter = &self.state.lock_priority().reader.epoch.announce_filter;
+                filter.is_recent(announce, join_ns, tick.now)
+            };
+            if is_recent && lease.on_announce(announce.epoch, tick) {
                 self.unmap(tick, "the lease is lost");
             }
             if !lease.is_held() {
                 return;
             }
         }
-        let now_ns = tick.now.monotonic_ns;
         let (action, intact) = {
             let mut state = self.state.lock_priority();
             if announce.epoch < state.reader.epoch.lowest_epoch {
@@ -407,7 +410,7 @@ impl Endpoint for Consumer {
                 None => CurrentMapping::Unmapped,
                 Some(m) => CurrentMapping::Mapped {
                     epoch: m.epoch,
-                    active: state.reader.epoch.announce_filter.is_fresh(m.activity_ns(), now_ns),
+                    active: state.reader.epoch.announce_filter.is_active(m.activity_ns(), tick.now),
                 },
             };
             let intact = state.reader.epoch.mapping.as_ref().is_none_or(|m| m.is_intact(announce));

@@ -41,7 +41,7 @@ impl Consumer {
         };
         let is_fresh = {
             let filter = &self.state.lock_priority().reader.epoch.announce_filter;
-            filter.is_fresh(mapping.activity_ns(), tick.now.monotonic_ns)
+            filter.is_active(mapping.activity_ns(), tick.now)
         };
         if !is_fresh {
             self.keep_mapped(tick);

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use tensorpool_core::consumer::announce_filter::Now;
+use tensorpool_core::consumer::announce_filter::{AnnounceFilter, Now};
 use tensorpool_core::os::time::monotonic_ns;
 use tensorpool_core::producer::grants::StreamChange;
 use tensorpool_core::producer::metadata_schedule::ProducerIdentity;
@@ -205,7 +205,7 @@ impl Endpoint for Producer {
         let Some(lease) = &self.lease else { return };
         // An old announce that Aeron replays is not activity.
         if announce.stream_id == self.config.stream_id
-            && announce.timestamp_ns >= join_ns
+            && AnnounceFilter::new(3 * self.config.announce_period_ns).is_recent(announce, join_ns, tick.now)
             && lease.on_announce(announce.epoch, tick)
         {
             self.unmap();
@@ -298,7 +298,7 @@ impl Endpoint for Producer {
         self.next_activity_ns.store(now_ns + self.config.announce_period_ns, Ordering::Relaxed);
         let Some(mapping) = self.state.lock_priority().mapping.clone() else { return };
         if !mapping.probe() {
-            mapping.refresh_activity(now_ns);
+            mapping.refresh_activity(tick.now.of(self.config.clock));
         }
         if let Some(why) = mapping.lost_reason() {
             self.on_regions_lost(why, mapping.epoch, tick);
@@ -320,7 +320,7 @@ impl Endpoint for Producer {
         if now.monotonic_ns < self.next_announce_ns.load(Ordering::Relaxed) {
             return;
         }
-        if send(&PoolAnnounce { timestamp_ns: now.monotonic_ns, ..announce.clone() }.encode()) {
+        if send(&PoolAnnounce { timestamp_ns: now.of(self.config.clock), ..announce.clone() }.encode()) {
             self.announced_ns.store(now.monotonic_ns, Ordering::Relaxed);
             self.next_announce_ns.store(now.monotonic_ns + self.config.announce_period_ns, Ordering::Relaxed);
         }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tensorpool_core::lease::attachment::LeaseOptions;
-use tensorpool_core::os::time::monotonic_ns;
+use tensorpool_core::os::time::{StreamClock, monotonic_ns};
 use tensorpool_core::producer::grants::GrantPolicy;
 use tensorpool_core::producer::progress_schedule::{FilledBytes, ProgressLimits};
 use tensorpool_core::producer::sequencer::Sequencer;
@@ -45,6 +45,8 @@ pub struct Config {
     pub descriptor_stream_id: i32,
     /// Write the time of publication into descriptors.
     pub publish_timestamps: bool,
+    /// The clock of timestamps that the source does not give, and of announces and activity.
+    pub clock: StreamClock,
     /// Standalone: this producer owns the regions and announces them.
     pub announce: Option<PoolAnnounce>,
     pub announce_period_ns: u64,

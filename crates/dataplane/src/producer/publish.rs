@@ -2,7 +2,6 @@
 
 use std::sync::atomic::Ordering;
 
-use tensorpool_core::os::time::monotonic_ns;
 use tensorpool_core::shm::epoch::MappedEpoch;
 use tensorpool_core::shm::slot::SlotFields;
 use tensorpool_core::shm::tensor::TensorSpec;
@@ -31,7 +30,8 @@ impl Producer {
         let timestamp_ns = stamp.timestamp_ns.unwrap_or_else(|| {
             // A newer claim may have been settled first: timestamps must not go backwards (wire §15.7).
             let newer = state.sequencer.next_committed(seq).map(|s| state.pending[mapping.index(s) as usize]);
-            newer.map_or_else(monotonic_ns, |newer| newer.timestamp_ns.min(monotonic_ns()))
+            let now_ns = self.config.clock.now_ns();
+            newer.map_or(now_ns, |newer| newer.timestamp_ns.min(now_ns))
         });
         let fields = SlotFields {
             values_len_bytes,
@@ -98,7 +98,7 @@ impl Producer {
             stream_id: mapping.stream_id,
             epoch: mapping.epoch,
             seq,
-            timestamp_ns: self.config.publish_timestamps.then(monotonic_ns),
+            timestamp_ns: self.config.publish_timestamps.then(|| self.config.clock.now_ns()),
             meta_version: (meta_version != 0).then_some(meta_version),
             trace_id,
         };
