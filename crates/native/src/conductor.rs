@@ -55,7 +55,7 @@ impl Conductor {
     /// `aeron_dir`. UDP channels use the media driver in `network_dir`, with the lock `network_lock`; without
     /// them, a process that `network_command` starts when the first UDP channel is opened.
     #[new]
-    #[pyo3(signature = (*, aeron_dir, media_driver_lock, embed, dir_mode, driver_timeout_ms, announce_channel, announce_stream_id, announce_period_ns, control_channel, control_stream_id, qos_stream_id, allowed_base_dirs, network_command = Vec::new(), network_dir = None, network_lock = None))]
+    #[pyo3(signature = (*, aeron_dir, media_driver_lock, embed, dir_mode, driver_timeout_ms, announce_channel, announce_stream_id, announce_period_ns, control_channel, control_stream_id, qos_stream_id, allowed_base_dirs, network_command = Vec::new(), network_dir = None, network_lock = None, qos_channel = None))]
     fn new(
         py: Python<'_>,
         aeron_dir: String,
@@ -73,6 +73,7 @@ impl Conductor {
         network_command: Vec<String>,
         network_dir: Option<String>,
         network_lock: Option<PathBuf>,
+        qos_channel: Option<String>,
     ) -> PyResult<Self> {
         let control = (control_channel.clone(), control_stream_id);
         let config = plane::Config {
@@ -86,8 +87,9 @@ impl Conductor {
             announce_channel,
             announce_stream_id,
             announce_period_ns,
-            control_channel,
             control_stream_id,
+            qos_channel: qos_channel.unwrap_or_else(|| control_channel.clone()),
+            control_channel,
             qos_stream_id,
             allowed_base_dirs,
             network: plane::NetworkConfig {
