@@ -155,7 +155,8 @@ impl Consumer {
                 idle,
             },
         };
-        let lease_options = lease.map(|l| l.of(&connection, stream_id, Role::Consumer, false, None)).transpose()?;
+        let lease_options =
+            lease.map(|l| l.of(&connection, stream_id, Role::Consumer, false, None)).transpose()?;
         let request = ConsumerRequest { is_remote: !options.supports_shm, ..request.request() };
         let consumer = Arc::new(plane::Consumer::new(config, request, lease_options));
         let metadata = metadata.map(|listener| SourceMetadata::new(listener, stream_id));

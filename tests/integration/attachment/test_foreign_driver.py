@@ -43,10 +43,10 @@ def test_producer_uses_the_layout_that_a_foreign_driver_offers(
             free_stream_id, pools=["256KiB"], nslots=4, name="camera-1", tags=["lab"], metadata={"gain": 2}
         )
         assert (producer.nslots, producer.pools) == (16, (4096,))
-        (said,) = [text for text in caplog.messages if "another implementation" in text]
+        (warning,) = [text for text in caplog.messages if "another implementation" in text]
         assert (
             "it granted 16 slots and pools of 4KiB instead of the requested 4 slots and pools of 256KiB"
-            in said
+            in warning
         )
         consumer = ctx.consumer(free_stream_id)
         assert producer.wait_for_consumer(DEADLINE_S)
@@ -58,7 +58,7 @@ def test_producer_uses_the_layout_that_a_foreign_driver_offers(
         ctx.close()
 
 
-def test_producer_says_nothing_where_a_foreign_driver_offers_the_same(
+def test_producer_logs_nothing_where_a_foreign_driver_offers_the_same(
     foreign_driver, open_context, free_stream_id, caplog: pytest.LogCaptureFixture
 ) -> None:
     with foreign_driver():
@@ -78,7 +78,7 @@ def test_attach_is_tried_in_the_other_revision_if_nothing_answers(
         with ctx.producer(free_stream_id) as producer:
             lease = producer.lease()
             assert lease is not None
-            assert (producer.epoch, lease["revision"]) == (7, 2)
+            assert (producer.epoch, lease.revision) == (7, 2)
             # The context has learned the revision: its next endpoint asks in it first.
             with ctx.consumer(free_stream_id) as consumer:
                 assert consumer.wait_for_producer(DEADLINE_S)

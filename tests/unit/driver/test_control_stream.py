@@ -65,10 +65,10 @@ def test_attach_succeeds_while_the_control_stream_is_blocked(
             assert producer.epoch is not None
         lease = first.lease()
         assert lease is not None
-        assert (lease["granted"], lease["ended"]) == (1, 0)
+        assert (lease.granted, lease.ended) == (1, 0)
 
 
-def test_control_stream_that_nobody_can_write_is_reported(
+def test_full_control_stream_is_reported(
     embed: Callable[..., EmbeddedDriver],
     raw_client: Callable[..., RawClient],
     conductor: _native.Conductor,

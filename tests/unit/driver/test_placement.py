@@ -30,7 +30,7 @@ HUGE, BASE = Path("/huge"), Path("/base")
 BASES = BaseDirs(BASE, HUGE, frozenset({HUGE}))
 
 
-def attach(harness: StateHarness, client_id: int, role: Role, **wishes: Any) -> Any:
+def attach(harness: StateHarness, client_id: int, role: Role, **requested: Any) -> Any:
     """Sends an attach request of the later revision and runs all file work. Returns the response."""
     request = ShmAttachRequestR2(
         correlation_id=client_id << 32 | 1,
@@ -38,7 +38,7 @@ def attach(harness: StateHarness, client_id: int, role: Role, **wishes: Any) -> 
         client_id=client_id,
         role=role,
         publish_mode=PublishMode.EXISTING_OR_CREATE,
-        **wishes,
+        **requested,
     )
     harness.send(request)
     harness.work()
@@ -86,7 +86,7 @@ def test_provision_of_a_missing_node_is_refused() -> None:
     assert refused == Refusal(ResponseCode.REJECTED, "numa_node 1: this machine has NUMA nodes 0, 2 only")
 
 
-def test_response_tells_the_node_of_the_regions(
+def test_response_has_the_node_of_the_regions(
     embed: Callable[..., EmbeddedDriver], raw_client: Callable[..., RawClient]
 ) -> None:
     embed(any_stream=True)
