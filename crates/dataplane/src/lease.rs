@@ -6,9 +6,11 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tensorpool_core::lease::attachment::{Answer, Attachment, LeaseOptions, Lost, Refusal, Revocation};
+use tensorpool_core::lease::attachment::{
+    Answer, Attachment, GrantedLayout, LeaseOptions, Lost, Refusal, Revocation,
+};
 use tensorpool_core::os::time::monotonic_ns;
-use tensorpool_core::wire::driver::{AttachResponse, DriverMessage, code_str};
+use tensorpool_core::wire::driver::{AttachResponse, DriverMessage, Revision, code_str};
 
 use crate::conductor::Tick;
 use crate::conductor::events::Event;
@@ -38,6 +40,8 @@ pub struct Lease {
 pub struct Status {
     pub lease_id: Option<u64>,
     pub client_id: Option<u32>,
+    pub revision: Revision,
+    pub layout: Option<GrantedLayout>,
     pub refusal: Option<Refusal>,
     pub granted: u64,
     pub refused: u64,
@@ -82,6 +86,8 @@ impl Lease {
         Status {
             lease_id: attachment.lease().map(|l| l.lease_id),
             client_id: attachment.lease().map(|l| l.client_id),
+            revision: attachment.revision(),
+            layout: attachment.layout().cloned(),
             refusal: attachment.refusal().cloned(),
             granted: self.granted.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use tensorpool_core::wire::event::{TagFilter, TagMatch};
 
+use crate::aeron::channels::tethered;
 use crate::aeron::fragment_filter::FragmentFilter;
 use crate::aeron::{AeronError, Assembler, Client, Header, Subscription};
 use crate::conductor::handle::Handle;
@@ -140,7 +141,7 @@ impl Endpoint for Mailbox {
         if filtered.assembler.is_none() {
             filtered.assembler = Some(Assembler::new()?);
         }
-        filtered.subscription.advance(|| client.add_subscription(&self.channel, self.stream_id))
+        filtered.subscription.advance(|| client.add_subscription(&tethered(&self.channel), self.stream_id))
     }
 
     fn disconnect(&self) {

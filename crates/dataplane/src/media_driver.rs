@@ -6,10 +6,13 @@
 
 use std::ffi::{CString, c_int};
 use std::fmt;
+use std::fs::File;
+use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use rusteron_media_driver::bindings as c;
 use tensorpool_core::os::file_lock::{self, FileLock, LockError};
@@ -25,6 +28,9 @@ const COUNTERS_LENGTH: usize = 1 << 20;
 const LOSS_REPORT_LENGTH: usize = 128 << 10;
 /// Terms of UDP publications and images, where their channel sets none. Aeron's default takes 48 MiB each.
 const UDP_TERM_LENGTH: usize = 4 << 20;
+/// The time after which a media driver that has begun to start is taken to be dead.
+const MAX_START: Duration = Duration::from_secs(1);
+const START_POLL: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -56,9 +62,12 @@ impl Settings {
             idle_strategy: "backoff".into(),
             ipc_term_length: 1 << 20,
             timer_interval_ns: 2 * MS,
-            client_liveness_timeout_ns: 5_000 * MS,
-            publication_unblock_timeout_ns: 6_000 * MS,
             udp: false,
+            // A client that was killed inside an offer blocks the shared control log for the unblock timeout,
+            // which Aeron wants above the liveness timeout. Both are of the order of a lease (3 s), and the
+            // unblock timeout is below the attach timeout (5 s): no attach fails because of a block.
+            client_liveness_timeout_ns: 3_000 * MS,
+            publication_unblock_timeout_ns: 3_500 * MS,
             driver_timeout_ms: 5_000,
         }
     }
@@ -166,6 +175,35 @@ pub fn is_left_over(dir: &str, lock_path: &Path) -> bool {
     cnc_pid(dir).is_some_and(|pid| named == holder(pid)) && file_lock::is_free(lock_path)
 }
 
+/// The age of a mark file that its media driver has not finished. `None` if it is finished, or there is none.
+///
+/// Aeron waits for such a file for the whole driver timeout. A driver that was killed while it started never
+/// finishes it.
+fn unfinished_age(dir: &str) -> Option<Duration> {
+    let mut file = File::open(Path::new(dir).join("cnc.dat")).ok()?;
+    let mut version = [0; 4];
+    let is_finished = file.read_exact(&mut version).is_ok() && version != [0; 4];
+    let modified = file.metadata().and_then(|m| m.modified()).ok()?;
+    // A time in the future is a changed clock: then the file counts as new.
+    (!is_finished).then(|| modified.elapsed().unwrap_or_default())
+}
+
+/// Whether a media driver in `dir` has begun to start, and is not done.
+pub fn is_unfinished(dir: &str) -> bool {
+    unfinished_age(dir).is_some()
+}
+
+/// Waits as long as a media driver may take to start. True if what it left is still unfinished.
+fn is_abandoned(dir: &str) -> bool {
+    while let Some(age) = unfinished_age(dir) {
+        if age >= MAX_START {
+            return true;
+        }
+        std::thread::sleep(START_POLL);
+    }
+    false
+}
+
 /// The identity of the driver files in `dir`, which the next driver replaces. `None` while there are none.
 fn files_in(dir: &str) -> Option<(u64, u64)> {
     Path::new(dir).join("cnc.dat").metadata().ok().map(|m| (m.dev(), m.ino()))
@@ -218,7 +256,9 @@ impl MediaDriver {
         let lock = FileLock::acquire(&settings.lock_path, &holder(std::process::id()))?;
         // Its lock is free, so the process that embedded the driver found here is dead: do not wait for the
         // heartbeat to age.
-        let is_left_over = cnc_pid(&settings.dir).is_some_and(|pid| before == holder(pid));
+        // Only then is the file mapped: Aeron would wait for an unfinished one.
+        let is_left_over =
+            is_abandoned(&settings.dir) || cnc_pid(&settings.dir).is_some_and(|pid| before == holder(pid));
         let mut context = ptr::null_mut();
         let mut driver = ptr::null_mut();
         // SAFETY: each call gets what the one before made; on failure what was made is closed.
@@ -329,6 +369,9 @@ unsafe fn configure(
         set_lengths(context)?;
         checked(c::aeron_driver_context_set_ipc_term_buffer_length(context, s.ipc_term_length as usize))?;
         checked(c::aeron_driver_context_set_timer_interval_ns(context, s.timer_interval_ns))?;
+        // A subscription holds publications back only if its channel says so: a foreign program that subscribes
+        // to the control stream and does not poll must not keep others from writing to it.
+        checked(c::aeron_driver_context_set_tether_subscriptions(context, false))?;
         checked(c::aeron_driver_context_set_untethered_window_limit_timeout_ns(context, 10 * MS))?;
         checked(c::aeron_driver_context_set_untethered_linger_timeout_ns(context, 10 * MS))?;
         checked(c::aeron_driver_context_set_untethered_resting_timeout_ns(context, 1_000 * MS))?;

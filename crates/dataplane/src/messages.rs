@@ -38,6 +38,18 @@ impl MessagePublication {
         self.state.lock().is_ok_and(|mut s| s.is_ready())
     }
 
+    /// Whether the subscribers leave room for a message. `None` while there is no publication.
+    pub fn has_room(&self) -> Option<bool> {
+        self.state.lock().ok()?.get().map(|p| p.has_room())
+    }
+
+    /// The session and the end of the log. `None` while there is no publication.
+    fn end(&self) -> Option<(i32, i64)> {
+        let mut state = self.state.lock().ok()?;
+        let publication = state.get()?;
+        Some((publication.session_id(), publication.position()?))
+    }
+
     pub fn max_message_length(&self) -> Option<usize> {
         self.state.lock().ok()?.max_message_length()
     }
@@ -134,6 +146,18 @@ impl MessageSubscription {
 
     pub fn is_ready(&self) -> bool {
         self.assembled.lock().is_ok_and(|mut e| e.subscription.get().is_some())
+    }
+
+    /// The bytes between what was read and the end of that publication's log: messages, and claims that
+    /// nobody has committed. `None` while the two are not connected.
+    pub fn lag_bytes(&self, publication: &MessagePublication) -> Option<u64> {
+        let mut assembled = self.assembled.lock().ok()?;
+        let subscription = assembled.subscription.get()?;
+        let (session_id, _) = publication.end()?;
+        // Read first: what is published in between is unread, and no lag is negative.
+        let at = subscription.position(session_id)?;
+        let (_, end) = publication.end()?;
+        Some(end.saturating_sub(at).max(0) as u64)
     }
 
     pub fn failure(&self) -> Option<AeronError> {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::aeron::channels::tethered;
 use crate::aeron::{AeronError, Client, ExclusivePublication, NotTaken, Subscription};
 use crate::conductor::Endpoint;
 use crate::conductor::handle::Handle;
@@ -122,7 +123,7 @@ impl Endpoint for RawSubscription {
         if self.closed.load(Ordering::Relaxed) {
             return Ok(());
         }
-        handle.advance(|| client.add_subscription(&self.channel, self.stream_id))
+        handle.advance(|| client.add_subscription(&tethered(&self.channel), self.stream_id))
     }
 
     fn disconnect(&self) {

@@ -63,7 +63,7 @@ impl Conductor {
     /// them, a process that `network_command` starts when the first UDP channel is opened. `realtime_synced`:
     /// timestamps of its producers and drivers are of the host's synchronised wall clock, and announces say so.
     #[new]
-    #[pyo3(signature = (*, aeron_dir, media_driver_lock, embed, dir_mode, driver_timeout_ms, announce_channel, announce_stream_id, announce_period_ns, control_channel, control_stream_id, qos_stream_id, allowed_base_dirs, network_command = Vec::new(), network_dir = None, network_lock = None, realtime_synced = false))]
+    #[pyo3(signature = (*, aeron_dir, media_driver_lock, embed, dir_mode, driver_timeout_ms, announce_channel, announce_stream_id, announce_period_ns, control_channel, control_stream_id, qos_stream_id, allowed_base_dirs, network_command = Vec::new(), network_dir = None, network_lock = None, realtime_synced = false, qos_channel = None))]
     fn new(
         py: Python<'_>,
         aeron_dir: String,
@@ -82,6 +82,7 @@ impl Conductor {
         network_dir: Option<String>,
         network_lock: Option<PathBuf>,
         realtime_synced: bool,
+        qos_channel: Option<String>,
     ) -> PyResult<Self> {
         let control = (control_channel.clone(), control_stream_id);
         let config = plane::Config {
@@ -95,8 +96,9 @@ impl Conductor {
             announce_channel,
             announce_stream_id,
             announce_period_ns,
-            control_channel,
             control_stream_id,
+            qos_channel: qos_channel.unwrap_or_else(|| control_channel.clone()),
+            control_channel,
             qos_stream_id,
             allowed_base_dirs,
             network: plane::NetworkConfig {

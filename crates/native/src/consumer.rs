@@ -145,6 +145,8 @@ impl Consumer {
             hello_period_ns: connection.report_period_ns,
             supports_shm: options.supports_shm,
             sends_hello_unmapped,
+            own_control_stream: options.control_stream_id,
+            own_qos_stream: options.qos_stream_id,
             fallback: plane::FallbackOptions {
                 uri: fallback_uri,
                 max_bytes: fallback_bytes,
@@ -153,7 +155,8 @@ impl Consumer {
                 idle,
             },
         };
-        let lease_options = lease.map(|l| l.of(&connection, stream_id, Role::Consumer, false)).transpose()?;
+        let lease_options =
+            lease.map(|l| l.of(&connection, stream_id, Role::Consumer, false, None)).transpose()?;
         let request = ConsumerRequest { is_remote: !options.supports_shm, ..request.request() };
         let consumer = Arc::new(plane::Consumer::new(config, request, lease_options));
         let metadata = metadata.map(|listener| SourceMetadata::new(listener, stream_id));

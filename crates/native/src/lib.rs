@@ -80,7 +80,9 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(media_driver::default_aeron_dir, m)?)?;
     m.add_function(wrap_pyfunction!(media_driver::media_driver_is_active, m)?)?;
     m.add_function(wrap_pyfunction!(counter::read_counters, m)?)?;
+    m.add_function(wrap_pyfunction!(shm::bind_memory, m)?)?;
     m.add_function(wrap_pyfunction!(shm::create_epoch, m)?)?;
+    m.add_function(wrap_pyfunction!(shm::memory_node, m)?)?;
     m.add_function(wrap_pyfunction!(shm::assign_epoch, m)?)?;
     m.add_function(wrap_pyfunction!(shm::remove_epoch, m)?)?;
     m.add_function(wrap_pyfunction!(shm::open_region, m)?)?;

@@ -58,6 +58,13 @@ impl Publication {
         Ok(py.detach(|| self.publication.is_ready()))
     }
 
+    /// Whether the subscriptions leave room for a message. None while there is no publication.
+    #[getter]
+    fn has_room(&self, py: Python<'_>) -> PyResult<Option<bool>> {
+        errors::check_fork(py, self.fork_guard)?;
+        Ok(py.detach(|| self.publication.has_room()))
+    }
+
     /// The longest message that the stream accepts. None while there is no publication.
     #[getter]
     fn max_message_length(&self, py: Python<'_>) -> PyResult<Option<usize>> {
@@ -134,6 +141,13 @@ impl Subscription {
     fn is_ready(&self, py: Python<'_>) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.subscription.is_ready()))
+    }
+
+    /// Returns the bytes between what was read and the end of that publication's log: messages, and claims
+    /// that nobody has committed. None while the two are not connected.
+    fn lag_bytes(&self, py: Python<'_>, publication: &Publication) -> PyResult<Option<u64>> {
+        errors::check_fork(py, self.fork_guard)?;
+        Ok(py.detach(|| self.subscription.lag_bytes(&publication.publication)))
     }
 
     /// Why the media driver refused the channel. None if it did not.

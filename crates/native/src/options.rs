@@ -31,6 +31,9 @@ pub struct ProducerOptions {
     pub publish_timestamps: bool,
     pub prefault: bool,
     pub require_hugepages: bool,
+    pub numa_node: Option<u32>,
+    pub control_stream_id: Option<i32>,
+    pub qos_stream_id: Option<i32>,
     pub traces: bool,
 }
 
@@ -41,6 +44,8 @@ pub struct ConsumerOptions {
     pub idle: String,
     pub max_outstanding_seq_gap: u64,
     pub supports_shm: bool,
+    pub control_stream_id: Option<i32>,
+    pub qos_stream_id: Option<i32>,
 }
 
 /// A channel and a range of stream ids.
@@ -110,6 +115,7 @@ impl GrantOptions {
 #[derive(FromPyObject)]
 pub struct LeaseOptions {
     revision: u8,
+    tries_other_revision: bool,
     keepalive_ns: u64,
     attach_timeout_ns: u64,
     retry_ns: u64,
@@ -123,6 +129,7 @@ impl LeaseOptions {
         stream_id: u32,
         role: Role,
         require_hugepages: bool,
+        numa_node: Option<u32>,
     ) -> PyResult<attachment::LeaseOptions> {
         let revision = match self.revision {
             1 => Revision::First,
@@ -133,8 +140,10 @@ impl LeaseOptions {
             stream_id,
             role,
             revision,
+            tries_other_revision: self.tries_other_revision,
             may_create: role == Role::Producer,
             require_hugepages,
+            desired_node: numa_node.unwrap_or(NULL_U32),
             keepalive_ns: self.keepalive_ns,
             announce_period_ns: connection.announce_period_ns,
             attach_timeout_ns: self.attach_timeout_ns,

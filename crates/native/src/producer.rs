@@ -155,7 +155,7 @@ impl Producer {
     ) -> PyResult<Self> {
         let conductor = &connection.conductor;
         let py = conductor.py();
-        let (control_channel, control_stream_id) = conductor.get().control();
+        let (control_channel, shared_control) = conductor.get().control();
         let config = plane::Config {
             stream_id,
             descriptor_channel,
@@ -166,7 +166,9 @@ impl Producer {
             announce_period_ns: connection.announce_period_ns,
             qos_period_ns: connection.report_period_ns,
             control_channel,
-            control_stream_id,
+            control_stream_id: options.control_stream_id.unwrap_or(shared_control),
+            own_control_stream: options.control_stream_id,
+            own_qos_stream: options.qos_stream_id,
             progress_limits: grants.progress_limits(),
             policy: grants.policy(),
             prefault: options.prefault,
@@ -183,7 +185,8 @@ impl Producer {
                 py.detach(|| plane::Producer::new(config, Arc::new(mapping)))
             }
             (None, Some(lease)) => {
-                let lease = lease.of(&connection, stream_id, Role::Producer, options.require_hugepages)?;
+                let (hugepages, node) = (options.require_hugepages, options.numa_node);
+                let lease = lease.of(&connection, stream_id, Role::Producer, hugepages, node)?;
                 plane::Producer::leased(config, lease)
             }
             _ => return Err(PyValueError::new_err("a producer has either regions of its own or a lease")),

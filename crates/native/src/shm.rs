@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tensorpool_core::os::file_lock;
 use tensorpool_core::os::fork::ForkGuard;
+use tensorpool_core::os::numa;
 use tensorpool_core::os::time::monotonic_ns;
 use tensorpool_core::shm::assign::{self, Assignment};
 use tensorpool_core::shm::containment::AllowedBases;
@@ -60,6 +61,21 @@ pub fn create_epoch(
         .detach(|| create::create_epoch(&spec, u64::from(std::process::id()), monotonic_ns()))
         .map_err(|e| errors::create(py, &e))?;
     Ok(to_tuple(files))
+}
+
+/// Binds memory that this thread allocates from now on to a NUMA node; None: the process's policy again.
+///
+/// Raises `OSError` for a node that the machine does not have, and where a container forbids the call.
+#[pyfunction]
+#[pyo3(signature = (node))]
+pub fn bind_memory(node: Option<u32>) -> PyResult<()> {
+    Ok(numa::bind_memory(node)?)
+}
+
+/// Returns the NUMA node of a file's pages. None if they are on several nodes. Raises `OSError`.
+#[pyfunction]
+pub fn memory_node(py: Python<'_>, path: PathBuf) -> PyResult<Option<u32>> {
+    Ok(py.detach(|| numa::memory_node(&std::fs::File::open(path)?))?)
 }
 
 /// Assigns a later epoch to regions that no writer held: renames their directory, rewrites every

@@ -119,6 +119,14 @@ stats! {
         lease_id: Option<u64>,
         /// The id of the client. None before the first request.
         client_id: Option<u32>,
+        /// The revision in which the driver answers, as far as it is known.
+        revision: u8,
+        /// Slots of the granted header ring. None without a lease.
+        nslots: Option<u32>,
+        /// Strides of the granted pools. None without a lease.
+        strides: Option<Vec<u32>>,
+        /// The NUMA node of the granted regions. None if the driver does not tell it.
+        numa_node: Option<u32>,
         /// How often a lease was granted.
         granted: u64,
         /// How often a request was refused.
@@ -146,6 +154,10 @@ impl LeaseStatus {
         Some(Self {
             lease_id: status.lease_id,
             client_id: status.client_id,
+            revision: status.revision.number(),
+            nslots: status.layout.as_ref().map(|layout| layout.nslots),
+            numa_node: status.layout.as_ref().and_then(|layout| layout.node_id),
+            strides: status.layout.map(|layout| layout.strides),
             granted: status.granted,
             refused: status.refused,
             ended: status.ended,

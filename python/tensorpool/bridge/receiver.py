@@ -158,9 +158,7 @@ class ReceiverMappings:
 
     def _subscribe_metadata(self, address: StreamAddress) -> None:
         if address not in self._metadata_subscriptions:
-            subscription = _native.Subscription(
-                self._context.connection.conductor, address.channel, address.stream_id
-            )
+            subscription = self._context.connection.subscription(address, tethered=True)
             self._metadata_subscriptions[address] = subscription
             self._stack.callback(subscription.close)
 

@@ -161,6 +161,7 @@ def status(to: ConnectOptions, instance: str | None) -> None:
             "media driver",
             f"{state['aeron_dir']}, control stream {state['control_stream_id']}",
         ),
+        *([("control stream", state["control_fault"])] if state.get("control_fault") else []),
         (
             "leases end",
             f"after {state['grace']} missed keepalives of {format_duration(state['keepalive_s'])}",

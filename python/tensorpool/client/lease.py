@@ -25,7 +25,8 @@ _FINAL_CODES: Final = frozenset({"INVALID_PARAMS", "UNSUPPORTED", "PROTOCOL", "R
 REMEDIES: Final = {
     "REJECTED": "`tensorpool driver leases` shows who holds what",
     "INVALID_PARAMS": "compare the request with the stream's configuration (`tensorpool driver streams`)",
-    "UNSUPPORTED": "the driver does not know this request; [context] attach_revision sets the other revision",
+    "UNSUPPORTED": "the driver does not know this request; [context] attach_revision sets the revision that "
+    "it knows",
     "INTERNAL_ERROR": "the driver's log has the details, `tensorpool doctor` looks for causes",
     "REGIONS": "the driver granted the lease, but this process may not use the regions: check group "
     "membership and allowed_base_dirs",
@@ -42,8 +43,15 @@ class LeaseOptions:
     attach_timeout_ns: int
     retry_ns: int
     revision: int
-    """Revision of the attach messages."""
+    """Revision of the first attach messages."""
+    tries_other_revision: bool
+    """Unanswered attach messages are sent in the other revision too."""
     control_stream_id: int
+
+    @classmethod
+    def revisions(cls, setting: str) -> tuple[int, bool]:
+        """The first revision, and whether to try the other, of the setting `attach_revision`."""
+        return (1, True) if setting == "auto" else (int(setting), False)
 
 
 def wait_attached(
@@ -88,14 +96,14 @@ def lease_status(endpoint: _native.Producer | _native.Consumer) -> _native.Lease
 def attach_error(stream_id: int, code: str, message: str, options: LeaseOptions) -> AttachError:
     """The error for a refusal: the driver's message, and what a user can do."""
     if code == "NO_ANSWER":
+        asked = "both revisions" if options.tries_other_revision else f"revision {options.revision}"
         message = (
             f"no driver answers on control stream {options.control_stream_id} "
-            f"(asked in revision {options.revision} of the attach messages)"
+            f"(asked in {asked} of the attach messages)"
         )
-        remedy = (
-            "start one with `tensorpool driver`, check aeron_dir and control_stream_id, or set "
-            "attach_revision in [context] if the driver uses the other revision"
-        )
+        remedy = "start one with `tensorpool driver`, or check aeron_dir and control_stream_id"
+        if not options.tries_other_revision:
+            remedy += ', or set attach_revision = "auto" in [context] to try the other revision too'
     else:
         remedy = REMEDIES.get(code, REMEDIES["REJECTED"])
     return AttachError(message, code=code, remedy=remedy, stream_id=stream_id)

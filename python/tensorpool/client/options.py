@@ -46,9 +46,12 @@ class ProducerKeywords(TypedDict, total=False):
     dtype: npt.DTypeLike | None
     descriptor_stream_id: int | None
     metadata_stream_id: int | None
+    control_stream_id: int | None
+    qos_stream_id: int | None
     publish_timestamps: bool
     prefault: bool
     require_hugepages: bool
+    numa_node: int | None
     per_consumer_streams: bool
     announce_source: bool
     traces: bool
@@ -66,9 +69,12 @@ class ProducerOptions:
     dtype: npt.DTypeLike | None = None
     descriptor_stream_id: int | None = None
     metadata_stream_id: int | None = None
+    control_stream_id: int | None = None
+    qos_stream_id: int | None = None
     publish_timestamps: bool = False
     prefault: bool = True
     require_hugepages: bool = False
+    numa_node: int | None = None
     per_consumer_streams: bool = True
     announce_source: bool = True
     traces: bool = False
@@ -76,11 +82,18 @@ class ProducerOptions:
     def __post_init__(self) -> None:
         if self.nslots is not None:
             _check_nslots(self.nslots)
+        _check_own_streams(self)
 
     @property
     def needs_provision(self) -> bool:
         """Whether the driver must learn the layout or the names of the stream before the attach."""
-        return not (self.pools is None and self.nslots is None and self.name is None and not self.tags)
+        return not (
+            self.pools is None
+            and self.nslots is None
+            and self.numa_node is None
+            and self.name is None
+            and not self.tags
+        )
 
     @property
     def describes_source(self) -> bool:
@@ -105,6 +118,8 @@ class ConsumerKeywords(TypedDict, total=False):
     supports_shm: bool
     descriptor_stream_id: int | None
     metadata_stream_id: int | None
+    control_stream_id: int | None
+    qos_stream_id: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +140,11 @@ class ConsumerOptions:
     supports_shm: bool = True
     descriptor_stream_id: int | None = None
     metadata_stream_id: int | None = None
+    control_stream_id: int | None = None
+    qos_stream_id: int | None = None
 
     def __post_init__(self) -> None:
+        _check_own_streams(self)
         if self.max_outstanding_seq_gap < 0:
             raise ConfigError(f"max_outstanding_seq_gap {self.max_outstanding_seq_gap}: use 0 or more frames")
         if self.policy not in get_args(Policy):
@@ -167,6 +185,15 @@ def metadata_stream_id(options: ProducerOptions | ConsumerOptions, ids: StreamId
     """The metadata stream that an endpoint with these options uses. Raises ConfigError."""
     given = options.metadata_stream_id
     return _check_aeron_stream_id("metadata", ids.metadata if given is None else given, 1300)
+
+
+def _check_own_streams(options: ProducerOptions | ConsumerOptions) -> None:
+    for kind, given, example in (
+        ("control", options.control_stream_id, 1000),
+        ("QoS", options.qos_stream_id, 1200),
+    ):
+        if given is not None:
+            _check_aeron_stream_id(kind, given, example)
 
 
 def _check_aeron_stream_id(kind: str, stream_id: int, example: int) -> int:

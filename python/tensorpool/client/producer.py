@@ -103,6 +103,22 @@ class Producer(_native.Producer):
         """Whether there is memory to write into. A producer that lost its lease requests it again."""
         return self.epoch is not None
 
+    @property
+    def nslots(self) -> int | None:
+        """Slots of the header ring: the frames that a consumer may lag behind. None without memory."""
+        if self.owned_regions is not None:
+            return self.owned_regions.files.nslots
+        lease = self.lease()
+        return None if lease is None else lease.nslots
+
+    @property
+    def pools(self) -> tuple[int, ...]:
+        """Sizes of the payload pools in bytes, smallest first. Empty without memory."""
+        if self.owned_regions is not None:
+            return tuple(sorted(pool.stride_bytes for pool in self.owned_regions.files.pools))
+        lease = self.lease()
+        return tuple(sorted((lease and lease.strides) or ()))
+
     def wait_for_consumer(self, timeout: float = 10.0) -> bool:
         """Waits until a consumer subscribes; False if none did within `timeout` seconds."""
         deadline = time.monotonic() + timeout

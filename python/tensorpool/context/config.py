@@ -108,11 +108,10 @@ class ContextSettings:
         default=parse_duration("1s"),
         minimum=parse_duration("10ms"),
     )
-    attach_revision: int = setting(
-        "Revision of the attach messages that the driver uses: 1 or 2.",
-        default=1,
-        minimum=1,
-        maximum=2,
+    attach_revision: Literal["auto", "1", "2"] = setting(
+        "Revision of the attach messages that the driver uses. `auto` asks in the first, and in both by "
+        "turns if nothing answers.",
+        default="auto",
     )
     hello_period_ns: DurationNs = setting(
         "Period of ConsumerHello, QoS reports and status reports. A consumer that sends none for five "

@@ -11,6 +11,7 @@ import atexit
 import logging
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -37,11 +38,12 @@ from ..client import (
     Tracer,
     wait_attached,
 )
-from ..client.lease import attach_error
+from ..client.lease import attach_error, lease_status
 from ..client.options import FRESH_PERIODS, check_stream_id, metadata_stream_id
 from ..discovery import DiscoveredStream, DiscoverySettings, make_filter
-from ..driver import DriverAgent, DriverSettings, EmbeddedDriver, qualified_namespace
+from ..driver import DriverAgent, DriverSettings, EmbeddedDriver, namespace_on, qualified_namespace
 from ..errors import (
+    AttachError,
     ClosedError,
     CommandFailed,
     ConfigError,
@@ -78,7 +80,7 @@ from ..transport import (
     StreamIds,
     descriptor_channel,
 )
-from .driver_host import DriverHost, Mode, provision_stream, query_announce_period
+from .driver_host import DriverHost, Mode, layout_fault, provision_stream, query_announce_period
 from .locate import (
     StreamLocator,
     check_stream_reference,
@@ -94,6 +96,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _DRIVER_TIMEOUT_S: Final = 1.0
+_PROVISION_RETRY_S: Final = 0.01
 # `next_event` needs a timeout: this one, 30 years, never ends.
 _NO_TIMEOUT_S: Final = 1e9
 # At most so many endpoints of a context publish reports: a media driver has room for some thousand counters,
@@ -159,6 +162,7 @@ class Context:
         self._siblings: dict[StreamAddress, Context] = {}
         self._closed = False
         self._has_driver_period = False
+        self._lease = options.lease
         self.connection = Connection.open(options.connection)
         self._locator = StreamLocator(
             self.connection, options.discovery, has_driver=options.mode != "standalone"
@@ -293,9 +297,14 @@ class Context:
         lineage. `publish_timestamps` adds the time of publication to each descriptor. `prefault=False` leaves
         the memory to be paged in by the first frames. `require_hugepages`: refuse memory without huge pages.
         `per_consumer_streams=False`: decline consumers that request per-consumer streams.
-        `descriptor_stream_id` and `metadata_stream_id` replace the configured streams. A producer without
-        metadata announces its source without a name; `announce_source=False`: somebody else announces it, as
-        a bridge does.
+        A producer without metadata announces its source without a name; `announce_source=False`: somebody
+        else announces it, as a bridge does.
+        `descriptor_stream_id`, `metadata_stream_id`, `control_stream_id` and `qos_stream_id` replace the
+        configured streams; consumers of the stream get the same. `numa_node`: where the driver creates the
+        memory.
+
+        A driver of another implementation takes no layout: the producer uses what it offers (`nslots`,
+        `pools` of the producer), and the log says how that differs.
         """
         self._check_open()
         return self._open_producer(check_stream_id(stream_id), ProducerOptions(**options))
@@ -359,7 +368,7 @@ class Context:
             self._locator,
             make_filter(name=name, tags=tags),
             self._locator.timeout_s(find_timeout),
-            lease=self._options.lease,
+            lease=self._lease,
             open_stream=lambda stream: self._context_for(control_address(stream))._open_consumer(
                 stream.stream_id, consumer_options
             ),
@@ -368,7 +377,9 @@ class Context:
             ),
         )
 
-    def _open_producer(self, stream_id: int, options: ProducerOptions) -> Producer:
+    def _open_producer(
+        self, stream_id: int, options: ProducerOptions, *, is_reopened: bool = False
+    ) -> Producer:
         context = self._options
         description = None
         if options.describes_source:
@@ -376,8 +387,10 @@ class Context:
                 name=options.name, tags=options.tags, metadata=options.metadata, dtype=options.dtype
             )
         streams = context.per_consumer_streams
-        regions, lease = None, None
+        regions, lease, is_provisioned = None, None, True
         if context.mode == "standalone":
+            if options.numa_node is not None:
+                raise ConfigError("numa_node: only with a driver; run this program under numactl instead")
             regions = create_regions(
                 stream_id,
                 options,
@@ -388,9 +401,9 @@ class Context:
             )
         else:
             if options.needs_provision:
-                self._provision(stream_id, options)
+                is_provisioned = self._provision(stream_id, options, is_reopened=is_reopened)
             self._adopt_driver_period()
-            lease = context.lease
+            lease = self._lease
         # After the period of the driver is known.
         metadata_options = MetadataOptions(
             SHARED_CHANNEL,
@@ -410,8 +423,12 @@ class Context:
         if options.traces:
             if self._trace_ids is None:
                 self._trace_ids = TraceIds()
-            producer.tracer = Tracer(self._trace_ids, self.connection.publication(self.stream_ids.control))
+            control = options.control_stream_id or self.stream_ids.control
+            producer.tracer = Tracer(self._trace_ids, self.connection.publication(control))
         self._start_endpoint(producer)
+        if not is_provisioned and not self._is_accepted(producer, options):
+            producer.close()
+            return self._open_producer(stream_id, options, is_reopened=True)
         if description is not None or options.announce_source:
             try:
                 producer.publish_description(description)
@@ -431,7 +448,7 @@ class Context:
             stream_id,
             options,
             streams=self.per_consumer_streams,
-            lease=None if is_standalone else self._options.lease,
+            lease=None if is_standalone else self._lease,
             metadata=self._metadata_listener(metadata_stream_id(options, self.stream_ids)),
             fallback_uri=fallback_uri,
             sends_hello_unmapped=fallback_uri is not None,
@@ -463,7 +480,9 @@ class Context:
         try:
             self.connection.wait_ready(endpoint)
             if self.mode != "standalone" and endpoint.lease() is not None:
-                wait_attached(endpoint, self._options.lease, self._driver_answers)
+                wait_attached(endpoint, self._lease, self._driver_answers)
+                # The next endpoint asks in the revision that the driver answers in.
+                self._lease = replace(self._lease, revision=lease_status(endpoint).revision)
         except BaseException:
             endpoint.close()
             raise
@@ -489,8 +508,30 @@ class Context:
 
     # --- the driver
 
-    def _provision(self, stream_id: int, options: ProducerOptions) -> None:
-        lease = self._options.lease
+    @property
+    def _has_own_driver(self) -> bool:
+        """Whether a driver of this package runs on the control stream. Others have no service to call."""
+        control = self.stream_ids.control
+        return self._driver_host.is_embedded or namespace_on(self.aeron_dir, control) is not None
+
+    def _provision(self, stream_id: int, options: ProducerOptions, *, is_reopened: bool) -> bool:
+        """Tells the driver the layout and the names of a stream; False if no driver can be told."""
+        if not self._has_own_driver:
+            return False
+        # The driver refuses a layout until it has read the detach of a producer that was closed just now.
+        deadline = time.monotonic() + (_DRIVER_TIMEOUT_S if is_reopened else 0.0)
+        while True:
+            try:
+                self._request_provision(stream_id, options)
+            except AttachError as error:
+                if error.code != "REJECTED" or time.monotonic() > deadline:
+                    raise
+                time.sleep(_PROVISION_RETRY_S)
+            else:
+                return True
+
+    def _request_provision(self, stream_id: int, options: ProducerOptions) -> None:
+        lease = self._lease
         try:
             with self.service("driver", timeout=lease.attach_timeout_ns / 1e9) as driver:
                 provision_stream(driver, stream_id, options)
@@ -499,7 +540,31 @@ class Context:
         except (NoSuchService, ServiceTimeout):
             raise attach_error(stream_id, "NO_ANSWER", "", lease) from None
 
+    def _is_accepted(self, producer: Producer, options: ProducerOptions) -> bool:
+        """Whether a producer that could not provision its stream keeps what it was granted.
+
+        A driver of this package that started meanwhile can be told the layout now. A foreign driver cannot:
+        the producer uses what it offers, and the log says how that differs.
+        """
+        if self._has_own_driver:
+            return False
+        fault = layout_fault(producer, options)
+        # Such a driver reports no period either.
+        self._has_driver_period = True
+        if fault is not None:
+            _LOG.warning(
+                "stream %d: the driver on control stream %d is of another implementation and takes no layout "
+                "from its clients: it granted %s; configure the stream there",
+                producer.stream_id,
+                self.stream_ids.control,
+                fault,
+            )
+        return True
+
     def _driver_answers(self) -> bool:
+        """Whether the driver of this control stream runs. The service may be that of another driver."""
+        if not self._has_own_driver:
+            return False
         try:
             with self.service("driver", timeout=_DRIVER_TIMEOUT_S) as driver:
                 driver.ping()

@@ -11,16 +11,17 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-from ..client import ProducerOptions
+from ..client import Producer, ProducerOptions
 from ..driver import EmbeddedDriver, Holder
 from ..errors import DriverAlreadyRunning, ServiceError
 from ..json_types import JsonObject
 from ..service import ServiceClient
 from ..shm import parse_pools
+from ..units import size_literal
 
 _LOG = logging.getLogger(__name__)
 # A driver that has just taken its lock has not yet written its identity there.
@@ -149,6 +150,25 @@ def query_announce_period(driver: ServiceClient) -> int | None:
     return max(period_ns, 0)
 
 
+def layout_fault(producer: Producer, options: ProducerOptions) -> str | None:
+    """What the granted layout lacks of the requested one; None if it has all."""
+    pools = None if options.pools is None else tuple(stride for _, stride in parse_pools(options.pools))
+    nslots_differ = options.nslots is not None and producer.nslots != options.nslots
+    pools_differ = pools is not None and producer.pools != tuple(sorted(pools))
+    if not nslots_differ and not pools_differ:
+        return None
+    return (
+        f"{_layout_text(producer.nslots, producer.pools)} instead of the requested "
+        f"{_layout_text(options.nslots, pools)}"
+    )
+
+
+def _layout_text(nslots: int | None, pools: Sequence[int] | None) -> str:
+    parts = [] if nslots is None else [f"{nslots} slots"]
+    parts += ["pools of " + ", ".join(size_literal(stride) for stride in pools)] if pools else []
+    return " and ".join(parts)
+
+
 def provision_stream(driver: ServiceClient, stream_id: int, options: ProducerOptions) -> None:
     """Tells the driver the layout and the names of a stream that a producer is about to attach to.
 
@@ -159,6 +179,8 @@ def provision_stream(driver: ServiceClient, stream_id: int, options: ProducerOpt
         request["pools"] = [stride for _, stride in parse_pools(options.pools)]
     if options.nslots is not None:
         request["nslots"] = options.nslots
+    if options.numa_node is not None:
+        request["numa_node"] = options.numa_node
     if options.name is not None:
         request["name"] = options.name
     if options.tags:

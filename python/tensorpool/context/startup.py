@@ -83,6 +83,7 @@ def open(
     if not base.is_dir():
         raise ConfigError(f"shm_base_dir {str(base)!r}: no such directory; create it, or use /dev/shm")
     ids = stream_ids or _stream_ids(aeron)
+    revision, tries_other_revision = LeaseOptions.revisions(context.attach_revision)
     options = ContextOptions(
         mode=mode or context.mode,
         namespace=_check_namespace(namespace or shm.namespace),
@@ -110,7 +111,8 @@ def open(
             keepalive_ns=context.keepalive_ns,
             attach_timeout_ns=context.attach_timeout_ns,
             retry_ns=context.attach_retry_ns,
-            revision=context.attach_revision,
+            revision=revision,
+            tries_other_revision=tries_other_revision,
             control_stream_id=ids.control,
         ),
         descriptor_term_bytes=aeron.descriptor_term_bytes,

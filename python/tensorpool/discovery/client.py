@@ -16,6 +16,7 @@ from typing import Final, Self
 from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import ConfigError, DiscoveryError, NoProvider
+from ..transport.channels import tethered, untethered
 from .channels import IPC, endpoint_of, is_ipc, udp_channel
 from .client_query import DiscoveredStream, Filter, PendingQuery, make_request
 from .config import DiscoverySettings
@@ -101,7 +102,9 @@ class DiscoveryClient:
         )
         self._subscriptions = [
             # Untethered: a client that does not poll must not delay the responses to others.
-            _native.Subscription(conductor, f"{IPC}?tether=false" if is_ipc(channel) else channel, stream_id)
+            _native.Subscription(
+                conductor, untethered(channel) if is_ipc(channel) else tethered(channel), stream_id
+            )
             for channel, stream_id in addresses
         ]
 

@@ -7,6 +7,7 @@ the SHM driver: whether one holds the namespace, and on which media driver.
 from __future__ import annotations
 
 import os
+import struct
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,6 +30,13 @@ _SLOW_TIMER_S: Final = 0.05
 """An embedded media driver checks its timers every 2 ms; Aeron's default is a second."""
 _STALE_S: Final = 5.0
 _ERRORS_LABEL: Final = "Errors: "
+_ATTACH_TIMEOUT_S: Final = 5.0
+"""The default of [context] attach_timeout."""
+# Types of Aeron's counters, and the start of their key: registration id, session, stream, length of channel.
+_PUBLISHER_LIMIT: Final = 1
+_SUBSCRIBER_POSITION: Final = 4
+_PUBLISHER_POSITION: Final = 12
+_POSITION_KEY: Final = struct.Struct("<qiii")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +129,7 @@ def check_media_driver(facts: MediaDriverFacts) -> list[Check]:
     found = (
         f"{facts.aeron_dir}: {version}process {mark.pid} of {user_of(mark.owner_uid)}, {kind}, since {since}"
     )
-    checks = [_check_access(found, mark), _check_timers(facts)]
+    checks = [_check_access(found, mark), _check_timers(facts), _check_liveness(mark)]
     if facts.errors:
         checks.append(
             warn(
@@ -169,6 +177,73 @@ def _check_timers(facts: MediaDriverFacts) -> Check:
     )
 
 
+def _check_liveness(mark: MarkFile) -> Check:
+    """The unblock timeout is nowhere to be read; Aeron wants it above this one."""
+    name = "killed clients"
+    liveness_s = mark.client_liveness_timeout_ns / 1e9
+    found = f"the media driver notices them after {liveness_s:g} s"
+    if liveness_s < _ATTACH_TIMEOUT_S:
+        return ok(name, found)
+    return warn(
+        name,
+        found,
+        "A client that is killed inside an offer blocks the control stream for longer than that: an attach "
+        f"waits for {_ATTACH_TIMEOUT_S:g} s only, and fails. A driver of this package lets no lease expire "
+        "meanwhile; others do.",
+        "Start it with AERON_CLIENT_LIVENESS_TIMEOUT=3s AERON_PUBLICATION_UNBLOCK_TIMEOUT=3500ms (aeronmd) "
+        "or -Daeron.client.liveness.timeout=3s -Daeron.publication.unblock.timeout=3500ms (Java), let "
+        "tensorpool embed a media driver, or raise [context] attach_timeout.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Position:
+    """A position counter of a stream: who it belongs to, where in the log it is, and on which channel."""
+
+    registration_id: int
+    session_id: int
+    position: int
+    channel: str
+
+
+def _positions(counters: list[AeronCounterValue], type_id: int, stream_id: int) -> list[_Position]:
+    positions = []
+    for counter in counters:
+        if counter.type_id == type_id and len(counter.key) >= _POSITION_KEY.size:
+            registration_id, session_id, counted_id, _ = _POSITION_KEY.unpack_from(counter.key)
+            if counted_id == stream_id:
+                # Label: "sub-pos: 11 -123 1000 aeron:ipc @0"
+                channel = " ".join(counter.label.split()[4:5])
+                positions.append(_Position(registration_id, session_id, counter.value, channel))
+    return positions
+
+
+def check_control_stream(counters: list[AeronCounterValue], stream_id: int) -> Check | None:
+    """Finding on a control stream that nobody can write to; None if all can."""
+    limits = {limit.session_id: limit.position for limit in _positions(counters, _PUBLISHER_LIMIT, stream_id)}
+    subscribed = _positions(counters, _SUBSCRIBER_POSITION, stream_id)
+    for published in _positions(counters, _PUBLISHER_POSITION, stream_id):
+        # Untethered ones are left behind, and hold nothing back.
+        readers = [
+            reader
+            for reader in subscribed
+            if reader.session_id == published.session_id and "tether=false" not in reader.channel
+        ]
+        if not readers or published.position < limits.get(published.session_id, 1 << 63):
+            continue
+        slowest = min(readers, key=lambda reader: reader.position)
+        behind = published.position - slowest.position
+        if behind > 0:
+            return fail(
+                "control stream",
+                f"stream {stream_id} accepts no messages: subscription {slowest.registration_id} "
+                f"({slowest.channel}) is {behind:,} bytes behind, and holds it back",
+                "No client can attach, keep its lease, or say hello.",
+                "Let its program poll, end that program, or subscribe there with tether=false.",
+            )
+    return None
+
+
 def check_shm_driver(holder: Holder | None, *, namespace: str, aeron_dir: str) -> Check:
     """Finding on the SHM driver of a namespace."""
     if holder is None:
@@ -190,4 +265,9 @@ def driver_checks(
     """Reads the driver's lock, without taking it, and the media driver's counters."""
     holder = read_holder(base, namespace, instance_id) or other_driver(aeron_dir, control_stream_id)
     name = qualified_namespace(namespace, instance_id)
-    return [check_shm_driver(holder, namespace=name, aeron_dir=aeron_dir)]
+    checks = [check_shm_driver(holder, namespace=name, aeron_dir=aeron_dir)]
+    counters: list[AeronCounterValue] = []
+    with suppress(MediaDriverError):
+        counters = read_aeron_counters(aeron_dir)
+    control = check_control_stream(counters, control_stream_id)
+    return checks if control is None else [*checks, control]

@@ -17,7 +17,7 @@ from typing import Final
 from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock
 from ..discovery.config import DiscoverySettings
-from ..errors import ClosedError, RegionRejected, RoleFailed
+from ..errors import ClosedError, ConfigError, RegionRejected, RoleFailed
 from ..runtime.agent import AgentFinished
 from ..runtime.config import Secret
 from ..runtime.counters import GAUGE_TYPE_ID, CounterPublisher, CounterSnapshot
@@ -31,7 +31,7 @@ from ..sbe.driver import (
 from ..sbe.message import Message
 from ..sbe.wire import ResponseCode
 from ..service import ServiceAgent
-from ..shm.epoch_files import is_hugetlbfs
+from ..shm.numa import numa_nodes
 from ..transport import StreamIds
 from ..transport.channels import ServiceStreams
 from .actions import (
@@ -46,7 +46,9 @@ from .actions import (
     Warn,
     Withdraw,
 )
+from .base_dirs import BaseDirs
 from .config import DriverSettings
+from .control_stream import ControlStream
 from .counters import DriverCounters
 from .discovery import EmbeddedDiscovery
 from .limits import RateLimit
@@ -58,13 +60,10 @@ from .storage import Storage, group_id, owner_id
 
 _LOG = logging.getLogger(__name__)
 _CHANNEL: Final = "aeron:ipc"
-# Tethered: a slow driver must slow its clients down rather than lose a keepalive.
-_TETHERED_CHANNEL: Final = "aeron:ipc?tether=true"
 _POLL_LIMIT: Final = 1024
 _MAX_POLLS: Final = 4
 # Together more than the stream's buffer holds: one pass skips the whole backlog.
 _MAX_BACKLOG_POLLS: Final = 256
-_MAX_UNSENT: Final = 4096
 # Decisions that are logged: a flood of requests must not fill the log.
 _MAX_LOGGED_PER_SECOND: Final = 100
 _MAX_LOGGED_BURST: Final = 5000
@@ -155,7 +154,6 @@ class DriverAgent:
         self.service_token = service_token
         self.discovery = discovery or DiscoverySettings()
         self._opened: _Resources | None = None
-        self._unsent: deque[bytes] = deque()
         self._log_limit = RateLimit(_MAX_LOGGED_PER_SECOND, burst=_MAX_LOGGED_BURST)
         self._unlogged = 0
         self._stop: Stop | None = None
@@ -192,6 +190,7 @@ class DriverAgent:
         """Locks the namespace. Raises DriverAlreadyRunning if another driver has it, ConfigError for unknown
         users."""
         _check_known(Access(group=self.settings.group), *(plan.access for plan in Plan(self.settings)))
+        _check_nodes(Plan(self.settings))
         self._opened = _Resources(self)
         self.perform(self.state.on_start(self.clock.monotonic_ns()))
         _LOG.info(
@@ -207,7 +206,7 @@ class DriverAgent:
         resources = self._opened
         if resources is None:
             return False
-        is_open = resources.has_skipped_backlog and resources.control.is_ready
+        is_open = resources.has_skipped_backlog
         is_open = is_open and resources.service.is_ready() and resources.discovery.is_ready
         return is_open and (not self.settings.recreate_at_start or resources.storage.is_idle)
 
@@ -227,7 +226,7 @@ class DriverAgent:
         """Reads messages, results of file work and dead producers; performs the resulting actions."""
         resources, now_ns = self._resources, self.clock.monotonic_ns()
         resources.announcer.heartbeat()
-        work, drained = self._read(resources, now_ns)
+        work, read_until_ns = self._read(resources, now_ns)
         # After the messages: a producer that detaches sends its request before it releases its lock.
         for stream_id, epoch in resources.announcer.dead_producers():
             self.perform(resources.state.on_producer_exit(stream_id, epoch, now_ns))
@@ -237,31 +236,31 @@ class DriverAgent:
         for result in resources.storage.poll():
             self.perform(resources.state.on_files(result, now_ns))
             work += 1
-        self.perform(resources.state.on_tick(now_ns, drained=drained))
+        self.perform(resources.state.on_tick(now_ns, read_until_ns=read_until_ns))
         resources.do_housekeeping(now_ns)
         work += resources.service.do_work() + resources.discovery.do_work(now_ns)
         resources.counter_publisher.do_work()
-        work += self._publish(resources)
+        work += resources.control.publish()
         if self._stop is not None:
             raise AgentFinished
         return work
 
-    def _read(self, resources: _Resources, now_ns: int) -> tuple[int, bool]:
-        """Handles received messages. Returns how many caused actions, and whether all were read.
+    def _read(self, resources: _Resources, now_ns: int) -> tuple[int, int | None]:
+        """Handles received messages. Returns how many caused actions, and the time up to which all were read.
 
         Keepalives cause no actions and are not counted as work: thousands of them a second would keep a
         backoff idle strategy from ever sleeping.
         """
         if not resources.has_skipped_backlog:
-            if (failure := resources.requests.failure or resources.control.failure) is not None:
+            if (failure := resources.control.failure) is not None:
                 raise RoleFailed(
                     f"the media driver refuses the control stream {self.stream_ids.control}: {failure}"
                 )
             self.counters.before_start.add(resources.skip_backlog())
-            return 0, False
+            return 0, None
         work = 0
         for _ in range(_MAX_POLLS):
-            messages = resources.requests.poll_images(_POLL_LIMIT)
+            messages = resources.control.poll(_POLL_LIMIT)
             for message, image in messages:
                 if resources.discovery.accept(message, now_ns):
                     continue
@@ -270,8 +269,8 @@ class DriverAgent:
                 work += bool(actions)
             if not messages:
                 # Without a media driver, keepalives cannot arrive: then not all were read.
-                return work, resources.requests.is_ready
-        return max(work, 1), False
+                return work, resources.control.read_until_ns(now_ns)
+        return max(work, 1), None
 
     def on_close(self) -> None:
         """Announces the shutdown, removes all regions and releases the namespace."""
@@ -281,7 +280,7 @@ class DriverAgent:
         stop = self._stop or Stop(ShutdownReason.NORMAL, "")
         try:
             self.perform(resources.state.on_stop(stop.reason, stop.message, self.clock.monotonic_ns()))
-            self._flush_shutdown(resources)
+            resources.control.flush(_SHUTDOWN_FLUSH_NS, _RETRY_S)
         finally:
             self._opened = None
             resources.close()
@@ -291,6 +290,15 @@ class DriverAgent:
     def discovery_counters(self) -> CounterSnapshot:
         """The counters of discovery."""
         return dict(self._resources.discovery.counters.snapshot())
+
+    def control_fault(self) -> str | None:
+        """Why the control stream does not work at the moment; None if it works."""
+        control, now_ns = self._resources.control, self.clock.monotonic_ns()
+        if full_s := control.full_s(now_ns):
+            return f"full for {full_s:.1f} s: a tethered subscription does not poll"
+        if blocked_s := control.blocked_s(now_ns):
+            return f"blocked for {blocked_s:.1f} s: a client has ended, or is paused, inside an offer"
+        return None
 
     def stop(self, message: str) -> None:
         """Stops the driver in good order after this duty cycle."""
@@ -305,7 +313,7 @@ class DriverAgent:
             match todo.popleft():
                 case Send(message, is_repeat, client_id):
                     self._log(message, client_id=client_id, is_repeat=is_repeat)
-                    self._send(message)
+                    resources.control.send(message.encode())
                 case MakeFiles() | AssignFiles() | RemoveFiles() as job:
                     resources.storage.submit(job)
                 case Announce() as announce:
@@ -338,30 +346,6 @@ class DriverAgent:
             self._unlogged = 0
         log_decision(message, client_id=client_id, is_repeat=is_repeat)
 
-    def _send(self, message: Message) -> None:
-        self._unsent.append(message.encode())
-        if len(self._unsent) > _MAX_UNSENT:
-            self._unsent.popleft()
-            self.counters.unsent.add()
-
-    def _publish(self, resources: _Resources) -> int:
-        sent = 0
-        while self._unsent and resources.control.offer(self._unsent[0]) == "sent":
-            self._unsent.popleft()
-            sent += 1
-        return sent
-
-    def _flush_shutdown(self, resources: _Resources) -> None:
-        """Sends the last messages; gives up after a while, because the media driver may have ended."""
-        deadline_ns = self.clock.monotonic_ns() + _SHUTDOWN_FLUSH_NS
-        while self._unsent and self.clock.monotonic_ns() < deadline_ns:
-            if not self._publish(resources):
-                # The tethered subscription may fill the stream with messages that the driver has not read.
-                resources.requests.poll(_POLL_LIMIT)
-                self.clock.sleep(_RETRY_S)
-        self.counters.unsent.add(len(self._unsent))
-        self._unsent.clear()
-
 
 class _Resources:
     """The locks, streams, storage and state of a running driver; closed in reverse order."""
@@ -370,7 +354,8 @@ class _Resources:
         settings, conductor, control = agent.settings, agent.conductor, agent.stream_ids.control
         stale_ns = 3 * agent.announce_period_ns
         self._mlock = settings.mlock
-        self._base_dir = str(agent.base_dir)
+        bases = BaseDirs.probe(agent.base_dir, settings)
+        self._base_dirs = [str(base) for base in bases.all]
         self._next_sweep_ns = agent.clock.monotonic_ns() + stale_ns
         self._next_save_ns = 0
         self.has_unsaved = False
@@ -378,7 +363,8 @@ class _Resources:
         self.state = DriverState(
             settings,
             counters=agent.counters,
-            has_hugepages=is_hugetlbfs(agent.base_dir),
+            bases=bases,
+            numa_nodes=numa_nodes(),
             # Random: the lease ids of an earlier driver must not occur again.
             first_lease_id=secrets.randbits(47) << 16 | 1,
             quota_bytes=_share_of_filesystem(agent.base_dir, settings.quota_percent),
@@ -388,7 +374,7 @@ class _Resources:
             stack.callback(lock.release)
             check_no_other_driver(agent.aeron_dir, agent.stream_ids.control)
             self.storage = Storage(
-                agent.base_dir,
+                bases,
                 agent.qualified_namespace,
                 lock.state,
                 stale_after_ns=stale_ns,
@@ -403,10 +389,10 @@ class _Resources:
                 stall_ns=_STALL_LEASES * settings.lease_ns,
             )
             stack.callback(self.announcer.close)
-            self.control = _native.Publication(conductor, _CHANNEL, control)
+            self.control = ControlStream(
+                conductor, _CHANNEL, control, counters=agent.counters, clock=agent.clock
+            )
             stack.callback(self.control.close)
-            self.requests = _native.Subscription(conductor, _TETHERED_CHANNEL, control)
-            stack.callback(self.requests.close)
             self.discovery = EmbeddedDiscovery(agent, self.state.plan)
             stack.callback(self.discovery.close)
             service = DriverService(agent, instance=settings.instance_id or None, token=agent.service_token)
@@ -415,8 +401,8 @@ class _Resources:
             self.counter_publisher = CounterPublisher(conductor, agent.counters, clock=agent.clock)
             stack.callback(self.counter_publisher.close)
             label = driver_counter_label(agent.qualified_namespace, control)
-            driver_counter = _native.AeronCounter(conductor, label, GAUGE_TYPE_ID, os.getpid())
-            stack.callback(driver_counter.close)
+            self._driver_counter = _native.AeronCounter(conductor, label, GAUGE_TYPE_ID, os.getpid())
+            stack.callback(self._driver_counter.close)
             self._stack = stack.pop_all()
 
     def skip_backlog(self) -> int:
@@ -426,12 +412,15 @@ class _Resources:
         seconds ago. The clients of these requests have given up or will repeat them. Granted leases would
         block live producers.
         """
-        # The driver's own publication is on this stream, so an image appears in any case.
-        if not (self.control.is_ready and self.requests.is_ready and self.requests.is_connected):
+        # The driver's own publication is on this stream, so an image appears in any case. Clients know a
+        # driver of this package by its counter: it must be there before the first response.
+        counter = self._driver_counter
+        has_counter = counter.counter_id is not None or counter.failure is not None
+        if not (self.control.is_ready and has_counter):
             return 0
         skipped = 0
         for _ in range(_MAX_BACKLOG_POLLS):
-            messages = self.requests.poll(_POLL_LIMIT)
+            messages = self.control.poll(_POLL_LIMIT)
             skipped += len(messages)
             if not messages:
                 break
@@ -454,7 +443,7 @@ class _Resources:
                 nslots=files.nslots,
                 header_uri=files.header_uri,
                 pools=[(pool.pool_id, pool.stride_bytes, pool.uri) for pool in files.pools],
-                base_dirs=[self._base_dir],
+                base_dirs=self._base_dirs,
                 lock_memory=self._mlock,
             )
         except (RegionRejected, OSError) as error:
@@ -497,3 +486,14 @@ def _check_known(*accesses: Access) -> None:
     for access in accesses:
         owner_id(access)
         group_id(access)
+
+
+def _check_nodes(plans: Plan) -> None:
+    """Raises ConfigError for NUMA nodes that this machine does not have."""
+    nodes = numa_nodes()
+    for plan in plans:
+        if plan.numa_node is not None and plan.numa_node not in nodes:
+            known = ", ".join(str(node) for node in sorted(nodes))
+            raise ConfigError(
+                f"stream {plan.stream_id}: numa_node {plan.numa_node}; this machine has nodes {known} only"
+            )

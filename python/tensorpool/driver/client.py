@@ -26,6 +26,8 @@ class StreamRow(TypedDict):
     kind: Literal["static", "dynamic"]
     nslots: int
     pools: list[int]
+    numa_node: int | None
+    """The node of the files; without files, the planned one."""
     bytes: int
     epoch: str | None
     state: str
@@ -60,6 +62,8 @@ class DriverStatus(TypedDict):
     base_dir: str
     aeron_dir: str
     control_stream_id: int
+    control_fault: str | None
+    """Why the control stream does not work at the moment."""
     embedded: bool
     keepalive_s: float
     grace: int

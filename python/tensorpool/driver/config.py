@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
 from ..attributes.tags import MAX_DATA_SOURCE_ID, tags_fault
@@ -112,11 +113,18 @@ class StreamSettings:
     max_leases: int | None = setting(
         "Largest number of leases. None: the limit of `[driver]`.", default=None, minimum=1
     )
-    max_dims: int = setting(
-        "Largest number of dimensions of a tensor.", default=MAX_DIMS, minimum=1, maximum=MAX_DIMS
+    numa_node: int | None = setting(
+        "NUMA node of the regions. None: as the policy of the driver's process says.", default=None, minimum=0
     )
     hugepages: bool = setting(
-        "Create regions on hugepages only: the base directory has to be on hugetlbfs.", default=False
+        "Create regions on hugepages only: in `hugepages_dir` of `[driver]`, or in the base directory if "
+        "that is on hugetlbfs.",
+        default=False,
+    )
+    base_dir: Path | None = setting(
+        "Base directory of this stream; clients have it in `allowed_base_dirs`. None: `hugepages_dir` for a "
+        "stream on hugepages, else that of `[shm]`.",
+        default=None,
     )
 
 
@@ -200,6 +208,12 @@ class DriverSettings:
         "Permission bits of the files. None: 0660 with a group, else 0600.", default=None
     )
     hugepages: bool = setting("Create dynamic streams on hugepages only.", default=False)
+    hugepages_dir: Path | None = setting(
+        "Base directory on hugetlbfs for streams on hugepages, beside that of `[shm]` for all others; "
+        "clients have it in `allowed_base_dirs`. None: streams on hugepages need a base directory on "
+        "hugetlbfs.",
+        default=None,
+    )
     prefault: bool = setting(
         "Touch all pages of new regions: an attach takes longer, and the first frames are faster.",
         default=False,

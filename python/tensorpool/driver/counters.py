@@ -46,4 +46,9 @@ class DriverCounters(CounterSet, name="driver"):
     )
     failures = counter("Failed creations of files.", unit="times")
     bytes = gauge("Size of all files, including old files that are not removed yet.", unit="bytes")
+    blocked = counter("Times that a client blocked the control stream for half a second.", unit="times")
+    full = counter(
+        "Times that a subscription without polls kept the control stream full for half a second.",
+        unit="times",
+    )
     unsent = counter("Messages dropped because the stream did not accept them in time.", unit="messages")

@@ -19,6 +19,7 @@ from ..sbe.driver import LeaseRevokeReason, Role, ShmLeaseRevoked
 from ..sbe.wire import ResponseCode
 from ..shm import EpochFiles
 from .actions import Action, Announce, AssignFiles, MakeFiles, RemoveFiles, Send, Warn, Withdraw
+from .base_dirs import BaseDirs
 from .config import DriverSettings
 from .counters import DriverCounters
 from .leases import Lease, LeaseTable, Refusal
@@ -79,6 +80,8 @@ class StreamRecord:
     directories: dict[Path, int] = field(default_factory=dict)
     """Sizes of all directories that are not removed yet."""
     making_bytes: int = 0
+    placement: tuple[Path | None, int | None] = (None, None)
+    """Base directory and NUMA node of the plan when the files were created. The node may be another."""
 
     @property
     def state(self) -> str:
@@ -198,6 +201,7 @@ class Lifecycle:
     def __init__(
         self,
         settings: DriverSettings,
+        bases: BaseDirs,
         plan: Plan,
         leases: LeaseTable,
         counters: DriverCounters,
@@ -207,6 +211,7 @@ class Lifecycle:
         self.records = StreamRecords()
         self.is_stopping = False
         self._settings = settings
+        self._bases = bases
         self._plan = plan
         self._leases = leases
         self._counters = counters
@@ -245,7 +250,7 @@ class Lifecycle:
         """Sends the response of a granted lease once more. Nothing if the stream has no files just now."""
         record = self.records[lease.stream_id]
         if record.files is not None and record.job is Job.NONE:
-            response = attach_granted(request, lease, self._plan[lease.stream_id], record.files)
+            response = attach_granted(request, lease, record.files)
             self._responses.respond(response, request.key)
 
     def provision(self, plan: StreamPlan, now_ns: int) -> None:
@@ -272,10 +277,10 @@ class Lifecycle:
         response = attach_refused(request.correlation_id, refusal, request.revision)
         self._responses.respond(response, request.key)
 
-    def _grant(self, attach: PendingAttach, files: EpochFiles, plan: StreamPlan, now_ns: int) -> None:
+    def _grant(self, attach: PendingAttach, files: EpochFiles, now_ns: int) -> None:
         self._leases.grant(attach.lease, now_ns)
         self._counters.attaches.add()
-        response = attach_granted(attach.request, attach.lease, plan, files)
+        response = attach_granted(attach.request, attach.lease, files)
         self._responses.respond(response, attach.request.key)
 
     def _fail(self, record: StreamRecord, refusal: Refusal, now_ns: int) -> None:
@@ -327,7 +332,8 @@ class Lifecycle:
         if (
             record.files is not None
             and record.is_clean
-            and StreamLayout.from_files(record.files) != plan.layout
+            and (StreamLayout.from_files(record.files), record.placement)
+            != (plan.layout, self._placement(plan))
         ):
             self._replace_layout(record, now_ns)
         if record.files is None:
@@ -345,7 +351,7 @@ class Lifecycle:
             return
         pending, record.pending = record.pending, []
         for attach in pending:
-            self._grant(attach, record.files, plan, now_ns)
+            self._grant(attach, record.files, now_ns)
 
     def _replace_layout(self, record: StreamRecord, now_ns: int) -> None:
         """Removes or retires files whose layout differs from the plan."""
@@ -354,6 +360,9 @@ class Lifecycle:
         else:
             self._retire(record, now_ns)
         record.is_requested = True
+
+    def _placement(self, plan: StreamPlan) -> tuple[Path, int | None]:
+        return self._bases.of(plan), plan.numa_node
 
     def _make(self, record: StreamRecord, plan: StreamPlan, now_ns: int) -> None:
         if not record.pending and not record.is_requested:
@@ -365,6 +374,7 @@ class Lifecycle:
         refusal = self._plan.over_quota(plan, stream_bytes=record.nbytes, total_bytes=total)
         if refusal is None:
             self.records.start_creation(record, plan.layout.nbytes)
+            record.placement = self._placement(plan)
             self._actions.append(MakeFiles(plan))
             return
         if record.pending and self.make_room(plan.layout.nbytes, now_ns):

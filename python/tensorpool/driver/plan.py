@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 from ..attributes.tags import MAX_DATA_SOURCE_ID, tags_fault
@@ -31,6 +32,7 @@ SHARED_PARENT: Final = 0o711
 
 _PROVISIONS_VERSION: Final = 1
 _MAX_NAME_BYTES: Final = 256
+_MAX_NODES: Final = 1024
 _SETGID: Final = 0o2000
 _SEARCH: Final = 0o011
 
@@ -117,8 +119,11 @@ class StreamPlan:
     access: Access = _PRIVATE
     quota_bytes: int | None = None
     max_leases: int | None = None
-    max_dims: int = 8
+    numa_node: int | None = None
+    """The NUMA node of new regions; None: as the policy of the driver's process says."""
     hugepages: bool = False
+    base_dir: Path | None = None
+    """The configured base directory of this stream."""
 
 
 class Plan:
@@ -179,6 +184,7 @@ class Plan:
         name: Any = None,
         tags: Any = None,
         data_source_id: Any = None,
+        numa_node: Any = None,
     ) -> StreamPlan | Refusal:
         """The plan that a client asks for. Omitted values keep the present or the default value. The
         arguments are untrusted and may have any type. The plan is not adopted yet."""
@@ -190,11 +196,18 @@ class Plan:
         if isinstance(layout, Refusal):
             return layout
         fault = _name_fault(name) or _tags_fault(tags) or _source_fault(data_source_id)
+        fault = fault or _node_fault(numa_node)
         if fault is not None:
             return Refusal(ResponseCode.INVALID_PARAMS, fault)
         if known is not None and known.is_static:
-            if layout == known.layout:
+            if layout == known.layout and numa_node in (None, known.numa_node):
                 return known
+            if layout == known.layout:
+                return Refusal(
+                    ResponseCode.REJECTED,
+                    f"stream {stream_id} is configured for {_node_text(known.numa_node)}; a client cannot "
+                    f"move it to {_node_text(numa_node)}",
+                )
             reason = (
                 f"stream {stream_id} is configured with {known.layout}; a client cannot change it to {layout}"
             )
@@ -206,6 +219,7 @@ class Plan:
             name=base.name if name is None else name,
             tags=base.tags if tags is None else tuple(tags),
             data_source_id=base.data_source_id if data_source_id is None else data_source_id,
+            numa_node=base.numa_node if numa_node is None else numa_node,
         )
 
     def dynamic_plan(self, stream_id: int) -> StreamPlan:
@@ -257,6 +271,7 @@ class Plan:
                 "name": plan.name,
                 "tags": list(plan.tags),
                 "data_source_id": plan.data_source_id,
+                "numa_node": plan.numa_node,
             }
             for plan in self.dynamic()
         ]
@@ -286,7 +301,7 @@ class Plan:
         if known is not None and known.is_static:
             # The configuration takes precedence over a saved provision.
             return None
-        keys = ("nslots", "pools", "name", "tags", "data_source_id")
+        keys = ("nslots", "pools", "name", "tags", "data_source_id", "numa_node")
         plan = self.proposed(stream_id, **{key: entry.get(key) for key in keys})
         return f"stream {stream_id}: {plan.reason}" if isinstance(plan, Refusal) else plan
 
@@ -306,8 +321,9 @@ def _static_plan(stream: StreamSettings, settings: DriverSettings) -> StreamPlan
         ),
         quota_bytes=stream.quota_bytes,
         max_leases=stream.max_leases or settings.max_leases_per_stream,
-        max_dims=stream.max_dims,
+        numa_node=stream.numa_node,
         hugepages=stream.hugepages,
+        base_dir=stream.base_dir,
     )
 
 
@@ -347,3 +363,13 @@ def _source_fault(number: Any) -> str | None:
     if number is None or (type(number) is int and 0 <= number <= MAX_DATA_SOURCE_ID):
         return None
     return f"data_source_id {number!r}: use a whole number from 0 to {MAX_DATA_SOURCE_ID}"
+
+
+def _node_fault(node: Any) -> str | None:
+    if node is None or (type(node) is int and 0 <= node < _MAX_NODES):
+        return None
+    return f"numa_node {node!r}: use the number of a NUMA node, as in 0"
+
+
+def _node_text(node: int | None) -> str:
+    return "no NUMA node" if node is None else f"NUMA node {node}"

@@ -32,9 +32,10 @@ from ..sbe.wire import ControlResponse, PayloadPool, ResponseCode
 from ..shm import EpochFiles
 from ..shm.epoch_files import HEADER_SLOT_BYTES
 from .actions import Action, Send
+from .config import MAX_DIMS
 from .counters import DriverCounters
 from .leases import Lease, Refusal
-from .plan import LAYOUT_VERSION, StreamPlan
+from .plan import LAYOUT_VERSION
 
 _REQUESTS: Final = (ShmAttachRequest, ShmDetachRequest, ShmLeaseKeepalive, ShmDriverShutdownRequest)
 # The driver receives its own messages too, because the stream is shared.
@@ -95,6 +96,8 @@ class Attach:
     max_dims: int
     publish_mode: PublishMode
     pages: HugepagesPolicy
+    desired_node: int | None = None
+    """The NUMA node for new regions. Only the second revision has it."""
     revision: int = 1
 
     @property
@@ -162,6 +165,7 @@ def read_request(message: bytes) -> Request | None:
                 0,
                 request.publish_mode or PublishMode.REQUIRE_EXISTING,
                 request.hugepages_policy,
+                desired_node=request.desired_node_id,
                 revision=2,
             )
         case ShmDetachRequest() | ShmLeaseKeepalive() | ShmDriverShutdownRequest():
@@ -208,7 +212,7 @@ def attach_refused(
 
 
 def attach_granted(
-    request: Attach, lease: Lease, plan: StreamPlan, files: EpochFiles
+    request: Attach, lease: Lease, files: EpochFiles
 ) -> ShmAttachResponse | ShmAttachResponseR2:
     """The response to a granted attach: the lease and its regions."""
     granted = {
@@ -233,9 +237,8 @@ def attach_granted(
         "header_region_uri": files.header_uri,
     }
     if request.revision == 1:
-        return ShmAttachResponse(max_dims=plan.max_dims, **granted)  # type: ignore[arg-type]
-    # Regions are not bound to a NUMA node.
-    return ShmAttachResponseR2(node_id=None, **granted)  # type: ignore[arg-type]
+        return ShmAttachResponse(max_dims=MAX_DIMS, **granted)  # type: ignore[arg-type]
+    return ShmAttachResponseR2(node_id=files.numa_node, **granted)  # type: ignore[arg-type]
 
 
 def detach_response(correlation_id: int, refusal: Refusal | None) -> ShmDetachResponse:

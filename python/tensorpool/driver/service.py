@@ -52,6 +52,7 @@ class DriverService(Service, name="driver"):
             "base_dir": str(agent.base_dir),
             "aeron_dir": agent.aeron_dir,
             "control_stream_id": agent.stream_ids.control,
+            "control_fault": agent.control_fault(),
             "embedded": agent.embedded,
             "keepalive_s": settings.keepalive_ns / 1e9,
             "grace": settings.grace,
@@ -98,6 +99,7 @@ class DriverService(Service, name="driver"):
         name: str | None = None,
         tags: list[str] | None = None,
         data_source_id: int | str | None = None,
+        numa_node: int | None = None,
     ) -> StreamRow:
         """Provisions a stream: sets its layout and metadata before a client attaches. May be repeated."""
         agent = self._agent
@@ -109,6 +111,7 @@ class DriverService(Service, name="driver"):
             name=name,
             tags=tags,
             data_source_id=None if data_source_id is None else _number("data_source_id", data_source_id),
+            numa_node=None if numa_node is None else _number("numa_node", numa_node),
         )
         agent.perform(actions)
         if isinstance(plan, Refusal):
@@ -159,6 +162,7 @@ class DriverService(Service, name="driver"):
             "kind": "static" if plan.is_static else "dynamic",
             "nslots": plan.layout.nslots,
             "pools": list(plan.layout.strides),
+            "numa_node": plan.numa_node if files is None else files.numa_node,
             "bytes": 0 if record is None else record.nbytes,
             "epoch": None if files is None else str(files.epoch),
             "state": "absent" if record is None else record.state,

@@ -6,6 +6,7 @@ agent's thread (`agent.py`) may use it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from ..sbe.driver import (
@@ -32,7 +33,8 @@ from .actions import (
     Send,
     Stop,
 )
-from .config import DriverSettings
+from .base_dirs import BaseDirs
+from .config import MAX_DIMS, DriverSettings
 from .counters import DriverCounters
 from .leases import Lease, LeaseTable, Refusal
 from .lifecycle import Job, Lifecycle, StreamRecords
@@ -73,7 +75,8 @@ class DriverState:
         settings: DriverSettings,
         *,
         counters: DriverCounters | None = None,
-        has_hugepages: bool = False,
+        bases: BaseDirs,
+        numa_nodes: frozenset[int] = frozenset({0}),
         first_lease_id: int = 1,
         quota_bytes: int | None = None,
     ) -> None:
@@ -86,11 +89,12 @@ class DriverState:
         )
         self._limiter = RequestLimiter(settings.max_requests_per_second, settings.max_requests_per_image)
         self._needless = RateLimit(_MAX_NEEDLESS_ANSWERS, burst=_MAX_NEEDLESS_ANSWERS)
-        self._has_hugepages = has_hugepages
+        self._bases = bases
+        self._numa_nodes = numa_nodes
         self._actions: list[Action] = []
         self._responses = ResponseCache(self._actions, self.counters)
         self._lifecycle = Lifecycle(
-            settings, self.plan, self.leases, self.counters, self._responses, self._actions
+            settings, bases, self.plan, self.leases, self.counters, self._responses, self._actions
         )
         self._next_scan_ns = 0
         self.counters.leases.bind(lambda: len(self.leases))
@@ -193,15 +197,17 @@ class DriverState:
                 self._lifecycle.replace_files(record, now_ns)
         return self._take_actions()
 
-    def on_tick(self, now_ns: int, *, drained: bool) -> list[Action]:
-        """Ends expired leases and removes old files. `drained`: all received keepalives were read.
+    def on_tick(self, now_ns: int, *, read_until_ns: int | None) -> list[Action]:
+        """Ends expired leases and removes old files.
 
-        After a stall, no lease expires before that. A flood of messages delays the expiry by one lease
-        duration at most.
+        `read_until_ns`: all keepalives sent until then were read; None: not known. No lease expires before
+        its keepalives are read, after a stall or while the control stream is blocked. A flood of messages
+        delays the expiry by one lease duration at most.
         """
         if self.is_stopping:
             return []
-        for lease in self.leases.overdue(now_ns if drained else now_ns - self.leases.lease_ns):
+        expired_ns = now_ns - self.leases.lease_ns if read_until_ns is None else read_until_ns
+        for lease in self.leases.overdue(expired_ns):
             self._lifecycle.end(lease, LeaseRevokeReason.EXPIRED, "no keepalive came in time", now_ns)
         self._lifecycle.remove_retired(now_ns)
         self._lifecycle.retry_waiting(now_ns)
@@ -234,13 +240,24 @@ class DriverState:
         name: Any = None,
         tags: Any = None,
         data_source_id: Any = None,
+        numa_node: Any = None,
     ) -> tuple[StreamPlan | Refusal, list[Action]]:
         """Sets the plan of a dynamic stream. Repetition changes nothing."""
         proposed = self.plan.proposed(
-            stream_id, nslots=nslots, pools=pools, name=name, tags=tags, data_source_id=data_source_id
+            stream_id,
+            nslots=nslots,
+            pools=pools,
+            name=name,
+            tags=tags,
+            data_source_id=data_source_id,
+            numa_node=numa_node,
         )
         if isinstance(proposed, Refusal):
             return proposed, []
+        if numa_node is not None and numa_node not in self._numa_nodes:
+            nodes = ", ".join(str(node) for node in sorted(self._numa_nodes))
+            reason = f"numa_node {numa_node}: this machine has NUMA nodes {nodes} only"
+            return Refusal(ResponseCode.REJECTED, reason), []
         known = self.plan.get(stream_id)
         if proposed == known:
             return proposed, []
@@ -321,6 +338,7 @@ class DriverState:
         plan = known or self._on_demand(request)
         if isinstance(plan, Refusal):
             return plan
+        plan = self._placed(request, plan, known)
         refusal = self._mismatch(request, plan) or self.leases.refusal(
             request.stream_id, request.client_id, request.role, plan.max_leases
         )
@@ -333,7 +351,7 @@ class DriverState:
                 refusal = None
         if refusal is not None:
             return refusal
-        if known is None:
+        if plan != known:
             self._adopt(plan)
         return plan
 
@@ -361,6 +379,18 @@ class DriverState:
             reason = "the request was not repeated while its files were created; attach again"
             self._lifecycle.refuse_reserved(lease, reason, now_ns)
 
+    def _placed(self, request: Attach, plan: StreamPlan, known: StreamPlan | None) -> StreamPlan:
+        """The plan with the NUMA node and the kind of pages that the producer of a dynamic stream, or the
+        client that creates it, asks for. A node that this machine does not have is a wish that cannot be
+        met: the response says where the regions are."""
+        if plan.is_static or not (request.role is Role.PRODUCER or known is None):
+            return plan
+        if request.desired_node in self._numa_nodes:
+            plan = replace(plan, numa_node=request.desired_node)
+        if self._bases.hugepages is not None and request.pages is not HugepagesPolicy.UNSPECIFIED:
+            plan = replace(plan, hugepages=request.pages is HugepagesPolicy.HUGEPAGES)
+        return plan
+
     def _on_demand(self, request: Attach) -> StreamPlan | Refusal:
         plan = self.plan.proposed(request.stream_id)
         if isinstance(plan, Refusal) or request.publish_mode is PublishMode.EXISTING_OR_CREATE:
@@ -372,18 +402,21 @@ class DriverState:
         )
 
     def _mismatch(self, request: Attach, plan: StreamPlan) -> Refusal | None:
-        expected, has_hugepages = request.expected_layout_version, self._has_hugepages
+        expected, has_hugepages = request.expected_layout_version, self._bases.has_hugepages(plan)
         if expected not in (0, LAYOUT_VERSION):
             reason = f"layout version {expected} is expected, but the stream has {LAYOUT_VERSION}"
             return Refusal(ResponseCode.REJECTED, reason)
-        if request.max_dims > plan.max_dims:
-            reason = f"{request.max_dims} dimensions are requested, but the stream has {plan.max_dims}"
+        if request.max_dims > MAX_DIMS:
+            reason = f"{request.max_dims} dimensions are requested, but tensors have {MAX_DIMS} at most"
             return Refusal(ResponseCode.INVALID_PARAMS, reason)
         if request.pages is HugepagesPolicy.HUGEPAGES and not has_hugepages:
-            reason = "hugepages are required, but the base directory is not on hugetlbfs"
+            reason = (
+                f"hugepages are required, but {self._bases.of(plan)} is not on hugetlbfs; set "
+                "driver.hugepages_dir to a directory that is"
+            )
             return Refusal(ResponseCode.REJECTED, reason)
         if request.pages is HugepagesPolicy.STANDARD and has_hugepages:
-            reason = "standard pages are required, but the base directory is on hugetlbfs"
+            reason = f"standard pages are required, but {self._bases.of(plan)} is on hugetlbfs"
             return Refusal(ResponseCode.REJECTED, reason)
         return None
 

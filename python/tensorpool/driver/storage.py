@@ -18,6 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -29,8 +30,10 @@ from ..json_types import JsonObject
 from ..sbe.wire import ResponseCode
 from ..shm import EpochFiles, remove_leftovers
 from ..shm.epoch_files import user_name
+from ..shm.numa import memory_on, node_of, numa_nodes
 from ..shm.ownership import epoch_mark, lock_stream, stream_state
 from .actions import AssignFiles, FileResult, FilesFailed, FilesReady, FilesRemoved, MakeFiles, RemoveFiles
+from .base_dirs import BaseDirs
 from .leases import Refusal
 from .plan import Access, StreamLayout
 
@@ -153,17 +156,19 @@ class Storage:
     """All files of one driver, and the threads that work on them."""
 
     def __init__(
-        self, base: Path, namespace: str, state: Path, *, stale_after_ns: int, prefault: bool = False
+        self, bases: BaseDirs, namespace: str, state: Path, *, stale_after_ns: int, prefault: bool = False
     ) -> None:
         """`namespace` is the qualified one. `stale_after_ns`: age of the activity timestamp after which the
         files of a dead process may be removed."""
-        self._base = base
+        self._bases = bases
         self._stale_after_ns = stale_after_ns
         self._prefault = prefault
         self._namespace = namespace
+        self._numa_nodes = numa_nodes()
         self._provisions = state / "provisions.json"
-        self._marks = stream_state(base, namespace)
-        self._directories = StreamDirectories(base, namespace)
+        # Epoch marks belong to the stream, whatever its base directory: epochs only grow.
+        self._marks = stream_state(bases.default, namespace)
+        self._directories = {base: StreamDirectories(base, namespace) for base in bases.all}
         self._changed = threading.Condition()
         # A stream is a key while one of its jobs runs or waits, and in `_ready` while none of them runs.
         self._jobs: dict[int, deque[Callable[[], FileResult | None]]] = {}
@@ -203,7 +208,10 @@ class Storage:
         """Removes leftovers of dead owners, in streams without another owner (decisions 19 and 26).
         `at_once`: also files with fresh activity timestamps."""
         stale_after_ns = -1 if at_once else self._stale_after_ns
-        for stream_id in self._directories.streams():
+        streams = {
+            stream_id for directories in self._directories.values() for stream_id in directories.streams()
+        }
+        for stream_id in sorted(streams):
             self._queue(stream_id, partial(self._sweep, stream_id, stale_after_ns))
 
     def load_provisions(self) -> object:
@@ -291,26 +299,29 @@ class Storage:
 
     def _make(self, job: MakeFiles) -> FileResult:
         plan, stream_id, files = job.plan, job.plan.stream_id, None
+        base = self._bases.of(plan)
         try:
             self._acquire(stream_id)
-            self._directories.make(stream_id, plan.access)
+            self._directories[base].make(stream_id, plan.access)
             epoch = epoch_mark(self._marks, stream_id).next()
-            created = _native.create_epoch(
-                base=self._base,
-                user=user_name(),
-                namespace=self._namespace,
-                stream_id=stream_id,
-                epoch=epoch,
-                nslots=plan.layout.nslots,
-                pools=list(plan.layout.pools),
-                require_hugepages=plan.hugepages,
-                prefault=self._prefault,
-                dir_mode=plan.access.dir_mode,
-                file_mode=plan.access.file_mode,
-                group=group_id(plan.access),
-            )
+            with memory_on(plan.numa_node, self._numa_nodes):
+                created = _native.create_epoch(
+                    base=base,
+                    user=user_name(),
+                    namespace=self._namespace,
+                    stream_id=stream_id,
+                    epoch=epoch,
+                    nslots=plan.layout.nslots,
+                    pools=list(plan.layout.pools),
+                    require_hugepages=plan.hugepages,
+                    prefault=self._prefault,
+                    dir_mode=plan.access.dir_mode,
+                    file_mode=plan.access.file_mode,
+                    group=group_id(plan.access),
+                )
             files = EpochFiles.from_native(created, epoch, plan.layout.nslots)
             self._owned.setdefault(stream_id, set()).add(files.directory)
+            files = replace(files, numa_node=node_of(files.paths, self._numa_nodes))
             set_owner(owner_id(plan.access), files.directory)
         except Exception as error:
             if files is not None:
@@ -341,7 +352,8 @@ class Storage:
                 self._unlink(stream_id, directory)
             self._release_if_empty(stream_id)
             return FilesFailed(stream_id, _refusal(error))
-        return FilesReady(stream_id, EpochFiles.from_native(assigned, epoch, layout.nslots))
+        renamed = EpochFiles.from_native(assigned, epoch, layout.nslots)
+        return FilesReady(stream_id, replace(renamed, numa_node=files.numa_node))
 
     def _remove(self, job: RemoveFiles) -> FileResult:
         self._unlink(job.stream_id, job.directory)
@@ -358,7 +370,7 @@ class Storage:
             except (StreamBusy, OSError):
                 # Another process owns the stream, and removes its leftovers.
                 return
-        removed = remove_leftovers(self._directories.stream(stream_id), stale_after_ns=stale_after_ns)
+        removed = self._remove_leftovers(stream_id, stale_after_ns)
         if removed:
             _LOG.info("stream %d: removed epochs %s of a dead owner", stream_id, removed)
         self._release_if_empty(stream_id)
@@ -375,7 +387,14 @@ class Storage:
         """Takes the stream's lock, and removes leftovers of its last owner."""
         if stream_id not in self._locks:
             self._locks[stream_id] = lock_stream(self._marks, self._namespace, stream_id, holder=_holder())
-            remove_leftovers(self._directories.stream(stream_id), stale_after_ns=self._stale_after_ns)
+            self._remove_leftovers(stream_id, self._stale_after_ns)
+
+    def _remove_leftovers(self, stream_id: int, stale_after_ns: int) -> list[int]:
+        return [
+            epoch
+            for directories in self._directories.values()
+            for epoch in remove_leftovers(directories.stream(stream_id), stale_after_ns=stale_after_ns)
+        ]
 
     def _unlink(self, stream_id: int, directory: Path) -> None:
         try:
@@ -390,7 +409,8 @@ class Storage:
         if self._owned.get(stream_id):
             return
         self._owned.pop(stream_id, None)
-        self._directories.remove_if_empty(stream_id)
+        for directories in self._directories.values():
+            directories.remove_if_empty(stream_id)
         lock = self._locks.pop(stream_id, None)
         if lock is not None:
             lock.release()

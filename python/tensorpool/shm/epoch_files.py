@@ -79,6 +79,16 @@ class EpochFiles:
     nslots: int
     header_uri: str
     pools: list[PoolFile]
+    numa_node: int | None = None
+    """The NUMA node of all pages; None if there are several, or it is not known."""
+
+    @property
+    def paths(self) -> list[Path]:
+        """All region files."""
+        return [
+            self.directory / HEADER_RING,
+            *(self.directory / f"{pool.pool_id}.pool" for pool in self.pools),
+        ]
 
     @classmethod
     def from_native(

@@ -58,9 +58,21 @@ def descriptor_channel(term_bytes: int = DEFAULT_DESCRIPTOR_TERM_BYTES) -> str:
 
 def untethered(channel: str) -> str:
     """`channel` for a subscription that may not hold a publication back."""
+    return _with_tether(channel, "false")
+
+
+def tethered(channel: str) -> str:
+    """`channel` for a subscription that misses nothing: it holds publications back until it polls.
+
+    Without the parameter the media driver decides, and those of this package choose untethered.
+    """
+    return _with_tether(channel, "true")
+
+
+def _with_tether(channel: str, value: str) -> str:
     if "tether=" in channel:
         return channel
-    return f"{channel}{'|' if '?' in channel else '?'}tether=false"
+    return f"{channel}{'|' if '?' in channel else '?'}tether={value}"
 
 
 @dataclass(frozen=True, slots=True)

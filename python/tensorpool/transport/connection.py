@@ -16,6 +16,7 @@ from typing import Final, Protocol, TypeAlias
 from .. import _native
 from ..errors import MediaDriverUnavailable
 from .channels import SHARED_CHANNEL, ServiceStreams, StreamAddress, StreamIds, untethered
+from .channels import tethered as tethered_channel
 from .media_driver import embed_lock_path
 from .network_driver import network_driver_command
 
@@ -161,7 +162,7 @@ class Connection:
         publications of its stream.
         """
         address = _address(stream)
-        channel = address.channel if tethered else untethered(address.channel)
+        channel = tethered_channel(address.channel) if tethered else untethered(address.channel)
         return _native.Subscription(self.conductor, channel, address.stream_id)
 
     def publication(self, stream: Stream) -> _native.Publication:

@@ -16,7 +16,13 @@ import tensorpool as tp
 from tensorpool import _native
 from tensorpool.errors import CodecError
 from tensorpool.sbe import ClockDomain, PayloadPool, ShmPoolAnnounce, decode
-from tensorpool.sbe.driver import Role, ShmAttachRequest, ShmAttachResponse
+from tensorpool.sbe.driver import (
+    Role,
+    ShmAttachRequest,
+    ShmAttachRequestR2,
+    ShmAttachResponse,
+    ShmAttachResponseR2,
+)
 from tensorpool.sbe.message import Message
 from tensorpool.sbe.wire import ResponseCode
 from tests import leaks
@@ -28,10 +34,20 @@ LEASE_NS = 60_000_000_000
 
 
 class DelegatingDriver:
-    """One stream with one epoch. Leases do not end."""
+    """One stream with one epoch. Leases do not end. It knows one revision of the attach messages."""
 
-    def __init__(self, context: tp.Context, base: Path, stream_id: int, *, epoch: int, nslots: int) -> None:
+    def __init__(
+        self,
+        context: tp.Context,
+        base: Path,
+        stream_id: int,
+        *,
+        epoch: int,
+        nslots: int,
+        revision: int = 1,
+    ) -> None:
         self.stream_id, self.epoch, self.nslots = stream_id, epoch, nslots
+        self._revision = revision
         self._base = base
         _, self._header_uri, pools = _native.create_epoch(
             base=base,
@@ -85,18 +101,23 @@ class DelegatingDriver:
             request: Message = decode(message)
         except CodecError:
             return
-        if not isinstance(request, ShmAttachRequest) or request.stream_id != self.stream_id:
+        known = ShmAttachRequest if self._revision == 1 else ShmAttachRequestR2
+        if not isinstance(request, known) or request.stream_id != self.stream_id:
             return
         self._leases += 1
         if request.role is Role.PRODUCER:
             self._producer_id = request.client_id
-        response = ShmAttachResponse(
-            correlation_id=request.correlation_id,
-            code=ResponseCode.OK,
-            lease_id=self._leases,
-            lease_expiry_timestamp_ns=time.monotonic_ns() + LEASE_NS,
-            max_dims=8,
+        granted: dict[str, Any] = {
+            "correlation_id": request.correlation_id,
+            "code": ResponseCode.OK,
+            "lease_id": self._leases,
+            "lease_expiry_timestamp_ns": time.monotonic_ns() + LEASE_NS,
             **self._regions(),
+        }
+        response: Message = (
+            ShmAttachResponse(max_dims=8, **granted)
+            if self._revision == 1
+            else ShmAttachResponseR2(node_id=None, **granted)
         )
         self._answers.offer(response.encode())
 

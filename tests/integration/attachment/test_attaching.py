@@ -109,6 +109,7 @@ def test_producer_that_rejects_its_regions_retries_with_pauses(
             attach_timeout_ns=5 * 10**9,
             retry_ns=10**9,
             revision=1,
+            tries_other_revision=False,
             control_stream_id=ctx.stream_ids.control,
         ),
     )

@@ -96,7 +96,12 @@ def fleet(aeron_dir: Path, shm_base: Path, tmp_path: Path) -> Iterator[Deploymen
 
 @pytest.mark.leaves_files("a driver is killed")
 @pytest.mark.requirement(
-    "discovery-5.2-3", "discovery-3-3", "discovery-8-1", "discovery-6.2-2", "discovery-13-2"
+    "discovery-5.2-3",
+    "discovery-3-3",
+    "discovery-8-1",
+    "discovery-6.2-2",
+    "discovery-13-2",
+    "driver-4.11-2",
 )
 def test_registries_index_two_drivers_and_survive_kills(
     fleet: Deployment, wait_until: Callable[..., Any]

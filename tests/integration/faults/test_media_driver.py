@@ -36,6 +36,22 @@ def assert_reconnected(remote: RemoteProcess) -> None:
     )
 
 
+# --- a driver that was killed while it started
+
+
+@pytest.mark.parametrize("size", [0, 100, 8 << 20])
+def test_unfinished_mark_file_does_not_delay_the_next_media_driver(
+    environment: Environment, size: int
+) -> None:
+    """Aeron waits for such a file for as long as for a driver that does not answer, 5 s, again and again."""
+    environment.aeron_dir.mkdir()
+    with (environment.aeron_dir / "cnc.dat").open("wb") as mark:
+        mark.truncate(size)
+    # Shorter than one of Aeron's waits, longer than a start may take.
+    with tp.open(**environment.options, connect_timeout=4.5) as ctx:
+        assert ctx.embeds_media_driver
+
+
 # --- an external driver
 
 

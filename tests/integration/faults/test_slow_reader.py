@@ -76,9 +76,9 @@ def test_tethered_reader_that_does_not_poll_blocks_the_stream(
 ) -> None:
     """Shows the failure that the test above guards against."""
     with tp.open(**environment.options) as context:
-        # A subscription to the descriptors without our `tether=false`, never polled.
+        # A subscription to the descriptors with `tether=true`, never polled.
         subscription = _native.Subscription(
-            context.connection.conductor, "aeron:ipc", context.stream_ids.descriptor
+            context.connection.conductor, "aeron:ipc?tether=true", context.stream_ids.descriptor
         )
         wait_until(lambda: subscription.is_ready)
         producer = environment.producer()

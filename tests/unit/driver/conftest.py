@@ -13,6 +13,7 @@ from tensorpool import _native
 from tensorpool.clock import ManualClock
 from tensorpool.driver import EmbeddedDriver
 from tensorpool.driver.actions import AssignFiles, FileResult, FilesReady, MakeFiles, RemoveFiles
+from tensorpool.driver.base_dirs import BaseDirs
 from tensorpool.driver.lock import driver_state
 from tensorpool.driver.plan import StreamPlan
 from tensorpool.driver.storage import Storage
@@ -72,7 +73,9 @@ def make_storage_harness(
             prefault: bool = False,
         ) -> StorageHarness:
             state = driver_state(base, namespace)
-            storage = Storage(base, namespace, state, stale_after_ns=stale_after_ns, prefault=prefault)
+            storage = Storage(
+                BaseDirs(base), namespace, state, stale_after_ns=stale_after_ns, prefault=prefault
+            )
             stack.callback(storage.close)
             return StorageHarness(storage, base, wait_until)
 

@@ -20,6 +20,7 @@ from tensorpool.driver.actions import (
     Stop,
     Withdraw,
 )
+from tensorpool.driver.base_dirs import BaseDirs
 from tensorpool.driver.config import DriverSettings
 from tensorpool.driver.leases import Refusal
 from tensorpool.driver.plan import StreamLayout
@@ -52,13 +53,26 @@ def layout(nslots: int = 8, *strides: int) -> StreamLayout:
 class StateHarness:
     """A driver's state machine with its agent's actions in memory, one step at a time."""
 
-    def __init__(self, *, has_hugepages: bool = False, first_lease_id: int = 1, **settings: Any) -> None:
+    def __init__(
+        self,
+        *,
+        has_hugepages: bool = False,
+        bases: BaseDirs | None = None,
+        numa_nodes: frozenset[int] = frozenset({0}),
+        first_lease_id: int = 1,
+        **settings: Any,
+    ) -> None:
+        base = Path("/base")
         self.state = DriverState(
-            DriverSettings(**settings), has_hugepages=has_hugepages, first_lease_id=first_lease_id
+            DriverSettings(**settings),
+            bases=bases or BaseDirs(base, on_hugepages=frozenset({base} if has_hugepages else ())),
+            numa_nodes=numa_nodes,
+            first_lease_id=first_lease_id,
         )
         self.now = 100 * S
         self.sent: list[Any] = []
         self.jobs: list[FileJob] = []
+        self.done: list[FileJob] = []
         self.announced: dict[int, tuple[int, int]] = {}
         self.history: list[tuple[int, int, int]] = []
         """(stream, epoch, producer) of every announce."""
@@ -99,7 +113,9 @@ class StateHarness:
         for _ in range(count):
             if not self.jobs:
                 return
-            self.perform(self.state.on_files(self._done(self.jobs.pop(0)), self.now))
+            job = self.jobs.pop(0)
+            self.done.append(job)
+            self.perform(self.state.on_files(self._done(job), self.now))
 
     def _done(self, job: FileJob) -> FilesReady | FilesFailed | FilesRemoved:
         if isinstance(job, RemoveFiles):
@@ -127,7 +143,7 @@ class StateHarness:
 
     def tick(self, seconds: float = 0.0, *, drained: bool = True) -> None:
         self.now += round(seconds * S)
-        self.perform(self.state.on_tick(self.now, drained=drained))
+        self.perform(self.state.on_tick(self.now, read_until_ns=self.now if drained else None))
 
     def request_attach(
         self,

@@ -19,7 +19,7 @@ from tensorpool.sbe import (
 )
 from tests.unit.driver.state_harness import KIB, S, StateHarness
 
-STATIC = StreamSettings(stream_id=10_000, nslots=16, pools=(64 * KIB, 4096), max_dims=4)
+STATIC = StreamSettings(stream_id=10_000, nslots=16, pools=(64 * KIB, 4096))
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_granted_attach_has_all_fields(harness: StateHarness) -> None:
     assert answer.layout_version == 1
     assert answer.header_nslots == 16
     assert answer.header_slot_bytes == 256
-    assert answer.max_dims == 4
+    assert answer.max_dims == 8
     directory = f"/base/tensorpool-user/default/10000/{answer.epoch}"
     assert answer.header_region_uri == f"shm:file?path={directory}/header.ring"
     assert [(pool.pool_id, pool.pool_nslots, pool.stride_bytes) for pool in answer.payload_pools] == [
@@ -127,11 +127,11 @@ def test_another_layout_version_is_rejected(harness: StateHarness) -> None:
 
 @pytest.mark.requirement("driver-4.3-2", "driver-4.3-3", "driver-4.6-1")
 def test_attach_with_too_many_dimensions_is_invalid(harness: StateHarness) -> None:
-    code, reason = harness.refusal(harness.request_attach(10_000, 5, max_dims=5))
+    code, reason = harness.refusal(harness.request_attach(10_000, 5, max_dims=9))
     assert code is ResponseCode.INVALID_PARAMS
-    assert reason == "5 dimensions are requested, but the stream has 4"
-    for client, dims in ((6, 4), (7, 1), (8, 0)):
-        assert harness.attach(10_000, client, max_dims=dims).max_dims == 4
+    assert reason == "9 dimensions are requested, but tensors have 8 at most"
+    for client, dims in ((6, 8), (7, 1), (8, 0)):
+        assert harness.attach(10_000, client, max_dims=dims).max_dims == 8
 
 
 @pytest.mark.requirement("driver-4.3-5", "driver-4.6-1")

@@ -16,7 +16,7 @@ from tests.remote_process import RemoteProcess
 from tests.unit.driver.roles import LockHolder, holder
 
 
-@pytest.mark.requirement("driver-2.1-1", "driver-4.11-2")
+@pytest.mark.requirement("driver-2.1-1")
 def test_second_driver_is_refused_with_the_holder(tmp_path: Path) -> None:
     with RemoteProcess(LockHolder, str(tmp_path)) as first:
         pid = first.call("pid")

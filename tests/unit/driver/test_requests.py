@@ -338,4 +338,4 @@ def test_shutdown_notice_precedes_removal(harness: StateHarness) -> None:
     # A stopping driver handles no more requests.
     assert harness.state.on_stop(ShutdownReason.NORMAL, "", harness.now) == []
     assert harness.state.on_message(DETACH, harness.now) == []
-    assert harness.state.on_tick(harness.now + 10**12, drained=True) == []
+    assert harness.state.on_tick(harness.now + 10**12, read_until_ns=harness.now + 10**12) == []

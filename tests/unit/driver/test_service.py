@@ -86,6 +86,7 @@ def test_service_returns_status_streams_and_leases(
             "kind": "static",
             "nslots": 4,
             "pools": [4096],
+            "numa_node": stream["numa_node"],
             "bytes": status["bytes"],
             "epoch": str(granted.epoch),
             "state": "used",

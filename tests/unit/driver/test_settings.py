@@ -31,7 +31,6 @@ group = "cameras"
 mode = "0660"
 quota = "1GiB"
 max_leases = 10
-max_dims = 3
 hugepages = true
 """
 
@@ -54,7 +53,7 @@ def test_all_driver_settings_are_read(tmp_path: Path) -> None:
     assert stream.pools == (64 << 10, 4 << 20)
     assert stream.tags == ("lab", "left")
     assert (stream.owner, stream.group, stream.mode) == ("alice", "cameras", 0o660)
-    assert (stream.quota_bytes, stream.max_leases, stream.max_dims) == (1 << 30, 10, 3)
+    assert (stream.quota_bytes, stream.max_leases) == (1 << 30, 10)
     assert stream.hugepages is True
 
 
@@ -85,7 +84,6 @@ def test_defaults_are_those_of_the_specification(tmp_path: Path) -> None:
         ('[[driver.streams]]\nstream_id = 1\npools = ["3KiB"]', "must be a power of two"),
         ("[[driver.streams]]\nstream_id = 1\npools = []", "pools is empty"),
         ("[[driver.streams]]\nstream_id = 4294967295", "at most 4294967294"),
-        ("[[driver.streams]]\nstream_id = 1\nmax_dims = 9", "at most 8"),
         ('[[driver.streams]]\nstream_id = 1\nname = "a\\nb"', "visible characters"),
         ('[[driver.streams]]\nstream_id = 1\ntags = [""]', "is empty"),
         ('[driver]\ninstance_id = "../x"', "no leading dot"),

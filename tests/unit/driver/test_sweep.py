@@ -21,6 +21,7 @@ from tensorpool.driver.actions import (
     MakeFiles,
     RemoveFiles,
 )
+from tensorpool.driver.base_dirs import BaseDirs
 from tensorpool.driver.lock import driver_state
 from tensorpool.driver.plan import StreamPlan
 from tensorpool.driver.storage import Storage
@@ -171,7 +172,7 @@ class Forgetful:
 
     def __init__(self, base: str, stream_id: int) -> None:
         self._storage = Storage(
-            Path(base), "default", driver_state(Path(base), "default"), stale_after_ns=1_000_000_000
+            BaseDirs(Path(base)), "default", driver_state(Path(base), "default"), stale_after_ns=1_000_000_000
         )
         self._plan = StreamPlan(stream_id, layout(4, 4096), is_static=True)
         atexit.register(self._end)

@@ -18,14 +18,21 @@ const SPREAD_NS: u64 = 20_000_000;
 const FIRST_REPEAT_NS: u64 = 100_000_000;
 /// Consecutive refusals make the pause longer, up to this many times the usual one.
 const MAX_PAUSE_FACTOR: u32 = 4;
+/// A client that tries both revisions sends so many requests in the usual one, then takes turns.
+const SENDS_BEFORE_OTHER: u32 = 3;
 
 #[derive(Clone, Debug)]
 pub struct LeaseOptions {
     pub stream_id: u32,
     pub role: Role,
+    /// The revision of the first requests.
     pub revision: Revision,
+    /// Requests that get no answer are also sent in the other revision.
+    pub tries_other_revision: bool,
     pub may_create: bool,
     pub require_hugepages: bool,
+    /// The NUMA node for new regions, or null.
+    pub desired_node: u32,
     pub keepalive_ns: u64,
     pub announce_period_ns: u64,
     pub attach_timeout_ns: u64,
@@ -38,13 +45,25 @@ struct Requested {
     since_ns: u64,
     next_send_ns: u64,
     repeat_ns: u64,
+    sends: u32,
     /// The missing response was reported.
     is_overdue: bool,
+}
+
+/// The layout of the granted regions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GrantedLayout {
+    pub nslots: u32,
+    /// Of each pool, in the driver's order.
+    pub strides: Vec<u32>,
+    /// The NUMA node of the regions, where the driver says it.
+    pub node_id: Option<u32>,
 }
 
 #[derive(Clone, Debug)]
 struct Held {
     key: LeaseKey,
+    layout: GrantedLayout,
     epoch: u64,
     keepalive_ns: u64,
     next_keepalive_ns: u64,
@@ -73,12 +92,15 @@ pub struct Attachment {
     random: u64,
     /// The client id of the last attempt.
     client_id: u32,
+    /// The revision of the first requests: the configured one, then the one that the driver answers in.
+    revision: Revision,
 }
 
 impl Attachment {
     /// `seed` makes client ids and pauses differ between clients.
     pub fn new(options: LeaseOptions, seed: u64) -> Self {
         Self {
+            revision: options.revision,
             options,
             phase: Phase::Waiting { request_at_ns: 0 },
             detach_requests: Vec::new(),
@@ -99,6 +121,19 @@ impl Attachment {
             Phase::Held(held) => Some(held.key),
             _ => None,
         }
+    }
+
+    /// What the driver granted. `None` while no lease is held.
+    pub fn layout(&self) -> Option<&GrantedLayout> {
+        match &self.phase {
+            Phase::Held(held) => Some(&held.layout),
+            _ => None,
+        }
+    }
+
+    /// The revision in which the driver answers, as far as it is known.
+    pub fn revision(&self) -> Revision {
+        self.revision
     }
 
     pub fn is_held(&self) -> bool {
@@ -160,8 +195,12 @@ impl Attachment {
                     self.refusal = Some(Refusal::NoAnswer);
                 }
                 if now_ns >= requested.next_send_ns {
-                    let was_sent = send(&requested.request.encode(self.options.revision));
-                    if was_sent {
+                    let takes_turns =
+                        self.options.tries_other_revision && requested.sends >= SENDS_BEFORE_OTHER;
+                    let is_others_turn = takes_turns && (requested.sends - SENDS_BEFORE_OTHER) % 2 == 0;
+                    let revision = if is_others_turn { self.revision.other() } else { self.revision };
+                    if send(&requested.request.encode(revision)) {
+                        requested.sends += 1;
                         requested.next_send_ns = now_ns + requested.repeat_ns.min(self.options.retry_ns);
                         requested.repeat_ns = requested.repeat_ns.saturating_mul(2);
                     }
@@ -196,12 +235,19 @@ impl Attachment {
             role: self.options.role,
             may_create: self.options.may_create,
             require_hugepages: self.options.require_hugepages,
+            desired_node: self.options.desired_node,
         };
         let (since_ns, next_send_ns) = (now_ns, now_ns);
         let repeat_ns = FIRST_REPEAT_NS;
         self.client_id = client_id;
-        self.phase =
-            Phase::Requested(Requested { request, since_ns, next_send_ns, repeat_ns, is_overdue: false });
+        self.phase = Phase::Requested(Requested {
+            request,
+            since_ns,
+            next_send_ns,
+            repeat_ns,
+            sends: 0,
+            is_overdue: false,
+        });
     }
 
     fn refuse(&mut self, refusal: Refusal, now_ns: u64) {
@@ -256,14 +302,23 @@ impl Attachment {
             expiry => expiry.saturating_sub(now_ns),
         };
         let keepalive_ns = self.options.keepalive_ns.min(lease_ns / KEEPALIVES_A_LEASE).max(1);
+        let layout = GrantedLayout {
+            nslots: response.header_nslots,
+            strides: response.pools.iter().map(|pool| pool.stride_bytes).collect(),
+            node_id: (response.node_id != NULL_U32).then_some(response.node_id),
+        };
         self.phase = Phase::Held(Held {
             key,
+            layout,
             epoch: response.epoch,
             keepalive_ns,
             next_keepalive_ns: now_ns + keepalive_ns,
             failing_since_ns: None,
             announced_ns: now_ns,
         });
+        if self.options.tries_other_revision {
+            self.revision = response.revision;
+        }
         self.refusal = None;
         self.refused_in_a_row = 0;
         Answer::Granted

@@ -3,5 +3,6 @@
 pub mod file_lock;
 pub mod fork;
 pub mod mapping_guard;
+pub mod numa;
 pub mod prefetch;
 pub mod time;

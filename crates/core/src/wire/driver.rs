@@ -14,6 +14,22 @@ pub enum Revision {
     Second,
 }
 
+impl Revision {
+    pub const fn other(self) -> Self {
+        match self {
+            Self::First => Self::Second,
+            Self::Second => Self::First,
+        }
+    }
+
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::First => 1,
+            Self::Second => 2,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     Producer,
@@ -46,6 +62,8 @@ pub struct AttachRequest {
     /// Whether the driver may create the stream if it does not exist.
     pub may_create: bool,
     pub require_hugepages: bool,
+    /// The NUMA node for new regions, or null. Only the second revision has it.
+    pub desired_node: u32,
 }
 
 fn message(block_length: u16, template_id: u16) -> Vec<u8> {
@@ -82,7 +100,7 @@ impl AttachRequest {
                 } else {
                     HUGEPAGES_POLICY_UNSPECIFIED
                 };
-                put_u32(b, SHM_ATTACH_REQUEST_R2_DESIRED_NODE_ID, NULL_U32);
+                put_u32(b, SHM_ATTACH_REQUEST_R2_DESIRED_NODE_ID, self.desired_node);
             }
         }
         out
@@ -137,6 +155,8 @@ pub struct AttachResponse {
     pub header_slot_bytes: u16,
     /// Null in the second revision, which has no such field.
     pub max_dims: u8,
+    /// The NUMA node of the regions, or null. Only the second revision has it.
+    pub node_id: u32,
     pub pools: Vec<AnnouncedPool>,
     pub header_uri: String,
     pub error_message: String,
@@ -280,6 +300,7 @@ fn attach_response(bytes: &[u8]) -> Result<DriverMessage, &'static str> {
         header_nslots: get_u32(b, SHM_ATTACH_RESPONSE_HEADER_NSLOTS),
         header_slot_bytes: get_u16(b, SHM_ATTACH_RESPONSE_HEADER_SLOT_BYTES),
         max_dims: if second { NULL_U8 } else { b[SHM_ATTACH_RESPONSE_MAX_DIMS] },
+        node_id: if second { get_u32(b, SHM_ATTACH_RESPONSE_R2_NODE_ID) } else { NULL_U32 },
         pools,
         header_uri: take_string(&mut rest, "headerRegionUri")?,
         error_message: take_string(&mut rest, "errorMessage")?,
@@ -377,6 +398,7 @@ mod tests {
             role: Role::Consumer,
             may_create: false,
             require_hugepages: false,
+            desired_node: NULL_U32,
         };
         let (first, second) = (request.encode(Revision::First), request.encode(Revision::Second));
         assert_eq!((first.len(), second.len()), (32, 35));

@@ -25,9 +25,15 @@ pub fn is_udp(channel: &str) -> bool {
     channel.contains("aeron:udp")
 }
 
+/// Channel of a tethered subscription: it misses nothing, and holds publications back until it polls. Without
+/// the parameter the media driver decides, and those that we start choose untethered.
+pub fn tethered(channel: &str) -> String {
+    with_parameter(channel, "tether=true")
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{is_udp, untethered};
+    use super::{is_udp, tethered, untethered};
 
     #[test]
     fn udp_channel_is_recognised() {
@@ -41,5 +47,6 @@ mod tests {
         assert_eq!(untethered("aeron:ipc"), "aeron:ipc?tether=false");
         assert_eq!(untethered("aeron:ipc?mtu=8k"), "aeron:ipc?mtu=8k|tether=false");
         assert_eq!(untethered("aeron:ipc?tether=true"), "aeron:ipc?tether=true");
+        assert_eq!(tethered("aeron:udp?endpoint=h:1"), "aeron:udp?endpoint=h:1|tether=true");
     }
 }

@@ -177,6 +177,24 @@ impl Publication {
         unsafe { c::aeron_publication_is_connected(self.ptr) }
     }
 
+    /// Whether the subscribers leave room for a message.
+    pub fn has_room(&self) -> bool {
+        // SAFETY: alive under the owner's lock.
+        unsafe { c::aeron_publication_position(self.ptr) < c::aeron_publication_position_limit(self.ptr) }
+    }
+
+    /// The end of the log, with what all its publishers have claimed. `None` once closed.
+    pub fn position(&self) -> Option<i64> {
+        // SAFETY: alive under the owner's lock.
+        let at = unsafe { c::aeron_publication_position(self.ptr) };
+        (at >= 0).then_some(at)
+    }
+
+    pub fn session_id(&self) -> i32 {
+        // SAFETY: alive under the owner's lock.
+        unsafe { c::aeron_publication_session_id(self.ptr) }
+    }
+
     /// The longest message that `offer` accepts on this channel.
     pub fn max_message_length(&self) -> usize {
         // SAFETY: a zeroed struct is a valid out-value.

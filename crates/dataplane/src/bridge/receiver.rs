@@ -21,6 +21,7 @@ use super::mapping::ReceiverMapping;
 use super::private_ring::PrivateRing;
 use super::reassembly::FragmentReassembly;
 use super::worker::Worker;
+use crate::aeron::channels::tethered;
 use crate::aeron::{AeronError, Assembler, Client, Header, Subscription};
 use crate::conductor::Endpoint;
 use crate::conductor::handle::Handle;
@@ -371,12 +372,12 @@ impl Endpoint for Receiver {
         if state.assembler.is_none() {
             state.assembler = Some(Assembler::new()?);
         }
-        state
-            .control
-            .advance(|| client.add_subscription(&config.control_channel, config.control_stream_id))?;
-        state
-            .payload
-            .advance(|| client.add_subscription(&config.payload_channel, config.payload_stream_id))?;
+        state.control.advance(|| {
+            client.add_subscription(&tethered(&config.control_channel), config.control_stream_id)
+        })?;
+        state.payload.advance(|| {
+            client.add_subscription(&tethered(&config.payload_channel), config.payload_stream_id)
+        })?;
         let mut all = state.control.get().is_some() && state.payload.get().is_some();
         for mapping in &mut state.mappings {
             if let Some((channel, stream_id)) = &mapping.progress_address {

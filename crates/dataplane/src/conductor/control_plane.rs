@@ -1,11 +1,18 @@
-//! The conductor's publications and subscriptions of the control stream (driver §4.5, wire §10.1) and the QoS
-//! stream (wire §10.4). Each is added when an endpoint needs it.
+//! The conductor's publications and subscriptions of the control streams (driver §4.5, wire §10.1) and the QoS
+//! streams (wire §10.4). Each is added when an endpoint needs it.
+//!
+//! All endpoints share one control and one QoS stream. An endpoint may have others for its own stream
+//! (decision 41); messages to and from the driver are always on the shared control stream.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tensorpool_core::wire::control::ControlMessage;
 use tensorpool_core::wire::driver::DriverMessage;
+use tensorpool_core::wire::layout::{
+    DRIVER_SCHEMA_ID, MESSAGE_HEADER_LENGTH, MESSAGE_HEADER_SCHEMA_ID, get_u16,
+};
 
 use crate::aeron::{Client, NotTaken};
 use crate::conductor::shared_stream::SharedStream;
@@ -19,17 +26,69 @@ const DETACH_TIMEOUT: Duration = Duration::from_millis(20);
 
 type Endpoints = [(u64, Arc<dyn Endpoint>)];
 
+/// One kind of stream: the shared one, and those of single endpoints by id.
+struct Streams {
+    channel: String,
+    shared: SharedStream,
+    own: BTreeMap<i32, SharedStream>,
+}
+
+impl Streams {
+    fn new(channel: &str, stream_id: i32) -> Self {
+        let shared = SharedStream::new(channel.to_owned(), stream_id);
+        Self { channel: channel.to_owned(), shared, own: BTreeMap::new() }
+    }
+
+    fn disconnect(&mut self) {
+        self.shared.disconnect();
+        self.own.clear();
+    }
+
+    /// Opens the shared stream and those of `used`, and closes those of endpoints that are gone.
+    fn open(&mut self, client: &Client, used: &[i32]) {
+        self.shared.open(client);
+        self.own.retain(|id, _| used.contains(id));
+        for id in used {
+            let new = || SharedStream::new(self.channel.clone(), *id);
+            self.own.entry(*id).or_insert_with(new).open(client);
+        }
+    }
+
+    /// The stream of an endpoint: its own, or the shared one.
+    fn of(&mut self, own: Option<i32>) -> Option<&mut SharedStream> {
+        match own {
+            Some(id) => self.own.get_mut(&id),
+            None => Some(&mut self.shared),
+        }
+    }
+}
+
 pub struct ControlPlane {
-    control: SharedStream,
-    qos: SharedStream,
+    control: Streams,
+    qos: Streams,
+}
+
+fn is_for_driver(message: &[u8]) -> bool {
+    message.len() >= MESSAGE_HEADER_LENGTH && get_u16(message, MESSAGE_HEADER_SCHEMA_ID) == DRIVER_SCHEMA_ID
+}
+
+fn decode_qos(bytes: &[u8]) -> Option<ControlMessage> {
+    match ControlMessage::decode(bytes) {
+        message @ (ControlMessage::QosConsumer(_) | ControlMessage::QosProducer(_)) => Some(message),
+        _ => None,
+    }
+}
+
+fn decode_control(bytes: &[u8]) -> Option<ControlMessage> {
+    match ControlMessage::decode(bytes) {
+        ControlMessage::Other | ControlMessage::Malformed(_) => None,
+        message => Some(message),
+    }
 }
 
 impl ControlPlane {
-    pub fn new(channel: &str, control_stream_id: i32, qos_stream_id: i32) -> Self {
-        Self {
-            control: SharedStream::new(channel.to_owned(), control_stream_id),
-            qos: SharedStream::new(channel.to_owned(), qos_stream_id),
-        }
+    pub fn new(control: (&str, i32), qos: (&str, i32)) -> Self {
+        Self { control: Streams::new(control.0, control.1), qos: Streams::new(qos.0, qos.1) }
     }
 
     pub fn disconnect(&mut self) {
@@ -37,30 +96,28 @@ impl ControlPlane {
         self.qos.disconnect();
     }
 
-    /// Polls both streams, and passes the messages to the endpoints.
+    /// Polls all streams, and passes the messages to the endpoints.
     pub fn receive(&mut self, client: &Client, endpoints: &Endpoints, tick: &Tick<'_>) {
-        if !endpoints.iter().any(|(_, e)| e.uses_control_streams()) {
+        let (mut own_control, mut own_qos) = (Vec::new(), Vec::new());
+        let mut is_used = false;
+        for (_, endpoint) in endpoints.iter().filter(|(_, e)| e.uses_control_streams()) {
+            is_used = true;
+            own_control.extend(endpoint.own_control_stream());
+            own_qos.extend(endpoint.own_qos_stream());
+        }
+        if !is_used {
             return;
         }
-        self.control.open(client);
-        self.qos.open(client);
+        self.control.open(client, &own_control);
+        self.qos.open(client, &own_qos);
         let (mut driver_messages, mut control_messages) = (Vec::new(), Vec::new());
-        self.control.poll(LIMIT, |bytes| match DriverMessage::decode(bytes) {
-            DriverMessage::Other => match ControlMessage::decode(bytes) {
-                ControlMessage::Other | ControlMessage::Malformed(_) => {}
-                message => control_messages.push(message),
-            },
+        self.control.shared.poll(LIMIT, |bytes| match DriverMessage::decode(bytes) {
+            DriverMessage::Other => control_messages.extend(decode_control(bytes)),
             DriverMessage::Malformed(_) => {}
             message => driver_messages.push(message),
         });
-        self.qos.poll(LIMIT, |bytes| {
-            if let message @ (ControlMessage::QosConsumer(_) | ControlMessage::QosProducer(_)) =
-                ControlMessage::decode(bytes)
-            {
-                control_messages.push(message);
-            }
-        });
-        let image_joined = self.control.image_joined();
+        self.qos.shared.poll(LIMIT, |bytes| control_messages.extend(decode_qos(bytes)));
+        let image_joined = self.control.shared.image_joined();
         for (_, endpoint) in endpoints.iter().filter(|(_, e)| e.uses_control_streams()) {
             if image_joined {
                 endpoint.on_control_image(tick);
@@ -68,16 +125,44 @@ impl ControlPlane {
             driver_messages.iter().for_each(|message| endpoint.on_driver_message(message, tick));
             control_messages.iter().for_each(|message| endpoint.on_control_message(message, tick));
         }
+        self.receive_own(endpoints, tick);
+    }
+
+    /// Passes the messages of streams that are not shared to the endpoints that use them.
+    fn receive_own(&mut self, endpoints: &Endpoints, tick: &Tick<'_>) {
+        let mut messages = Vec::new();
+        for (id, stream) in &mut self.control.own {
+            stream.poll(LIMIT, |bytes| messages.extend(decode_control(bytes)));
+            for message in messages.drain(..) {
+                for (_, endpoint) in endpoints.iter().filter(|(_, e)| e.own_control_stream() == Some(*id)) {
+                    endpoint.on_control_message(&message, tick);
+                }
+            }
+        }
+        for (id, stream) in &mut self.qos.own {
+            stream.poll(LIMIT, |bytes| messages.extend(decode_qos(bytes)));
+            for message in messages.drain(..) {
+                for (_, endpoint) in endpoints.iter().filter(|(_, e)| e.own_qos_stream() == Some(*id)) {
+                    endpoint.on_control_message(&message, tick);
+                }
+            }
+        }
     }
 
     /// Sends the messages of the endpoints.
     pub fn send(&mut self, endpoints: &Endpoints, tick: &Tick<'_>) {
         for (_, endpoint) in endpoints.iter().filter(|(_, e)| e.uses_control_streams()) {
-            if self.control.is_open() {
-                endpoint.send_control(tick, &mut |message| self.control.offer(message).is_ok());
+            let own = endpoint.own_control_stream();
+            if self.control.shared.is_open() && self.control.of(own).is_some_and(|s| s.is_open()) {
+                endpoint.send_control(tick, &mut |message| {
+                    let own = if is_for_driver(message) { None } else { own };
+                    self.control.of(own).is_some_and(|s| s.offer(message).is_ok())
+                });
             }
-            if self.qos.is_open() {
-                endpoint.send_qos(tick, &mut |message| self.qos.offer(message).is_ok());
+            if let Some(qos) = self.qos.of(endpoint.own_qos_stream())
+                && qos.is_open()
+            {
+                endpoint.send_qos(tick, &mut |message| qos.offer(message).is_ok());
             }
         }
     }
@@ -85,7 +170,7 @@ impl ControlPlane {
     /// Sends the detach of a closing endpoint. Nothing waits for its response.
     pub fn send_last(&mut self, message: &[u8]) {
         let until = Instant::now() + DETACH_TIMEOUT;
-        while let Err(NotTaken::BackPressured) = self.control.offer(message)
+        while let Err(NotTaken::BackPressured) = self.control.shared.offer(message)
             && Instant::now() < until
         {
             std::thread::sleep(Duration::from_millis(1));

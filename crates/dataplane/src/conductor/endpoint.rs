@@ -44,6 +44,14 @@ pub trait Endpoint: Send + Sync {
     fn uses_control_streams(&self) -> bool {
         false
     }
+    /// The control stream of this endpoint, if it does not use the shared one.
+    fn own_control_stream(&self) -> Option<i32> {
+        None
+    }
+    /// The QoS stream of this endpoint, if it does not use the shared one.
+    fn own_qos_stream(&self) -> Option<i32> {
+        None
+    }
     fn on_driver_message(&self, _message: &DriverMessage, _tick: &Tick<'_>) {}
     /// A new image joined the control stream, possibly that of a restarted driver.
     fn on_control_image(&self, _tick: &Tick<'_>) {}

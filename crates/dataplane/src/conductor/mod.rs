@@ -56,6 +56,7 @@ pub struct Config {
     pub announce_period_ns: u64,
     pub control_channel: String,
     pub control_stream_id: i32,
+    pub qos_channel: String,
     pub qos_stream_id: i32,
     pub allowed_base_dirs: Vec<PathBuf>,
     pub network: NetworkConfig,
@@ -122,9 +123,8 @@ impl Conductor {
             network,
             announce_stream: AnnounceStream::new(config.announce_channel.clone(), config.announce_stream_id),
             control: ControlPlane::new(
-                &config.control_channel,
-                config.control_stream_id,
-                config.qos_stream_id,
+                (&config.control_channel, config.control_stream_id),
+                (&config.qos_channel, config.qos_stream_id),
             ),
             config,
             bases,
@@ -346,7 +346,8 @@ impl ConductorLoop {
         let (dir, lock) = (&self.config.aeron_dir, &self.config.media_driver_lock);
         if self.driver.is_none() {
             // The heartbeat of a killed process stays fresh for a while. Its lock is released at once.
-            let is_active = aeron::driver_is_active(dir, self.config.driver_timeout_ms as i64)
+            let is_active = !media_driver::is_unfinished(dir)
+                && aeron::driver_is_active(dir, self.config.driver_timeout_ms as i64)
                 && !media_driver::is_left_over(dir, lock);
             match &self.config.embed {
                 _ if is_active => {}

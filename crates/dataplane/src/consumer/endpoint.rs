@@ -284,6 +284,14 @@ impl Endpoint for Consumer {
         !self.is_closed()
     }
 
+    fn own_control_stream(&self) -> Option<i32> {
+        self.config.own_control_stream
+    }
+
+    fn own_qos_stream(&self) -> Option<i32> {
+        self.config.own_qos_stream
+    }
+
     fn on_control_message(&self, message: &ControlMessage, tick: &Tick<'_>) {
         if let ControlMessage::Progress(progress) = message {
             return self.on_progress_message(progress);

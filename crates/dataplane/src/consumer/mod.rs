@@ -55,6 +55,9 @@ pub struct Config {
     pub supports_shm: bool,
     /// Hellos are sent while no regions are mapped, too, so that a config can name a fallback.
     pub sends_hello_unmapped: bool,
+    /// The control and QoS streams of this consumer, if it does not use the shared ones.
+    pub own_control_stream: Option<i32>,
+    pub own_qos_stream: Option<i32>,
     pub fallback: FallbackOptions,
 }
 

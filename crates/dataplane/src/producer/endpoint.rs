@@ -197,6 +197,14 @@ impl Endpoint for Producer {
         !self.closed.load(Ordering::Relaxed)
     }
 
+    fn own_control_stream(&self) -> Option<i32> {
+        self.config.own_control_stream
+    }
+
+    fn own_qos_stream(&self) -> Option<i32> {
+        self.config.own_qos_stream
+    }
+
     fn receives_announces(&self) -> bool {
         self.lease.is_some()
     }

@@ -56,6 +56,9 @@ pub struct Config {
     /// The stream of progress for consumers without a per-consumer one.
     pub control_channel: String,
     pub control_stream_id: i32,
+    /// The control and QoS streams of this producer, if it does not use the shared ones.
+    pub own_control_stream: Option<i32>,
+    pub own_qos_stream: Option<i32>,
     /// Lower bounds on the progress interval and bytes.
     pub progress_limits: ProgressLimits,
     /// Touch every page when regions are mapped, so that no frame pays for it.

@@ -12,8 +12,10 @@ fn options(role: Role) -> LeaseOptions {
         stream_id: 10_000,
         role,
         revision: Revision::First,
+        tries_other_revision: false,
         may_create: true,
         require_hugepages: false,
+        desired_node: NULL_U32,
         keepalive_ns: S,
         announce_period_ns: S,
         attach_timeout_ns: 5 * S,
@@ -47,6 +49,7 @@ fn granted(request: &[u8], expiry_ns: u64) -> AttachResponse {
         header_nslots: 8,
         header_slot_bytes: 256,
         max_dims: 8,
+        node_id: NULL_U32,
         pools: vec![AnnouncedPool {
             pool_id: 1,
             nslots: 8,
@@ -155,6 +158,29 @@ fn unanswered_request_is_repeated_unchanged() {
     // A busy driver responds late.
     assert_eq!(a.on_response(&granted(&first[0], 63 * S), 60 * S), Answer::Granted);
     assert_eq!(a.refusal(), None);
+}
+
+#[test]
+fn unanswered_request_is_sent_in_both_revisions_if_configured() {
+    let mut a = Attachment::new(LeaseOptions { tries_other_revision: true, ..options(Role::Consumer) }, 3);
+    let mut sent = Vec::new();
+    for tick in 0..500 {
+        sent.extend(work(&mut a, tick * S / 100).0);
+    }
+    let first = SHM_ATTACH_REQUEST_BLOCK_LENGTH;
+    let second = SHM_ATTACH_REQUEST_R2_BLOCK_LENGTH;
+    let blocks: Vec<u16> = sent.iter().map(|m| get_u16(m, MESSAGE_HEADER_BLOCK_LENGTH)).collect();
+    // At 0, 0.1, 0.3 s, then in turns at 0.7 s, 1.5 s and once a second.
+    assert_eq!(blocks, [first, first, first, second, first, second, first, second]);
+    let ids = |m: &Vec<u8>| m[MESSAGE_HEADER_LENGTH..MESSAGE_HEADER_LENGTH + 16].to_vec();
+    assert!(sent.iter().all(|m| ids(m) == ids(&sent[0])), "one request, in two forms");
+    // What the driver answers in is asked first from now on.
+    let answer = AttachResponse { revision: Revision::Second, max_dims: NULL_U8, ..granted(&sent[0], 9 * S) };
+    assert_eq!(a.on_response(&answer, 5 * S), Answer::Granted);
+    assert_eq!(a.revision(), Revision::Second);
+    let own = a.lease().unwrap();
+    assert_eq!(a.on_revoked(&revoked(own), 5 * S), Revocation::Ours);
+    assert_eq!(get_u16(&work(&mut a, 6 * S).0[0], MESSAGE_HEADER_BLOCK_LENGTH), second);
 }
 
 #[test]
