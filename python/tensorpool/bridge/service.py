@@ -27,7 +27,7 @@ class BridgeService(Service, name="bridge"):
         super().__init__(instance=instance, token=token)
         self._agent = agent
 
-    @command
+    @command(reads=True)
     def status(self, first: int = 0, limit: int = 100) -> BridgeStatus:
         """The instance, its counters, and its mappings from number `first` on."""
         rows = self._agent.rows()

@@ -39,6 +39,7 @@ Examples:
   tensorpool record --stream 20000 --out recording --pre-trigger 10s
   tensorpool service call recorder trigger
   tensorpool record --all --out DIR --retain-bytes 100GiB --retain-age 7d
+  tensorpool record --services --out commands
   tensorpool recording verify recording
 """
 
@@ -60,13 +61,16 @@ def record(config: Config, seconds: float | None, frames: int | None, json_outpu
     sealed first. At the end the ledger is printed: the span of each epoch is its rows plus its gaps. Exit
     status 1 if a sequence is unaccounted for.
 
+    With --services the accepted commands of all services are recorded too; `tensorpool recording events`
+    prints them.
+
     A running recorder is controlled as `service:recorder`: start, stop, rotate, mark, trigger.
     """
     settings = config[RecorderSettings]
     if settings.out is None:
         raise click.UsageError("no directory; use --out DIR")
-    if not settings.streams and not settings.all:
-        raise click.UsageError("no streams; use --stream ID (repeatable) or --all")
+    if not settings.streams and not settings.all and not settings.services:
+        raise click.UsageError("no streams; use --stream ID (repeatable) or --all, or --services")
     from ..recorder.recorder import Recorder
 
     runtime, log = config[RuntimeSettings], config[LogSettings]
@@ -87,7 +91,8 @@ def record(config: Config, seconds: float | None, frames: int | None, json_outpu
     ):
         _wait(recorder, stop, seconds, progress)
     ledgers = recorder.ledger()
-    _print_result(settings.out, recorder.stats(), ledgers, json_output)
+    expects_frames = settings.all or bool(settings.streams)
+    _print_result(settings.out, recorder.stats(), ledgers, json_output, expects_frames=expects_frames)
     if not all(ledger.balanced for ledger in ledgers):
         raise SystemExit(1)
 
@@ -182,7 +187,12 @@ def _wait(recorder: Recorder, stop: list[bool], seconds: float | None, progress:
 
 
 def _print_result(
-    root: Path, stats: RecorderStats, ledgers: list[RecordingLedger], json_output: bool
+    root: Path,
+    stats: RecorderStats,
+    ledgers: list[RecordingLedger],
+    json_output: bool,
+    *,
+    expects_frames: bool = True,
 ) -> None:
 
     if json_output:
@@ -197,7 +207,7 @@ def _print_result(
     for ledger in ledgers:
         fault = "" if ledger.balanced else "  UNACCOUNTED"
         click.echo(f"stream {ledger.stream_id}  epoch {ledger.epoch}  {ledger}{fault}")
-    if not ledgers:
+    if not ledgers and expects_frames:
         click.echo("no frames were received; tensorpool stream ls lists the announced streams", err=True)
     if stats.strays:
         click.echo(

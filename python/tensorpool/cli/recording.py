@@ -1,4 +1,4 @@
-"""The command `tensorpool recording`: info, verify, repair, cut, merge and export of recordings."""
+"""The command `tensorpool recording`: info, events, verify, repair, cut, merge and export of recordings."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from ..json_types import JsonObject
+from ..safe_text import safe_text
 from .output import BAD, DIM, GOOD, WARN, columns, console, format_bytes, format_duration, key_values
 from .params import CommandGroup, Time
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from ..recording.inspect import RecordingInfo
     from ..recording.verify import Problem
 
+EVENT_KINDS = ("change", "read", "result", "failed", "rejected", "lost")
 # Terminal width from which on times are printed with seconds.
 _WIDE = 100
 _EPILOG = """
@@ -56,6 +58,13 @@ _CUT = """
 Examples:
   tensorpool recording cut DIR PART --first-seq 1000 --last-seq 1999
   tensorpool recording cut DIR PART --to 2026-01-31T12:05:00Z
+"""
+_EVENTS = """
+\b
+Examples:
+  tensorpool record --services --out commands
+  tensorpool recording events commands
+  tensorpool recording events commands --kind change --json
 """
 _MERGE = """
 \b
@@ -135,6 +144,34 @@ def info(directory: str, json_output: bool) -> None:
             Text(missing or "nothing", style=WARN if missing else DIM),
         )  # fmt: skip
     screen.print(table)
+
+
+@recording.command(epilog=_EVENTS)
+@_directory
+@click.option(
+    "--kind", "kinds", multiple=True, type=click.Choice(EVENT_KINDS), help="Only events of this kind."
+)
+@_json_option
+def events(directory: str, kinds: tuple[str, ...], json_output: bool) -> None:
+    """Print the events of services in the recording DIR: what `record --services` wrote.
+
+    Kinds: `change` is an accepted command or value, `read` a request that changed nothing, then `result`,
+    `failed`, `rejected`, and `lost` where events are missing.
+    """
+    from ..recording import open as open_recording
+    from ..service import Event
+    from .service import event_line, event_text
+
+    for row in open_recording(directory).table("events").to_pylist():
+        if kinds and row["kind"] not in kinds:
+            continue
+        event = Event.decode(row["message"])
+        if json_output:
+            click.echo(event_line(event))
+        else:
+            time_text = _time_text(row["receive_time_ns"], with_seconds=True)
+            text = safe_text(f"{event.tag} {event.key} = {event_text(event)}")
+            click.echo(f"{time_text}  {row['kind']:<8} {text}")
 
 
 @recording.command(epilog=_VERIFY)

@@ -150,7 +150,11 @@ def watch(to: ConnectOptions, target: str, name: str | None) -> None:
 @click.option("--count", type=click.IntRange(1), help="Stop after this number of events.")
 @connect_options
 def log(to: ConnectOptions, count: int | None) -> None:
-    """Print the status stream as JSON lines, until Ctrl-C: the record of accepted commands."""
+    """Print the status stream as JSON lines, until Ctrl-C: the record of accepted commands.
+
+    The kind of an event is `change` for an accepted command or value, `read` for a request that changed
+    nothing, `result`, `failed`, `rejected`, or `lost` where events are missing.
+    """
     with to.context() as ctx:
         _print_events(ctx.status_events(), json_output=True, count=count)
 
@@ -158,8 +162,8 @@ def log(to: ConnectOptions, count: int | None) -> None:
 def _print_events(events: Iterator[Event], json_output: bool, count: int | None = None) -> None:
     try:
         for number, event in enumerate(events, start=1):
-            text = safe_text(f"{event.tag} {event.key} = {_event_text(event)}")
-            click.echo(_line(event) if json_output else text)
+            text = safe_text(f"{event.tag} {event.key} = {event_text(event)}")
+            click.echo(event_line(event) if json_output else text)
             sys.stdout.flush()
             if number == count:
                 return
@@ -167,12 +171,14 @@ def _print_events(events: Iterator[Event], json_output: bool, count: int | None 
         return
 
 
-def _line(event: Event) -> str:
+def event_line(event: Event) -> str:
+    """An event as one line of JSON."""
     return json.dumps(
         {
             "timestamp_ns": str(event.timestamp_ns),
             "tag": event.tag,
             "key": event.key,
+            "kind": event.kind,
             "value": _event_value(event),
             "correlation_id": str(event.correlation_id),
             "trace_id": None if event.trace_id is None else str(event.trace_id),
@@ -188,7 +194,8 @@ def _event_value(event: Event) -> Any:
     return _plain(event.value)
 
 
-def _event_text(event: Event) -> str:
+def event_text(event: Event) -> str:
+    """The value of an event as text."""
     return event.value if isinstance(event.value, str) else json.dumps(_event_value(event))
 
 

@@ -296,7 +296,7 @@ class ReportOptions:
         services = connection.services
         return _native.StatusReporter(
             endpoint,
-            status=(services.channel, services.status) if self.ledgers else None,
+            status=(services.status_channel, services.status) if self.ledgers else None,
             latency=reports_latency,
             ledger=self.ledgers,
             counters=self.counters,

@@ -38,7 +38,7 @@ class DriverService(Service, name="driver"):
         super().__init__(instance=instance, token=token)
         self._agent = agent
 
-    @command
+    @command(reads=True)
     def status(self) -> DriverStatus:
         """Returns the state, settings and counters of the driver."""
         agent = self._agent
@@ -70,14 +70,14 @@ class DriverService(Service, name="driver"):
             "discovery": agent.discovery_counters(),
         }
 
-    @command
+    @command(reads=True)
     def streams(self, first: int | None = None, limit: int = 1000) -> list[StreamRow]:
         """Returns the provisioned streams, from the id `first` on."""
         start = _number("first", first, default=0)
         plans = (plan for plan in self._agent.state.plan if plan.stream_id >= start)
         return _first_rows((self._stream(plan) for plan in plans), limit)
 
-    @command
+    @command(reads=True)
     def leases(
         self, stream_id: int | None = None, first: int | str | None = None, limit: int = 1000
     ) -> list[LeaseRow]:

@@ -27,7 +27,7 @@ from ..sbe.wire import ShmPoolAnnounce, ShmRegionSuperblock
 from ..service import Event
 from ..shm.epoch_files import SUPERBLOCK_BYTES
 from ..shm.inspect import NotARegion, region_path
-from ..transport import Connection, StreamAddress
+from ..transport import Connection
 from .ledger import LedgerRow, Verdict
 from .model import SystemModel
 from .reports import (
@@ -139,11 +139,11 @@ class SystemListener:
                 stack.callback(subscription.close)
                 self._subscriptions.append((kind, subscription))
             if has_status:
-                self._status = connection.mailbox(services.status, [])
+                self._status = connection.mailbox(services.status_address, [])
                 stack.callback(self._status.close)
             if has_status and polls_services and self._observers:
                 self._poller = ServicePoller(limits.report_period_ns)
-                self._queries = connection.publication(StreamAddress(services.channel, services.control))
+                self._queries = connection.publication(services.control_address)
                 stack.callback(self._queries.close)
             self._stack = stack.pop_all()
 

@@ -25,6 +25,7 @@ def record(
     root: str | os.PathLike[str],
     *,
     streams: Sequence[int] | None = None,
+    services: bool = False,
     context: Context | None = None,
     frames: int | None = None,
     pre_trigger: str | float | None = None,
@@ -44,7 +45,8 @@ def record(
         ...
 
     The directory is created; an existing recording is continued. `streams` are stream ids; None records
-    every stream that is announced. Times are seconds or texts ("10s"), sizes are bytes or texts ("256MiB").
+    every stream that is announced. `services` records the accepted commands of all services too; with
+    `streams=[]` nothing else. Times are seconds or texts ("10s"), sizes are bytes or texts ("256MiB").
     `pre_trigger` keeps the frames of that time in memory and writes nothing until `recorder.trigger()`.
     `frames` ends the recording after that many frames. `retain_bytes` and `retain_age` remove the oldest
     segments. Without a `context` the recorder opens its own with the remaining arguments (`aeron_dir=…`).
@@ -54,7 +56,7 @@ def record(
 
     if context is not None and connection:
         raise ConfigError(f"{next(iter(connection))}: not allowed together with context")
-    if streams is not None and not streams:
+    if streams is not None and not streams and not services:
         raise ConfigError("streams: give at least one id, or None for all announced streams")
     if frames is not None and frames < 1:
         raise ConfigError(f"frames {frames}: use 1 or more")
@@ -62,6 +64,7 @@ def record(
         out=Path(root),
         streams=tuple(streams or ()),
         all=streams is None,
+        services=services,
         instance=instance,
         buffer_bytes=_parse_size("buffer", buffer),
         rotate_bytes=_parse_size("rotate_bytes", rotate_bytes),

@@ -22,6 +22,7 @@ from ..recording import RecordingLedger, RecoveredSegment, WriterLimits, retain
 from .arena import ArenaRows
 from .config import RecorderSettings
 from .messages import OBSERVED_STREAMS, MessageObserver, MessageRow
+from .service_events import ServiceEvents
 from .sink import Sink
 from .state import NOT_TRIGGERED, PreTriggerBuffer, RateMeter, RecorderStats, State, TriggerGate
 from .streams import RecordedStreams
@@ -103,6 +104,7 @@ class RecorderAgent:
         self._streams = RecordedStreams(context, self._native, self._sink)
         self._messages = MessageObserver(self._is_recorded)
         self._listener: SystemListener | None = None
+        self._events: ServiceEvents | None = None
         self._has_messages_left = False
         self._stats = self._collect_stats()
 
@@ -124,6 +126,10 @@ class RecorderAgent:
             self._context.connection, raw_observers=(self._messages,), streams=OBSERVED_STREAMS,
             max_messages=_MAX_MESSAGES_PER_CYCLE, clock=self._clock,
         )  # fmt: skip
+        if self.settings.services:
+            # Whoever has started the recorder counts on the commands from then on.
+            self._events = ServiceEvents(self._context.connection)
+            self._context.connection.wait_ready(self._events)
         for stream_id in self.settings.streams:
             self._streams.open(stream_id)
 
@@ -163,6 +169,8 @@ class RecorderAgent:
         self._streams.close()
         if self._listener is not None:
             self._listener.close()
+        if self._events is not None:
+            self._events.close()
         try:
             self._drain()
             self._sink.close()
@@ -351,6 +359,10 @@ class RecorderAgent:
             # Removed when written: an error of the writer costs no message.
             self._sink.write_message(rows[0])
             rows.popleft()
+        if self._events is not None:
+            for message, kind in self._events.take():
+                self._sink.write_event(message, kind)
+                received += 1
         return received
 
     def _write_last_messages(self) -> None:

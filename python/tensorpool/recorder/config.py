@@ -33,6 +33,11 @@ class RecorderSettings:
         "Ids of the streams to record.", default=(), flag="--stream", check=_streams_fault
     )
     all: bool = setting("Record every announced stream, now or later.", default=False, flag="--all")
+    services: bool = setting(
+        "Record the status stream of the services too: the record of accepted commands, with their results.",
+        default=False,
+        flag="--services",
+    )
     instance: str = setting(
         "Instance name of the service, if there are several: `service:recorder:<instance>`.",
         default="",

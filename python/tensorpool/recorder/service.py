@@ -65,7 +65,7 @@ class RecorderService(Service, name="recorder"):
         self.backlog, self.disk_free = stats.backlog_bytes, stats.disk_free_bytes
         return super().take_events()
 
-    @command
+    @command(reads=True)
     def status(self) -> RecorderStatus:
         """All stats."""
         return {**self._agent.stats.to_json(), "root": str(self._agent.root), "pid": os.getpid()}
@@ -99,7 +99,7 @@ class RecorderService(Service, name="recorder"):
         for_ns = None if seconds is None else int(seconds * 1e9)
         return self._run(lambda: self._agent.trigger(for_ns))
 
-    @command
+    @command(reads=True)
     def ledger(self) -> list[LedgerReply]:
         """The ledger since the start, by stream and epoch: span = rows + gaps."""
         return [ledger.to_json() for ledger in self._agent.call(self._agent.ledgers)]

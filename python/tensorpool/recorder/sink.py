@@ -17,9 +17,11 @@ from typing import Final
 from ..clock import Clock
 from ..errors import DiskFull, InvalidFrames, RecordingError, WriteFailed
 from ..recording import Gap, RecordingLedger, RecordingWriter, RecoveredSegment, WriterLimits
+from ..service import EventKind
 from .arena import ArenaRows
 from .ledger import ResumePosition, StreamLedger, rows_as_gaps
 from .messages import MessageRow
+from .service_events import lost_event
 from .state import DiskSpace
 
 _LOG = logging.getLogger(__name__)
@@ -93,6 +95,7 @@ class Sink:
         self._steps: deque[_WriteStep] = deque()
         self._logged_recovered = 0
         self._messages_while_full = 0
+        self._lost_events = 0
 
     # --- streams and their ledgers
 
@@ -256,6 +259,18 @@ class Sink:
         self.writer.add_message(
             row.table, row.message, stream_id=row.stream_id, epoch=row.epoch, meta_version=row.meta_version
         )
+
+    def write_event(self, message: bytes, kind: str) -> None:
+        """Write an event of the services. While the disk is full only a bounded number is kept in memory."""
+        self._messages_while_full = 0 if self.disk.is_writable else self._messages_while_full + 1
+        if self._messages_while_full > _MAX_MESSAGES_WHILE_FULL:
+            self._lost_events += 1
+            return
+        if self._lost_events:
+            # The record says what is missing in it.
+            self.writer.add_event(lost_event(self._lost_events), EventKind.LOST)
+            self._lost_events = 0
+        self.writer.add_event(message, kind)
 
     def close(self) -> None:
         """Write the queue and seal the segments. Rows that the disk has no space for become gaps."""

@@ -253,6 +253,19 @@ TABLES: Final[dict[str, pa.Schema]] = {
     "metadata": _MESSAGES,
     "qos": _MESSAGES,
     "announces": _MESSAGES,
+    "events": pa.schema(
+        [
+            _column("receive_time_ns", pa.int64()),
+            _column("time_ns", pa.int64()),
+            _column("tag", pa.utf8()),
+            _column("key", pa.utf8()),
+            _column("kind", pa.utf8()),
+            _column("correlation_id", pa.int64()),
+            _column("trace_id", pa.int64(), nullable=True),
+            _column("message", pa.binary()),
+            _column("json", pa.utf8(), nullable=True),
+        ]
+    ),
 }
 
 

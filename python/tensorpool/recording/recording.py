@@ -244,7 +244,7 @@ class Recording:
     # --- tables and ledgers
 
     def table(self, name: str) -> pa.Table:
-        """All rows of a table: gaps, anchors, marks, metadata, qos or announces."""
+        """All rows of a table: gaps, anchors, marks, metadata, qos, announces or events."""
         return read_table(self.root, name)
 
     def declared_gaps(self) -> list[Gap]:

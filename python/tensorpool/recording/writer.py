@@ -23,8 +23,8 @@ import numpy.typing as npt
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import ClosedError, InvalidFrames, RecordingError
+from ..sbe import EventMessage, json_form
 from ..sbe import decode as decode_message
-from ..sbe import json_form
 from . import layout, manifest, manifest_store
 from .arrow_format import TableRow
 from .batch import FrameBatch
@@ -287,7 +287,21 @@ class RecordingWriter:
     def discard_messages(self) -> int:
         """Forgets the messages that were not written yet; returns their number."""
         with self._lock:
-            return self._tables.discard(_MESSAGE_TABLES)
+            return self._tables.discard((*_MESSAGE_TABLES, "events"))
+
+    def add_event(self, message: bytes, kind: str) -> None:
+        """Adds an event of the services' status stream to `events`, as bytes and as JSON. `kind` says what it
+        is in the record of accepted commands. Raises CodecError for any other message."""
+        event = EventMessage.decode(message)
+        row = {
+            "receive_time_ns": self._clock.wall_ns(), "time_ns": layout.signed(event.timestamp_ns),
+            "tag": event.tag, "key": event.key, "kind": kind, "correlation_id": event.correlation_id,
+            "trace_id": None if event.trace_id is None else layout.signed(event.trace_id),
+            "message": message, "json": json.dumps(json_form.to_json(event)),
+        }  # fmt: skip
+        with self._lock:
+            self._check_open()
+            self._tables.add("events", row)
 
     def mark(self, label: str, *, stream_id: int | None = None) -> None:
         """Adds a label with the present time."""

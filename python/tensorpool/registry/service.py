@@ -38,7 +38,7 @@ class RegistryService(Service, name="registry"):
         super().__init__(instance=instance, token=token)
         self._agent = agent
 
-    @command
+    @command(reads=True)
     def status(self) -> RegistryStatus:
         """The registry's drivers, streams and counters."""
         agent = self._agent

@@ -8,7 +8,7 @@ from ..transport.channels import ServiceStreams
 from .agent import RunningService, ServiceAgent
 from .client import AsyncServiceClient, ServiceClient, ServiceIdentity, find_services, watch_all
 from .declarations import Command, Property, command
-from .events import ALL_SERVICES, Bits, Event, FrameRef, Value, service_tag
+from .events import ALL_SERVICES, Bits, Event, EventKind, FrameRef, Value, service_tag
 from .service import Service
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "Bits",
     "Command",
     "Event",
+    "EventKind",
     "FrameRef",
     "Property",
     "RunningService",

@@ -13,13 +13,16 @@ from ..errors import CodecError
 from ..runtime.counters import CounterSet, counter
 from ..runtime.runner import Runner
 from ..transport.channels import ServiceStreams
-from .events import FAILED, RESULT, Event
+from .events import FAILED, LOST, READ, RESULT, Event
 from .service import Service
 
 _log = logging.getLogger(__name__)
 
-# Events queued while the status stream is full; beyond this the oldest are dropped and counted.
+# Events queued while the status stream is full; beyond this the oldest are dropped, and an event says so.
 _MAX_QUEUED: Final = 4096
+# The status stream is the record of accepted commands: while it takes no events, no command is accepted. A
+# subscriber that has stopped for good must not stop the services, so they go on after this time.
+_MAX_STALL_NS: Final = 5_000_000_000
 _MAX_QUEUED_BYTES: Final = 16 << 20
 # Messages handled in one duty cycle.
 _BATCH: Final = 64
@@ -57,13 +60,17 @@ class ServiceAgent:
         self._clock = clock
         self.name = service.tag
         self.counters = ServiceCounters()
-        self._mailbox = _native.Mailbox(conductor, streams.channel, streams.control, service.tags)
-        self._status = _native.Publication(conductor, streams.channel, streams.status)
+        self._mailbox = _native.Mailbox(conductor, streams.control_channel, streams.control, service.tags)
+        self._status = _native.Publication(conductor, streams.status_channel, streams.status)
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
+        self._lost = 0
+        """Events that were dropped since the last report of lost events."""
+        self._stalled_ns: int | None = None
+        """Since when the status stream takes no events."""
         # Aeron may deliver messages that were sent before this subscription existed. Their clients have
         # already reported a missing service. Clocks of two hosts differ, so only IPC streams are checked.
-        self._started_ns = clock.monotonic_ns() if streams.channel.startswith("aeron:ipc") else None
+        self._started_ns = clock.monotonic_ns() if streams.control_channel.startswith("aeron:ipc") else None
         mailbox = self._mailbox
         self.counters.foreign.bind(lambda: mailbox.counters().foreign)
         self.counters.unreadable.bind(lambda: mailbox.counters().unreadable)
@@ -75,12 +82,23 @@ class ServiceAgent:
 
     def do_work(self) -> int:
         """Handles received events and publishes replies and changes."""
-        messages = self._mailbox.take(_BATCH)
+        published = self._publish()
+        messages = [] if self._must_wait() else self._mailbox.take(_BATCH)
         for message in messages:
             self._on_message(message)
         for event in self.service.take_events():
             self._enqueue(event)
-        return len(messages) + self._publish()
+        return len(messages) + published + self._publish()
+
+    def _must_wait(self) -> bool:
+        """Whether commands wait until the status stream takes the replies to earlier ones."""
+        if not self._queue:
+            self._stalled_ns = None
+            return False
+        now_ns = self._clock.monotonic_ns()
+        if self._stalled_ns is None:
+            self._stalled_ns = now_ns
+        return now_ns - self._stalled_ns < _MAX_STALL_NS
 
     def idle(self, work: int) -> None:
         """Waits for the next message: the idle strategy of a service's own runner."""
@@ -129,7 +147,7 @@ class ServiceAgent:
                 raise CodecError(f"{len(encoded)} bytes exceed the maximum message length of {limit}")
         except CodecError as error:
             _log.error("%s: %s cannot be published: %s", self.name, event.key, error)
-            key = event.key.removesuffix(RESULT) + FAILED
+            key = event.key.removesuffix(RESULT).removesuffix(READ) + FAILED
             encoded = Event(self.service.tag, key, str(error), event.correlation_id).encode(self._clock)
         self._queue.append(encoded)
         self._queued_bytes += len(encoded)
@@ -137,10 +155,16 @@ class ServiceAgent:
     def _publish(self) -> int:
         sent = 0
         while self._queue:
-            outcome = self._status.offer(self._queue[0])
-            is_full = len(self._queue) > _MAX_QUEUED or self._queued_bytes > _MAX_QUEUED_BYTES
-            if outcome == "back_pressured" and not is_full:
-                break
+            if self._lost and not self._report_lost():
+                if not self._is_full:
+                    break
+                outcome = "back_pressured"
+            else:
+                outcome = self._status.offer(self._queue[0])
+            if outcome == "back_pressured":
+                if not self._is_full:
+                    break
+                self._lost += 1
             if outcome == "sent":
                 self.counters.published.add()
             else:
@@ -149,6 +173,18 @@ class ServiceAgent:
             self._queued_bytes -= len(self._queue.popleft())
             sent += 1
         return sent
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._queue) > _MAX_QUEUED or self._queued_bytes > _MAX_QUEUED_BYTES
+
+    def _report_lost(self) -> bool:
+        """Publishes how many events are missing here; False if the stream takes nothing."""
+        event = Event(self.service.tag, LOST, self._lost).encode(self._clock)
+        if self._status.offer(event) == "back_pressured":
+            return False
+        self._lost = 0
+        return True
 
 
 class RunningService:

@@ -25,7 +25,7 @@ from ..errors import (
 from ..json_types import JsonObject
 from ..runtime.config import Secret
 from ..transport.channels import ServiceStreams
-from .events import ALL_SERVICES, ERROR, FAILED, LOST, RESULT, Event, Value, service_tag
+from .events import ALL_SERVICES, ERROR, FAILED, LOST, READ, RESULT, Event, Value, service_tag
 
 DEFAULT_TIMEOUT_S: Final = 5.0
 _PING_TIMEOUT_S: Final = 1.0
@@ -84,7 +84,7 @@ class ServiceClient:
         self._replies: dict[int, list[Event]] = {}
         self._is_polled = False
         self._mailbox = self._open_mailbox(correlation_high)
-        self._control = _native.Publication(conductor, self._streams.channel, self._streams.control)
+        self._control = _native.Publication(conductor, self._streams.control_channel, self._streams.control)
         self._wait_ready()
 
     def _now(self) -> float:
@@ -93,7 +93,7 @@ class ServiceClient:
     def _open_mailbox(self, correlation_high: int | None = None) -> _native.Mailbox:
         tags = [self.tag, f"{self.tag}:*"]
         return _native.Mailbox(
-            self._conductor, self._streams.channel, self._streams.status, tags, correlation_high
+            self._conductor, self._streams.status_channel, self._streams.status, tags, correlation_high
         )
 
     def _wait_ready(self) -> None:
@@ -104,7 +104,7 @@ class ServiceClient:
                 if failure is not None:
                     raise ServiceError(
                         f"the media driver refuses stream {self._streams.control} of "
-                        f"{self._streams.channel}: {failure}; check that its filesystem has space"
+                        f"{self._streams.control_channel}: {failure}; check that its filesystem has space"
                     )
                 raise ServiceTimeout(
                     f"the media driver opened no streams within {_READY_TIMEOUT_S:g} s; check that it runs"
@@ -115,7 +115,8 @@ class ServiceClient:
 
     def get(self, name: str, *, timeout: float | None = None) -> Value:
         """The value of a property."""
-        return self._ask(name, None, (name,), timeout).value
+        # A service of an earlier version replies with the name alone.
+        return self._ask(name, None, (name + READ, name), timeout).value
 
     def set(self, name: str, value: Value, *, timeout: float | None = None) -> Value:
         """Sets a property. Returns the accepted value. Raises RequestRejected with the reason."""
@@ -353,8 +354,8 @@ def find_services(
     clock: Clock = SYSTEM_CLOCK,
 ) -> list[ServiceIdentity]:
     """The services that reply to a ping within `timeout` seconds, by name and instance."""
-    mailbox = _native.Mailbox(conductor, streams.channel, streams.status, ["service:*"])
-    control = _native.Publication(conductor, streams.channel, streams.control)
+    mailbox = _native.Mailbox(conductor, streams.status_channel, streams.status, ["service:*"])
+    control = _native.Publication(conductor, streams.control_channel, streams.control)
     correlation_id = secrets.randbits(62) | 1
     request = Event(ALL_SERVICES, "ping()", None, correlation_id).encode(clock)
     services: dict[str, ServiceIdentity] = {}
@@ -396,7 +397,7 @@ def watch_all(
     conductor: _native.Conductor, *, streams: ServiceStreams, timeout: float | None = None
 ) -> Generator[Event, None, None]:
     """Yields all events of the status stream: the record of accepted commands."""
-    mailbox = _native.Mailbox(conductor, streams.channel, streams.status, [])
+    mailbox = _native.Mailbox(conductor, streams.status_channel, streams.status, [])
     try:
         yield from _events(mailbox, None, timeout)
     finally:

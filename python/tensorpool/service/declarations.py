@@ -45,6 +45,7 @@ class CommandDescription(TypedDict):
     parameters: list[str]
     doc: str
     needs_token: bool
+    reads: bool
 
 
 class Property(Generic[T]):
@@ -154,6 +155,7 @@ class Command:
     method: Callable[..., Any]
     doc: str
     needs_token: bool
+    reads: bool
     signature: inspect.Signature
 
     def bind(self, service: Any, arguments: JsonObject) -> inspect.BoundArguments:
@@ -167,15 +169,26 @@ class Command:
         """The entry of the command in the result of `describe()`."""
         # Postponed annotations are text with quotes.
         parameters = [str(p).replace("'", "") for p in list(self.signature.parameters.values())[1:]]
-        return {"parameters": parameters, "doc": self.doc, "needs_token": self.needs_token}
+        return {
+            "parameters": parameters,
+            "doc": self.doc,
+            "needs_token": self.needs_token,
+            "reads": self.reads,
+        }
 
 
 @overload
 def command(method: F) -> F: ...
 @overload
-def command(*, needs_token: bool) -> Callable[[F], F]: ...
-def command(method: F | None = None, *, needs_token: bool = False) -> F | Callable[[F], F]:
-    """Marks a method as a command. `needs_token`: the command is dangerous, so a call must have the token."""
+def command(*, needs_token: bool = False, reads: bool = False) -> Callable[[F], F]: ...
+def command(
+    method: F | None = None, *, needs_token: bool = False, reads: bool = False
+) -> F | Callable[[F], F]:
+    """Marks a method as a command.
+
+    `needs_token`: the command is dangerous, so a call must have the token. `reads`: the command changes
+    nothing, and the record of accepted commands says so.
+    """
 
     def mark(method: F) -> F:
         if "token" in inspect.signature(method).parameters:
@@ -183,7 +196,12 @@ def command(method: F | None = None, *, needs_token: bool = False) -> F | Callab
                 f"{method.__name__}(): the parameter name token is reserved for the service; rename it"
             )
         method.__tensorpool_command__ = Command(  # type: ignore[attr-defined]
-            method.__name__, method, inspect.getdoc(method) or "", needs_token, inspect.signature(method)
+            method.__name__,
+            method,
+            inspect.getdoc(method) or "",
+            needs_token,
+            reads,
+            inspect.signature(method),
         )
         return method
 

@@ -7,7 +7,8 @@ number. Events have no shapes: a tensor is published as a frame, and a `FrameRef
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from enum import StrEnum
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -60,8 +61,43 @@ FAILED = ".failed"
 """Suffix of the key of a reply after an accepted command has failed."""
 RESULT = ".result"
 """Suffix of the key of a command's result."""
+READ = ".read"
+"""Suffix of the key of the echo of a request that changed nothing."""
 LOST = "(lost)"
-"""Key of the event that reports how many events a watching client has missed."""
+"""Key of the event that reports how many events a service could not publish, or a watching client missed."""
+
+
+class EventKind(StrEnum):
+    """What an event of the status stream is in the record of accepted commands."""
+
+    CHANGE = "change"
+    """An accepted command or value, or a property that the service changed by itself."""
+    READ = "read"
+    """An accepted request that changed nothing."""
+    RESULT = "result"
+    """The result of an accepted command."""
+    FAILED = "failed"
+    """The failure of an accepted command."""
+    REJECTED = "rejected"
+    """A request that was not accepted."""
+    LOST = "lost"
+    """Events that are missing here."""
+
+
+_KIND_BY_SUFFIX: Final = {
+    READ: EventKind.READ,
+    RESULT: EventKind.RESULT,
+    FAILED: EventKind.FAILED,
+    ERROR: EventKind.REJECTED,
+}
+
+
+def kind_of_key(key: str) -> EventKind:
+    """The kind of an event of the status stream, by its key."""
+    if key == LOST:
+        return EventKind.LOST
+    suffix = key[key.rfind(".") :] if "." in key else ""
+    return _KIND_BY_SUFFIX.get(suffix, EventKind.CHANGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +218,11 @@ class Event:
     correlation_id: int = 0
     trace_id: int | None = None
     timestamp_ns: int = 0
+
+    @property
+    def kind(self) -> EventKind:
+        """What the event is, on the status stream."""
+        return kind_of_key(self.key)
 
     def encode(self, clock: Clock = SYSTEM_CLOCK) -> bytes:
         """The event as bytes. An event without a timestamp gets the time of day."""

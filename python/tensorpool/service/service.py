@@ -26,7 +26,7 @@ from .declarations import (
     command,
     parse_arguments,
 )
-from .events import ALL_SERVICES, ERROR, FAILED, RESULT, Event, Value, service_tag
+from .events import ALL_SERVICES, ERROR, FAILED, READ, RESULT, Event, Value, service_tag
 
 _MAX_REQUESTS: Final = 1024
 _MAX_BYTES: Final = 4 << 20
@@ -169,12 +169,12 @@ class Service:
 
     # --- commands of every service
 
-    @command
+    @command(reads=True)
     def ping(self) -> PingReply:
         """Returns name, instance and process id."""
         return {"name": self._name, "instance": self.instance, "pid": os.getpid()}
 
-    @command
+    @command(reads=True)
     def describe(self) -> ServiceDescription:
         """Returns the properties and commands with their types, limits and docs."""
         return {
@@ -232,13 +232,14 @@ class Service:
         return Event(self.tag, key, value, event.correlation_id, event.trace_id)
 
     def _access(self, event: Event) -> Event:
-        """Reads or sets a property; the reply is its present value."""
+        """Reads or sets a property; the reply is its present value, and its key says which of both it was."""
         declared = self._properties.get(event.key)
         if declared is None:
             raise RequestRejected(
                 f"no property {event.key!r}; the properties are {', '.join(self._properties) or 'none'}"
             )
-        if event.value is not None:
+        is_read = event.value is None
+        if not is_read:
             if event.tag == ALL_SERVICES:
                 raise RequestRejected(
                     "properties cannot be set for all services at once; use a service's name"
@@ -253,7 +254,8 @@ class Service:
             except Exception:
                 # The value was accepted, and the echo must say so.
                 _log.exception("%s: on_set for %s failed", self.tag, event.key)
-        return self._reply(event, event.key, declared.__get__(self, type(self)))
+        key = event.key + (READ if is_read else "")
+        return self._reply(event, key, declared.__get__(self, type(self)))
 
     def _call(self, event: Event) -> Iterator[Event]:
         name = event.key.removesuffix("()")
@@ -270,7 +272,7 @@ class Service:
         self._check_token(declared, arguments.pop("token", None))
         bound = declared.bind(self, arguments)
         # The echo is the record of the accepted command; it must not contain the token.
-        yield self._reply(event, event.key, json.dumps(arguments))
+        yield self._reply(event, event.key + (READ if declared.reads else ""), json.dumps(arguments))
         try:
             result = json.dumps(declared.method(*bound.args, **bound.kwargs))
         except RequestRejected as error:

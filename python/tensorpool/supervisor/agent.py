@@ -27,7 +27,7 @@ from ..runtime.counters import CounterPublisher, CounterSet, CounterSnapshot, co
 from ..sbe.message import Message
 from ..service import Event, ServiceAgent
 from ..shm.epoch_files import user_name
-from ..transport import SHARED_CHANNEL, StreamAddress
+from ..transport import SHARED_CHANNEL
 from .config import SupervisorSettings
 from .orders import Orders
 from .policy import Decision, Policy
@@ -123,7 +123,7 @@ class SupervisorAgent:
             stack.callback(self._listener.close)
             self._control = connection.publication(connection.stream_ids.control)
             stack.callback(self._control.close)
-            self._commands = connection.publication(StreamAddress(services.channel, services.control))
+            self._commands = connection.publication(services.control_address)
             stack.callback(self._commands.close)
             self._service = SupervisorService(self, instance=self._instance or None, token=self._token)
             self._service_agent = ServiceAgent(

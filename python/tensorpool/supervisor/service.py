@@ -44,19 +44,19 @@ class SupervisorService(Service, name="supervisor"):
     def _publish(self, key: str, view: Decision | MismatchView) -> None:
         self.add_event(key, json.dumps(to_json(view)))
 
-    @command
+    @command(reads=True)
     def status(self) -> SupervisorStatus:
         """Size of the system, rules in force, ledger and counters."""
         return self._agent.status()
 
-    @command
+    @command(reads=True)
     def streams(self, first: int = 0, limit: int = _MAX_STREAMS) -> list[JsonObject]:
         """Streams from the id `first` on, with their producers and consumers."""
         start, maximum = _read_id("first", first), min(_read_id("limit", limit), _MAX_STREAMS)
         streams = [stream for stream in self._agent.latest.streams if stream.stream_id >= start]
         return [to_json(stream) for stream in streams[:maximum]]
 
-    @command
+    @command(reads=True)
     def decisions(self) -> list[JsonObject]:
         """The last decisions, oldest first."""
         return [to_json(decision) for decision in self._agent.decisions]

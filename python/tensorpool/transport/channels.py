@@ -77,14 +77,29 @@ def _with_tether(channel: str, value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ServiceStreams:
-    """The two streams of all services: commands on the control stream, echoes and status on the other."""
+    """The two streams of all services: commands on the control stream, echoes and status on the other.
 
-    channel: str = SHARED_CHANNEL
+    Between hosts they have two channels: commands go to the host of the services, and their replies to all
+    who follow them.
+    """
+
     control: int = 4000
     status: int = 4001
+    control_channel: str = SHARED_CHANNEL
+    status_channel: str = SHARED_CHANNEL
 
     def __post_init__(self) -> None:
-        if self.control == self.status:
+        if self.control_address == self.status_address:
             raise ConfigError(
                 f"control and status are both stream {self.control}: a service would receive its own replies"
             )
+
+    @property
+    def control_address(self) -> StreamAddress:
+        """The stream of commands."""
+        return StreamAddress(self.control_channel, self.control)
+
+    @property
+    def status_address(self) -> StreamAddress:
+        """The stream of echoes, results and status."""
+        return StreamAddress(self.status_channel, self.status)

@@ -171,14 +171,14 @@ class Connection:
         return _native.Publication(self.conductor, address.channel, address.stream_id)
 
     def mailbox(
-        self, stream_id: int, tags: Sequence[str], *, correlation_high: int | None = None
+        self, stream: StreamAddress, tags: Sequence[str], *, correlation_high: int | None = None
     ) -> _native.Mailbox:
-        """The events with one of `tags` on a stream of the services' channel; without tags, all events.
+        """The events with one of `tags` on a stream of the services; without tags, all events.
 
-        `stream_id` is `services.control` or `services.status`. Only events whose correlation id has these
-        upper 32 bits are kept if `correlation_high` is given.
+        `stream` is `services.control_address` or `services.status_address`. Only events whose correlation id
+        has these upper 32 bits are kept if `correlation_high` is given.
         """
-        return _native.Mailbox(self.conductor, self.services.channel, stream_id, tags, correlation_high)
+        return _native.Mailbox(self.conductor, stream.channel, stream.stream_id, tags, correlation_high)
 
     def wait_ready(self, *handles: AeronHandle, timeout: float = READY_TIMEOUT_S) -> None:
         """Waits until the media driver has registered all handles. Raises MediaDriverUnavailable."""

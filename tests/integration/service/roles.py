@@ -90,7 +90,7 @@ class ManyClients:
         self.context = tp.open(aeron_dir=aeron_dir, media_driver="external")
         streams = self.context.service_streams
         self.publication = _native.Publication(
-            self.context.connection.conductor, streams.channel, streams.control
+            self.context.connection.conductor, streams.control_channel, streams.control
         )
         while not self.publication.is_connected:
             time.sleep(0.002)

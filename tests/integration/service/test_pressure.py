@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import tensorpool as tp
-from tensorpool import _native
 from tensorpool.service import Event
 from tests.integration.service.roles import ManyClients, ServiceClientProcess, ServiceProcess
 from tests.remote_process import RemoteProcess
@@ -137,7 +136,7 @@ def test_token_is_sent_only_with_commands_that_need_it(ctx: tp.Context) -> None:
             return "shut"
 
     streams = ctx.service_streams
-    mailbox = _native.Mailbox(ctx.connection.conductor, streams.channel, streams.control, ["service:safe"])
+    mailbox = ctx.connection.mailbox(streams.control_address, ["service:safe"])
     with ctx.serve(Safe(token="s3cret")), ctx.service("safe", token="s3cret", timeout=30) as client:
         while not mailbox.is_ready:
             time.sleep(0.002)

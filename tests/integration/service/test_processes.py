@@ -277,7 +277,7 @@ def test_services_are_listed_and_the_module_opens_a_client(driver: str) -> None:
 def test_malformed_replies_do_not_disturb_a_client(driver: str) -> None:
     with tp.open(aeron_dir=driver, media_driver="external") as ctx, ctx.serve(Heater()):
         streams = ctx.service_streams
-        noise = _native.Publication(ctx.connection.conductor, streams.channel, streams.status)
+        noise = _native.Publication(ctx.connection.conductor, streams.status_channel, streams.status)
         client = ctx.service("heater")
         good = Event("service:heater", "temperature", 99.0, correlation_id=1).encode()
         while not noise.is_connected:

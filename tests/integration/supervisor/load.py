@@ -48,7 +48,7 @@ class SyntheticSystem:
             "announce": ("aeron:ipc", ids.announce),
             "qos": ("aeron:ipc", ids.qos),
             "control": ("aeron:ipc", ids.control),
-            "status": (services.channel, services.status),
+            "status": (services.status_channel, services.status),
         }
         self.publications = {
             name: _native.Publication(self.context.connection.conductor, *address)

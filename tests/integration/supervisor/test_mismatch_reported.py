@@ -33,9 +33,9 @@ def test_status_report_that_does_not_add_up_is_published_once(
     settings = SupervisorSettings(evaluation_period_ns=100_000_000)
     agent = SupervisorAgent(hub, settings=settings)
     mailbox = _native.Mailbox(
-        hub.connection.conductor, services.channel, services.status, ["service:supervisor"]
+        hub.connection.conductor, services.status_channel, services.status, ["service:supervisor"]
     )
-    publication = _native.Publication(hub.connection.conductor, services.channel, services.status)
+    publication = _native.Publication(hub.connection.conductor, services.status_channel, services.status)
     runner = Runner(agent)
     runner.start()
     received: list[Any] = []

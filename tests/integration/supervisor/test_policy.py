@@ -49,7 +49,7 @@ def decisions(
     """A function that returns all decisions that were published on the status stream."""
     streams = ctx.service_streams
     mailbox = _native.Mailbox(
-        ctx.connection.conductor, streams.channel, streams.status, ["service:supervisor"]
+        ctx.connection.conductor, streams.status_channel, streams.status, ["service:supervisor"]
     )
     wait_until(lambda: mailbox.is_connected, timeout=60)
     received: list[dict[str, Any]] = []

@@ -60,8 +60,8 @@ def test_reply_that_cannot_be_encoded_is_left_to_the_agent() -> None:
     list(service.take_events())
     for _ in range(2):
         # The second time the reply comes from the cache.
-        assert [(reply.key, reply.value) for reply in service.handle(request)] == [("count", 1 << 70)]
-    assert ask(service, "label", correlation_id=10) == [("label", "a")]
+        assert [(reply.key, reply.value) for reply in service.handle(request)] == [("count.read", 1 << 70)]
+    assert ask(service, "label", correlation_id=10) == [("label.read", "a")]
 
 
 def test_values_that_numpy_considers_equal_are_changes() -> None:

@@ -53,7 +53,7 @@ def ask(
 
 
 def test_empty_value_reads_a_property(heater: Heater) -> None:
-    assert ask(heater, "temperature") == [("temperature", 20.0)]
+    assert ask(heater, "temperature") == [("temperature.read", 20.0)]
 
 
 @pytest.mark.requirement("service-5.2-4")

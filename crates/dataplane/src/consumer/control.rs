@@ -70,17 +70,19 @@ impl ConsumerControl {
         self.phase_state.fallback_uri()
     }
 
-    /// A poll may have unmapped the regions since they were mapped.
-    pub fn state(&self, is_mapped: bool) -> ConsumerState {
+    /// A poll may have unmapped the regions since they were mapped. The mode is the one in force: an order of
+    /// a supervisor is received here before the producer answers it, and a limit that the producer declines
+    /// never applies, because only a per-consumer stream can be limited.
+    pub fn state(&self, is_mapped: bool, on_per_consumer: bool) -> ConsumerState {
         let mut phase_state = self.phase_state.clone();
         if !is_mapped {
             phase_state.on_unmapped();
         }
         ConsumerState {
             consumer_id: self.hello_state.consumer_id(),
-            mode: self.hello_state.mode(),
+            mode: if on_per_consumer { self.hello_state.mode() } else { Mode::Stream },
             descriptors: self.hello_state.descriptors().cloned(),
-            on_per_consumer: false,
+            on_per_consumer,
             control: self.hello_state.control().cloned(),
             phase: Some(phase_state.phase()),
             fallback_uri: phase_state.fallback_uri().map(str::to_owned),

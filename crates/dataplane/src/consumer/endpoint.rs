@@ -323,14 +323,14 @@ impl Endpoint for Consumer {
         if !self.control().is_report_due(now_ns) {
             return;
         }
-        let (epoch, last_seq) = {
+        let (epoch, last_seq, on_per_consumer) = {
             let state = self.state.lock_priority();
             let Some(mapping) = &state.reader.epoch.mapping else { return };
-            (mapping.epoch, state.reader.epoch.tracker.last_seq())
+            (mapping.epoch, state.reader.epoch.tracker.last_seq(), state.source.on_per_consumer())
         };
         let drops = |reasons: &[DropReason]| reasons.iter().map(|r| self.counters.drops.get(*r)).sum();
         let mut control = self.control();
-        let consumer_state = control.state(true);
+        let consumer_state = control.state(true, on_per_consumer);
         let qos = QosConsumer {
             stream_id: self.config.stream_id,
             consumer_id: consumer_state.consumer_id.unwrap_or(0),

@@ -137,8 +137,7 @@ impl Consumer {
             let state = self.lock();
             (state.reader.epoch.mapping.is_some(), state.source.on_per_consumer())
         };
-        let consumer_state = self.control.lock().map(|c| c.state(is_mapped)).unwrap_or_default();
-        ConsumerState { on_per_consumer, ..consumer_state }
+        self.control.lock().map(|c| c.state(is_mapped, on_per_consumer)).unwrap_or_default()
     }
 
     pub fn lease(&self) -> Option<&Lease> {
