@@ -40,13 +40,13 @@ impl MessagePublication {
 
     /// Whether the subscribers leave room for a message. `None` while there is no publication.
     pub fn has_room(&self) -> Option<bool> {
-        self.state.lock().ok()?.get().map(|p| p.has_room())
+        self.state.lock().ok()?.shared().map(|p| p.has_room())
     }
 
     /// The session and the end of the log. `None` while there is no publication.
     fn end(&self) -> Option<(i32, i64)> {
         let mut state = self.state.lock().ok()?;
-        let publication = state.get()?;
+        let publication = state.shared()?;
         Some((publication.session_id(), publication.position()?))
     }
 

@@ -40,6 +40,11 @@ impl MessageSender {
         self.bypass.disconnect();
     }
 
+    /// The publication that all clients of the channel share. `None` while there is none.
+    pub fn shared(&mut self) -> Option<&mut Publication> {
+        self.shared.get()
+    }
+
     pub fn is_ready(&mut self) -> bool {
         self.shared.get().is_some()
     }
