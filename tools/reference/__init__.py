@@ -11,11 +11,18 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from . import configuration, messages, metrics, protocol, spark
+from . import api, commands, configuration, messages, metrics, protocol, spark
+
+
+def _api(name: str, _: str) -> str:
+    return api.render(name)
+
 
 DIRECTORY: Final = Path(__file__).parents[2] / "docs"
 PROTOCOL_DOCUMENTS: Final = ("wire", "driver", "discovery", "service", "bridge")
 PAGES: Final[dict[str, Callable[[str], str]]] = {
+    **{name: partial(_api, name) for name in api.PAGES},
+    "reference/commands.md": lambda _: commands.render(),
     "reference/configuration.md": lambda _: configuration.render(),
     "reference/messages.md": lambda _: messages.render(),
     "reference/metrics.md": lambda _: metrics.render(),

@@ -104,8 +104,8 @@ class Consumer(_native.Consumer):
     def whole(self) -> WholeFrames:
         """Frames as copies that no producer can change; frames that were overwritten before are skipped.
 
-        for frame in consumer.whole():        # also `async for`
-            work(frame.array)                 # private and writable, at the cost of one copy
+            for frame in consumer.whole():    # also `async for`
+                work(frame.array)             # private and writable, at the cost of one copy
 
         The loop for consumers that may be slower than their producer: it ends only when the consumer is
         closed. Skipped frames count in the ledger, as `late`.
@@ -115,8 +115,8 @@ class Consumer(_native.Consumer):
     def map(self, function: Callable[[_native.Frame], _T]) -> Iterator[tuple[_native.Frame, _T]]:
         """Frames with the result of `function` for each, without a copy; overwritten frames are skipped.
 
-        for frame, peak in consumer.map(lambda frame: frame.array.max()):
-            print(frame.seq, peak)            # computed from this frame alone
+            for frame, peak in consumer.map(lambda frame: frame.array.max()):
+                print(frame.seq, peak)        # computed from this frame alone
 
         A frame is checked after `function` has returned or failed: no result was computed from a frame that
         changed meanwhile. Results must not be views of `frame.array`.

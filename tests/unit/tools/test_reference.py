@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 import subprocess
 import sys
 
+import click
 import pytest
 
+from tensorpool.cli import cli
 from tensorpool.runtime.config import ROLES
 from tensorpool.runtime.config.sources import leaves
 from tensorpool.runtime.config.spec import RESERVED, spec_of
 from tensorpool.sbe import layout
 from tools import reference
-from tools.reference import configuration, messages, protocol
+from tools.reference import api, commands, configuration, messages, protocol
 
 ROOT = reference.DIRECTORY.parent
 REMEDY = "run: python -m tools.reference"
@@ -61,6 +65,64 @@ def test_messages_page_has_every_message_field_and_enum_member() -> None:
         for enum in schema.enums.values():
             if enum.name != "Bool":
                 assert all(f"`{member}` {value}" in section for member, value in enum.members.items())
+
+
+@pytest.mark.parametrize("name", api.PAGES)
+def test_api_page_has_every_public_name_and_method(name: str) -> None:
+    page = api.render(name)
+    module = importlib.import_module(api.PAGES[name].module)
+    for public in module.__all__:
+        if public.startswith("__"):
+            continue
+        assert page.count(f"\n### `{public}`\n") == 1
+        section = page.split(f"\n### `{public}`\n")[1].split("\n### ")[0]
+        kind = getattr(module, public)
+        for attribute, _, _ in api.class_members(kind) if isinstance(kind, type) else ():
+            assert f"\n#### `{public}.{attribute}`\n" in section or f"\n| `{attribute}` |" in section
+
+
+def test_api_page_shows_native_members_with_signature_and_text() -> None:
+    page = api.render("reference/api.md")
+    offer = page.split("\n#### `Producer.offer`\n")[1].split("\n#### ")[0]
+    assert "timestamp_ns: int | None = None" in offer
+    assert "-> OfferResult" in offer
+    assert "Raises [`UnsupportedDtype`](#UnsupportedDtype)" in offer
+    # An indented example of a docstring is a code block.
+    assert "```python\nresult = producer.offer(image)\n" in offer
+    # The keywords of a TypedDict are listed.
+    assert "    nslots: int | None = ...,\n" in page.split("\n#### `Context.producer`\n")[1].split("```\n")[0]
+
+
+def test_public_name_without_a_section_is_refused(monkeypatch) -> None:
+    page = api.PAGES["reference/api.md"]
+    sections = {
+        title: names.replace("Consumer Frame ", "Consumer ") for title, names in page.sections.items()
+    }
+    monkeypatch.setitem(api.PAGES, "reference/api.md", dataclasses.replace(page, sections=sections))
+    with pytest.raises(ValueError, match="no section for Frame"):
+        api.render("reference/api.md")
+
+
+def test_commands_page_has_every_command_and_option() -> None:
+    page = commands.render()
+
+    def check(command: click.Command, path: str) -> None:
+        section = page.split(f" `{path}`\n")[1].split("\n##")[0]
+        for parameter in command.params:
+            if isinstance(parameter, click.Option) and not parameter.hidden:
+                assert all(option in section for option in parameter.opts), (path, parameter.opts)
+        if isinstance(command, click.Group):
+            context = click.Context(command)
+            for name in command.list_commands(context):
+                child = command.get_command(context, name)
+                assert child is not None
+                check(child, f"{path} {name}")
+
+    context = click.Context(cli)
+    for name in cli.list_commands(context):
+        command = cli.get_command(context, name)
+        assert command is not None
+        check(command, f"tensorpool {name}")
 
 
 def test_configuration_page_has_every_key_of_every_role() -> None:
