@@ -15,6 +15,7 @@ VENV := $(CURDIR)/.venv
 CONSTRAINTS := $(CURDIR)/requirements/constraints.txt
 DEPENDENCIES := $(VENV)/.dependencies
 BENCH_DEPENDENCIES := $(VENV)/.bench-dependencies
+DOCS_DEPENDENCIES := $(VENV)/.docs-dependencies
 NATIVE := python/tensorpool/_native.abi3.so
 AERON := target/.aeron
 
@@ -36,7 +37,7 @@ TYPED := python/tensorpool python/pyspark_tensorpool tools tests $(wildcard benc
 # One profile for all targets: a second profile would compile Aeron a second time.
 CARGO_FLAGS := --release --locked --workspace
 
-.PHONY: help demo test test-long chaos bench lint conformance pins clean native \
+.PHONY: help demo test test-long chaos docs bench lint conformance pins clean native \
     check-rust check-tests check-source check-native check-requirements
 
 help:
@@ -44,6 +45,7 @@ help:
 	@echo "make test         all checks and tests"
 	@echo "make test-long    the same, with the long tests"
 	@echo "make bench        the benchmarks (ARGS=\"--peers\" compares other libraries)"
+	@echo "make docs         the documentation site, into build/site"
 	@echo "make lint         formatting, style, types, layers, clippy"
 	@echo "make chaos        two hours of kills, pauses and damage; writes what was tried (ARGS=\"--minutes 10\")"
 	@echo "make conformance  which requirements are proven, by the last test run (ARGS=\"--json\")"
@@ -81,6 +83,10 @@ lint: check-rust
 chaos: check-tests
 	@$(MAKE) --no-print-directory native >&2
 	@python -m tests.chaos --page $(ARGS)
+
+# Needs no native module: the generated pages are in docs/, and a test keeps them up to date.
+docs: $(DOCS_DEPENDENCIES)
+	@python -m tools.site $(ARGS)
 
 bench: $(NATIVE) $(BENCH_DEPENDENCIES)
 	@python -m benchmarks $(ARGS)
@@ -145,6 +151,11 @@ $(DEPENDENCIES): pyproject.toml requirements/constraints.txt tools/environment $
 # After the native module, because two pips must not run at once.
 $(BENCH_DEPENDENCIES): pyproject.toml requirements/constraints.txt tools/environment | $(NATIVE)
 	@tools/environment $(VENV) bench
+	@touch $@
+
+# A part of dev, so that a checkout that only builds the site installs no Spark.
+$(DOCS_DEPENDENCIES): pyproject.toml requirements/constraints.txt tools/environment
+	@tools/environment $(VENV) docs
 	@touch $@
 
 # Cargo does not know that cmake/ decides how Aeron's media driver is compiled.

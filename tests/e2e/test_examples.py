@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.e2e.pages import ROOT, blocks
 
 
 @pytest.fixture
@@ -86,6 +86,16 @@ def test_rolling_shutter_example_processes_partial_frames(environment: dict[str,
     assert len(parts) == len(lines) == 50
     assert max(parts) > 10, "the frames were not received in parts"
     assert re.fullmatch(r"-?\d+\.\d\d ms won: .* ms after the last row instead of .* ms", gain)
+
+
+def test_python_code_of_the_first_page_of_the_site_runs(environment: dict[str, str], tmp_path: Path) -> None:
+    (program,) = blocks(ROOT / "docs" / "index.md", "python")
+    script = tmp_path / "index.py"
+    script.write_text(program, "utf-8")
+    result = subprocess.run(
+        [sys.executable, script], env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (result.returncode, result.stdout) == (0, "0 (480, 640) 1.0\n"), result.stderr
 
 
 def test_python_code_of_the_readme_runs(environment: dict[str, str], tmp_path: Path) -> None:
