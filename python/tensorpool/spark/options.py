@@ -178,8 +178,8 @@ TABLE: Final = (
     ),
     _option(
         "includeGaps", _READS, _flag, False, "false",
-        """Adds the columns `gap_count` and `gap_reason`, and a row for each range of missing sequences, also of
-        those before the first frame and, once declared, behind the last.""",
+        """Adds the columns `gap_count` and `gap_reason`, and a row for each range of missing sequences, also
+        of those before the first frame and, once declared, behind the last.""",
     ),
     _option(
         "failOnDataLoss", _READS, _flag, True, "true",
