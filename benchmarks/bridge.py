@@ -25,6 +25,7 @@ import numpy.typing as npt
 import tensorpool as tp
 from tensorpool import _native
 from tensorpool.bridge import BridgeAgent, BridgeSettings
+from tensorpool.bridge.keys import create_key_file
 from tensorpool.runtime.config import Config
 from tensorpool.runtime.runner import Runner
 
@@ -33,6 +34,11 @@ from .targets import Target
 
 FRAME_BYTES, SMALL_BYTES = 640 << 10, 64 << 10
 MTUS = {"jumbo MTU": 8192, "default MTU": 1408}
+# What protection costs, beside the raw bytes: the checksum is on by default.
+PROTECTIONS: dict[str, dict[str, Any]] = {
+    "no checksum": {"integrity": False},
+    "sealed": {"key_file": "bridge.key"},
+}
 MAPPINGS, QUICK_MAPPINGS = (1, 10, 100), (1, 3)
 HEAD = ["bridge", "raw Aeron UDP", "bridge ", "ratio"]
 IDLE = "yield"
@@ -92,7 +98,8 @@ class BridgeRuns:
     def note() -> str:
         """How the figures were measured."""
         return (
-            "Bridge: both ends and their media drivers in one process, UDP over loopback; medians of "
+            "Bridge: both ends in one process, each with its media driver for UDP in another, over loopback; "
+            "medians of "
             f"{SLICES} short pairs for each run; goodput in MiB/s, latency in µs from the offer until the "
             "frame is received at the other end; with many mappings µs per frame of 64 KiB, offered to each "
             "in turn, compared with a raw publication and as many idle ones."
@@ -107,8 +114,11 @@ def measure(settings: Settings) -> BridgeRuns:
     seconds = 0.3 if settings.is_quick else 1.0
     deadline = time.monotonic() + settings.patience_s
     cases: dict[str, Callable[[str], Run]] = {
-        f"goodput, {name}": partial(_measure_goodput, mtu, seconds) for name, mtu in MTUS.items()
+        f"goodput, {name}": partial(_measure_goodput, mtu, seconds, {}) for name, mtu in MTUS.items()
     }
+    for name, mtu in MTUS.items():
+        for protection, options in PROTECTIONS.items():
+            cases[f"goodput, {name}, {protection}"] = partial(_measure_goodput, mtu, seconds, options)
     cases["p50 latency"] = partial(_measure_latency, 50 if settings.is_quick else 700)
     for count in QUICK_MAPPINGS if settings.is_quick else MAPPINGS:
         cases[f"{count} mappings"] = partial(_measure_mappings, count, seconds)
@@ -134,7 +144,9 @@ class BridgeEnds:
     there: tp.Context
     stack: ExitStack
 
-    def bridge(self, channel: str, control: str, streams: int) -> tuple[BridgeAgent, BridgeAgent]:
+    def bridge(
+        self, channel: str, control: str, streams: int, **options: Any
+    ) -> tuple[BridgeAgent, BridgeAgent]:
         """Runs a bridge; returns the sender's agent and the receiver's."""
         agents = []
         for ctx, direction in ((self.there, "receive"), (self.here, "send")):
@@ -145,6 +157,7 @@ class BridgeEnds:
                 "control_channel": control,
                 "forward_metadata": False,
                 "idle": IDLE,
+                **options,
                 "mappings": [
                     {"source_stream_id": 10_000 + n, "dest_stream_id": 50_000 + n} for n in range(streams)
                 ],
@@ -223,7 +236,7 @@ def _measure_rate(count: Callable[[], int], seconds: float) -> float:
     return (count() - first) / (time.perf_counter() - began)
 
 
-def _measure_goodput(mtu: int, seconds: float, directory: str) -> Run:
+def _measure_goodput(mtu: int, seconds: float, options: dict[str, Any], directory: str) -> Run:
     frame = np.random.default_rng(1).integers(0, 256, FRAME_BYTES, dtype=np.uint8)
     with _ends(directory) as ends:
         with _raw(ends, _channel(f"mtu={mtu}")) as (publication, subscription):
@@ -238,7 +251,9 @@ def _measure_goodput(mtu: int, seconds: float, directory: str) -> Run:
 
             with _in_background(offer), _in_background(drain):
                 raw = _measure_rate(lambda: subscription.received, seconds)
-        agents = ends.bridge(_channel(f"mtu={mtu}"), _channel(), 1)
+        if "key_file" in options:
+            options = {"key_file": str(create_key_file(Path(directory) / options["key_file"]).path)}
+        agents = ends.bridge(_channel(f"mtu={mtu}"), _channel(), 1, **options)
         with _published(ends, agents, frame) as bytes_of:
             ours = _measure_rate(bytes_of, seconds)
     return {"raw": raw / (1 << 20), "bridge": ours / (1 << 20)}

@@ -21,8 +21,11 @@ __all__ = [
     "AERON_VERSION",
     "AeronCounter",
     "Arena",
+    "BridgeKeys",
+    "BridgeOpener",
     "BridgeReceiver",
     "BridgeReceiverState",
+    "BridgeSealer",
     "BridgeSender",
     "BridgeSenderCounters",
     "Conductor",
@@ -787,6 +790,24 @@ def replay_rows(
 ) -> tuple[int, str, int, int, int, int, int]: ...
 
 @final
+class BridgeKeys:
+    def __new__(cls, keys: Sequence[bytes]) -> Self: ...
+    def replace(self, keys: Sequence[bytes]) -> None: ...
+    @staticmethod
+    def id_of(key: bytes) -> int: ...
+
+@final
+class BridgeSealer:
+    def __new__(cls, keys: BridgeKeys, purpose: str) -> Self: ...
+    def seal(self, message: bytes) -> bytes: ...
+
+@final
+class BridgeOpener:
+    def __new__(cls, keys: BridgeKeys, purpose: str, max_age_ns: int) -> Self: ...
+    def open(self, message: bytes) -> bytes | None: ...
+    def rejected(self) -> dict[str, int]: ...
+
+@final
 class BridgeSender:
     def __new__(
         cls,
@@ -800,6 +821,7 @@ class BridgeSender:
         max_payload_bytes: int = ...,
         integrity: bool = False,
         traces: bool = True,
+        keys: BridgeKeys | None = None,
         idle: str = "backoff",
     ) -> Self: ...
     def add(self, consumer: Consumer) -> None: ...
@@ -849,6 +871,8 @@ class BridgeReceiver:
         silence_ns: int,
         fits_session_mtu: bool = False,
         integrity: bool = False,
+        keys: BridgeKeys | None = None,
+        max_age_ns: int = 0,
         idle: str = "backoff",
     ) -> Self: ...
     def add(self, stream_id: int, dest_stream_id: int, progress: tuple[str, int] | None = None) -> None: ...

@@ -59,7 +59,7 @@ class BridgeHost:
 def hosts(
     request: pytest.FixtureRequest, aeron_dir: Path, shm_base: Path, tmp_path: Path
 ) -> Iterator[tuple[BridgeHost, BridgeHost]]:
-    [text] = blocks(PAGE, "toml")
+    text = next(block for block in blocks(PAGE, "toml") if "[[bridge.mappings]]" in block)
     ports = [free_port() for _ in range(3)]
     addresses = {f"10.0.0.2:4010{n}": f"127.0.0.1:{port}" for n, port in enumerate(ports)}
     config = tmp_path / "bridge.toml"

@@ -15,6 +15,7 @@ use tensorpool_dataplane::bridge::receiver::{Config as ReceiverConfig, Receiver}
 use tensorpool_dataplane::bridge::sender::{Config as SenderConfig, Sender};
 use tensorpool_dataplane::bridge::source::Source;
 
+use crate::bridge_keys::BridgeKeys;
 use crate::conductor::Conductor;
 use crate::consumer::Consumer;
 use crate::errors;
@@ -52,9 +53,10 @@ impl BridgeSender {
 #[pymethods]
 impl BridgeSender {
     /// Starts the thread. `chunk_bytes` of None: as many as fit one datagram of `mtu_bytes`, or of the
-    /// publication's MTU. Raises `ValueError` for an unknown idle strategy.
+    /// publication's MTU. With `keys` chunks are sealed with the first of them. Raises `ValueError` for an
+    /// unknown idle strategy.
     #[new]
-    #[pyo3(signature = (conductor, channel, stream_id, *, mtu_bytes = None, chunk_bytes = None, max_chunk_bytes = 65_535, max_payload_bytes = 1 << 30, integrity = false, traces = true, idle = "backoff"))]
+    #[pyo3(signature = (conductor, channel, stream_id, *, mtu_bytes = None, chunk_bytes = None, max_chunk_bytes = 65_535, max_payload_bytes = 1 << 30, integrity = false, traces = true, keys = None, idle = "backoff"))]
     fn new(
         conductor: &Bound<'_, Conductor>,
         channel: String,
@@ -65,6 +67,7 @@ impl BridgeSender {
         max_payload_bytes: u32,
         integrity: bool,
         traces: bool,
+        keys: Option<&Bound<'_, BridgeKeys>>,
         idle: &str,
     ) -> PyResult<Self> {
         let revision = if integrity { Revision::Second } else { Revision::First };
@@ -77,6 +80,7 @@ impl BridgeSender {
             max_payload_bytes,
             revision,
             traces,
+            keys: keys.map(|keys| keys.get().shared()),
         };
         conductor.get().check_fork(conductor.py())?;
         let sender = Arc::new(Sender::start(config, idle.parse().map_err(PyValueError::new_err)?)?);
@@ -175,9 +179,10 @@ pub struct BridgeReceiver {
 impl BridgeReceiver {
     /// Starts the thread. A frame that is incomplete after `timeout_ns` is lost; a source that announces
     /// nothing for `silence_ns` is stale. With `fits_session_mtu` chunks also have to fit the MTU of their
-    /// sender. Raises `ValueError` for an unknown idle strategy.
+    /// sender. With `keys` only messages are accepted that are sealed with one of them, at a time that differs
+    /// from this host's clock by `max_age_ns` at most. Raises `ValueError` for an unknown idle strategy.
     #[new]
-    #[pyo3(signature = (conductor, channel, stream_id, control_channel, control_stream_id, *, chunk_bytes, max_payload_bytes, timeout_ns, silence_ns, fits_session_mtu = false, integrity = false, idle = "backoff"))]
+    #[pyo3(signature = (conductor, channel, stream_id, control_channel, control_stream_id, *, chunk_bytes, max_payload_bytes, timeout_ns, silence_ns, fits_session_mtu = false, integrity = false, keys = None, max_age_ns = 0, idle = "backoff"))]
     fn new(
         conductor: &Bound<'_, Conductor>,
         channel: String,
@@ -190,6 +195,8 @@ impl BridgeReceiver {
         silence_ns: u64,
         fits_session_mtu: bool,
         integrity: bool,
+        keys: Option<&Bound<'_, BridgeKeys>>,
+        max_age_ns: u64,
         idle: &str,
     ) -> PyResult<Self> {
         let config = ReceiverConfig {
@@ -199,6 +206,7 @@ impl BridgeReceiver {
             control_stream_id,
             limits: Limits { chunk_bytes, payload_bytes: max_payload_bytes, needs_checksum: integrity },
             fits_session_mtu,
+            keys: keys.map(|keys| (keys.get().shared(), max_age_ns)),
             timeout_ns,
             silence_ns,
         };

@@ -8,6 +8,7 @@ mod array_input;
 mod arrays;
 mod batches;
 mod bridge;
+mod bridge_keys;
 mod checksum;
 mod conductor;
 mod consumer;
@@ -62,6 +63,9 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<replay::ReplayRows>()?;
     m.add_class::<bridge::BridgeSender>()?;
     m.add_class::<bridge::BridgeReceiver>()?;
+    m.add_class::<bridge_keys::BridgeKeys>()?;
+    m.add_class::<bridge_keys::BridgeSealer>()?;
+    m.add_class::<bridge_keys::BridgeOpener>()?;
     m.add_class::<raw::RawPublication>()?;
     m.add_class::<raw::RawSubscription>()?;
     m.add_class::<stats::ConductorStatus>()?;

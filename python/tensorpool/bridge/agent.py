@@ -16,11 +16,13 @@ from ..errors import ClosedError, ConfigError, RoleFailed
 from ..runtime.config import Secret
 from ..runtime.counters import CounterPublisher
 from ..service import ServiceAgent
+from ..transport.connection import NetworkStatus
 from .config import BridgeSettings
 from .counters import BridgeCounters
 from .faults import destination_range, host_faults
 from .mappings import resolve_mappings
 from .receiver import ReceiverMappings
+from .seal import BridgeKeyRing
 from .sender import SenderMappings
 from .service import BridgeService
 from .status import MappingRow, ReceiverRow, SenderRow
@@ -86,6 +88,10 @@ class BridgeAgent:
         self._stack = ExitStack()
         self._open_ends: _BridgeEnds | None = None
         self._wait_log = WaitLog()
+        self._rejection_log = WaitLog()
+        self._network_connections = 0
+        self._network_error: str | None = None
+        self._keys: BridgeKeyRing | None = None
 
     def on_start(self) -> None:
         """Open both ends, the service and the counters. Raises ConfigError for ids that this host uses."""
@@ -94,7 +100,9 @@ class BridgeAgent:
         mappings = resolve_mappings(self.settings)
         sending = [mapping for mapping in mappings if mapping.is_sending]
         receiving = [mapping for mapping in mappings if not mapping.is_sending]
-        common = (self.counters, self._clock)
+        if self.settings.key_file is not None:
+            self._keys = BridgeKeyRing(self.settings.key_file, self._clock)
+        common = (self.counters, self._clock, self._keys)
         sender = SenderMappings(self._context, self.settings, sending, *common)
         self._stack.callback(sender.close)
         receiver = ReceiverMappings(self._context, self.settings, receiving, *common)
@@ -131,7 +139,21 @@ class BridgeAgent:
         if self._wait_log.is_due(now_ns):
             for obstacle in self._wait_log.sample(now_ns, [*sender.obstacles(), *receiver.obstacles()]):
                 _LOG.warning("still waiting: %s", obstacle)
+            self._log_network()
+            for rejection in self._rejection_log.sample(now_ns, receiver.rejections()):
+                _LOG.warning("%s", rejection)
+        if self._keys is not None:
+            self._keys.do_work()
         return sender.do_work() + receiver.do_work() + self._service.do_work() + self._publisher.do_work()
+
+    def _log_network(self) -> None:
+        """Log that the media driver for UDP ended, or is connected again."""
+        network = self.network
+        if network.connections > self._network_connections > 0:
+            _LOG.warning("the media driver for UDP ended and was started again, in %s", network.dir)
+        elif network.last_error is not None and network.last_error != self._network_error:
+            _LOG.warning("%s", network.last_error)
+        self._network_connections, self._network_error = network.connections, network.last_error
 
     def is_ready(self) -> bool:
         """Whether both ends and the service are connected."""
@@ -160,6 +182,16 @@ class BridgeAgent:
         """Destinations that mappings name."""
         mappings = resolve_mappings(self.settings)
         return sorted({mapping.dest_stream_id for mapping in mappings if not mapping.is_sending} - {0})
+
+    @property
+    def key_ids(self) -> list[str]:
+        """Names of the accepted keys, the one in use first; empty if nothing is sealed."""
+        return [] if self._keys is None else self._keys.ids
+
+    @property
+    def network(self) -> NetworkStatus:
+        """The media driver for UDP."""
+        return self._context.connection.network
 
     def rows(self) -> list[MappingRow]:
         """The status of every mapping, as JSON."""

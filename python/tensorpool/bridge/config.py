@@ -6,10 +6,20 @@ Settings have the names of the specification where it names them. `faults` check
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final, Literal
 
 from ..driver.config import DEFAULT_BRIDGE_IDS, MAX_STREAM_ID, nslots_fault, pools_fault
-from ..runtime.config import IdRange, SizeBytes, parse_size, setting, settings, table
+from ..runtime.config import (
+    DurationNs,
+    IdRange,
+    SizeBytes,
+    parse_duration,
+    parse_size,
+    setting,
+    settings,
+    table,
+)
 
 Direction = Literal["send", "receive"]
 Idle = Literal["backoff", "busy-spin", "yield", "sleep"]
@@ -171,6 +181,17 @@ class BridgeSettings:
         "Chunks carry a checksum; a receiver rejects chunks without one. False: for a peer that knows the "
         "first revision of chunks only; corrupted bytes are then delivered.",
         default=True,
+    )
+    key_file: Path | None = setting(
+        "File with the keys that both ends share, as `tensorpool bridge keygen` makes it. All messages are "
+        "sealed with the first key, and a receiver rejects all others. None: nothing is sealed.",
+        default=None,
+    )
+    key_max_age_ns: DurationNs = setting(
+        "How much the time at which a message was sealed may differ from the clock of the receiver. Older "
+        "messages may be recorded ones that are sent again.",
+        default=parse_duration("60s"),
+        minimum=parse_duration("100ms"),
     )
     profiles: tuple[ProfileSettings, ...] = setting("Layouts for destinations.", default=())
     max_destination_bytes: SizeBytes = setting(

@@ -118,6 +118,11 @@ class FallbackUri:
             mapping.source_stream_id,
         )
 
+    @classmethod
+    def of_row(cls, settings: BridgeSettings, mapping: ResolvedMapping) -> str | None:
+        """The URI of a mapping as text; None if its frames are sealed, which a fallback does not open."""
+        return None if settings.key_file else str(cls.from_mapping(settings.instance_id, mapping))
+
     def __str__(self) -> str:
         values = {
             "payload": self.payload.channel,

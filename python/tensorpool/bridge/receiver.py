@@ -8,6 +8,7 @@ owns everything else.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -40,6 +41,7 @@ from .forwarding import (
 from .ledger import LEDGER_KEY, MappingLedger, ReceiverLedger, SenderLedger, SessionTotals
 from .mappings import FallbackUri, ResolvedMapping, channel_mtu, dynamic_ids
 from .neighbours import check_destinations
+from .seal import BridgeKeyRing, BridgeSubscription
 from .state import AttachStep, DestinationFailure, DestinationLayout, DestinationState
 from .status import ReceiverRow
 
@@ -52,6 +54,17 @@ _CHUNK_OVERHEAD_BYTES: Final = 128
 _SILENT_PERIODS: Final = 5
 _MAX_CACHED_MESSAGES: Final = 16
 _MAX_CACHED_BYTES: Final = 64 << 10
+# What to do about rejected messages, by reason.
+_REJECTIONS: Final = {
+    "unchecked": "the sender sends no checksums; set integrity = true there, or integrity = false here for a "
+    "program that knows the first revision only",
+    "sealed": "the sender seals, and there is no key here; set key_file",
+    "unsealed": "the sender does not seal; set the same key_file there",
+    "wrong_key": "the sender uses a key that is not in this host's key_file; compare them (bridge status)",
+    "altered": "somebody changes or invents messages, or the network corrupts them",
+    "replayed": "somebody sends recorded messages again",
+    "stale": "the clocks of the hosts differ by more than key_max_age, or old messages are sent again",
+}
 # Mappings that wait for their source are polled no more often than this.
 _DESTINATION_PERIOD_NS: Final = 5_000_000
 
@@ -106,11 +119,13 @@ class ReceiverMappings:
         mappings: list[ResolvedMapping],
         counters: BridgeCounters,
         clock: Clock,
+        keys: BridgeKeyRing | None,
     ) -> None:
         self._context = context
         self._settings = settings
         self._counters = counters
         self._clock = clock
+        self._keys = keys
         self._stack = ExitStack()
         self._receivers: dict[tuple[StreamAddress, StreamAddress], _native.BridgeReceiver] = {}
         """By payload and control address."""
@@ -119,7 +134,7 @@ class ReceiverMappings:
         self._without_start: list[_ReceiverMapping] = []
         """Mappings with a sender's ledger, but without a known start of the joined ledger."""
         self._publications: dict[int, _native.Publication] = {}
-        self._metadata_subscriptions: dict[StreamAddress, _native.Subscription] = {}
+        self._metadata_subscriptions: dict[StreamAddress, BridgeSubscription] = {}
         self._next_destinations_ns = 0
         self._is_checked = not mappings or check_destinations(context, settings)
         """Whether the ids of the destinations were compared with those of the driver and of other bridges.
@@ -158,7 +173,13 @@ class ReceiverMappings:
 
     def _subscribe_metadata(self, address: StreamAddress) -> None:
         if address not in self._metadata_subscriptions:
-            subscription = self._context.connection.subscription(address, tethered=True)
+            subscription = BridgeSubscription(
+                self._context.connection.conductor,
+                address,
+                "metadata",
+                self._keys,
+                self._settings.key_max_age_ns,
+            )
             self._metadata_subscriptions[address] = subscription
             self._stack.callback(subscription.close)
 
@@ -182,6 +203,8 @@ class ReceiverMappings:
                 # Without a configured MTU the channel's is the one that the sender reports for its session.
                 fits_session_mtu=mtu is None,
                 integrity=settings.integrity,
+                keys=None if self._keys is None else self._keys.native,
+                max_age_ns=settings.key_max_age_ns,
                 idle=settings.idle,
             )
             self._receivers[addresses] = receiver
@@ -223,11 +246,14 @@ class ReceiverMappings:
                     f"the media driver does not open {payload} or {control}; "
                     "is the address one of this host, and is the port free?"
                 )
-            if receiver.rejected()["unchecked"]:
-                yield (
-                    f"the sender on {payload} sends no checksums; set integrity = true there, or integrity = "
-                    "false here for a program that knows the first revision only"
-                )
+
+    def rejections(self) -> Iterator[str]:
+        """Why messages of senders are rejected, one text per receiver and reason."""
+        for (payload, control), receiver in self._receivers.items():
+            rejected = receiver.rejected()
+            for reason, text in _REJECTIONS.items():
+                if rejected[reason]:
+                    yield f"messages on {payload} or {control} are rejected ({reason}): {text}"
 
     # --- duty cycle
 
@@ -441,7 +467,7 @@ class ReceiverMappings:
             "source_stream_id": resolved.source_stream_id,
             "dest_stream_id": destination.stream_id,
             "payload": str(resolved.payload),
-            "fallback_uri": str(FallbackUri.from_mapping(self._settings.instance_id, resolved)),
+            "fallback_uri": FallbackUri.of_row(self._settings, resolved),
             "connected": mapping.receiver.is_connected,
             "source_epoch": None if state.epoch is None else str(state.epoch),
             "epoch": None if epoch is None else str(epoch),
@@ -453,10 +479,17 @@ class ReceiverMappings:
             "dropped": received.dropped,
             "incomplete": received.incomplete,
             "chunks_ignored": {name: n for name, n in state.chunks_ignored.items() if n},
-            "refused": {name: n for name, n in mapping.receiver.rejected().items() if n},
+            "refused": self._count_rejected(mapping),
             "progress_sent": state.progress_sent,
             "ledger": None if joined is None else joined.to_json(),
         }
+
+    def _count_rejected(self, mapping: _ReceiverMapping) -> dict[str, int]:
+        """Rejected messages of the mapping's payload, control and metadata streams, by reason."""
+        rejected = Counter(mapping.receiver.rejected())
+        if mapping.resolved.metadata is not None:
+            rejected += self._metadata_subscriptions[mapping.resolved.metadata].rejected()
+        return {name: n for name, n in rejected.items() if n}
 
     def close(self) -> None:
         """Close receivers, publications and destinations."""

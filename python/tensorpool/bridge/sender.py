@@ -25,6 +25,7 @@ from .counters import BridgeCounters, FrameTotals, sum_totals
 from .forwarding import METADATA, PROGRESS, QOS, SHM_POOL_ANNOUNCE, read_info, read_traced_stream
 from .ledger import LEDGER_KEY, SenderLedger
 from .mappings import FallbackUri, ResolvedMapping
+from .seal import BridgeKeyRing, BridgePublication
 from .status import SenderRow
 
 # Untethered: a bridge that pauses must not hold publishers back.
@@ -60,18 +61,20 @@ class SenderMappings:
         mappings: list[ResolvedMapping],
         counters: BridgeCounters,
         clock: Clock,
+        keys: BridgeKeyRing | None,
     ) -> None:
         self.mappings = mappings
         self._settings = settings
         self._counters = counters
         self._clock = clock
+        self._keys = keys
         self._stack = ExitStack()
         self._run = secrets.token_hex(8)
         self._next_ledger_ns = 0
         self._by_stream: dict[int, list[ResolvedMapping]] = {}
         self._senders: dict[StreamAddress, _native.BridgeSender] = {}
         self._consumers: dict[ResolvedMapping, Consumer] = {}
-        self._publications: dict[StreamAddress, _native.Publication] = {}
+        self._publications: dict[StreamAddress, BridgePublication] = {}
         self._announces: dict[int, _LatestAnnounce] = {}
         self._unsent: set[tuple[int, StreamAddress]] = set()
         """Streams whose latest announce is not yet sent, with the address to send it to."""
@@ -100,12 +103,13 @@ class SenderMappings:
                     max_payload_bytes=settings.max_payload_bytes,
                     integrity=settings.integrity,
                     traces=settings.forward_traces,
+                    keys=None if self._keys is None else self._keys.native,
                     idle=settings.idle,
                 )
                 self._stack.callback(sender.close)
-            self._open_publication(mapping.control)
+            self._open_publication(mapping.control, "control")
             if mapping.metadata is not None:
-                self._open_publication(mapping.metadata)
+                self._open_publication(mapping.metadata, "metadata")
         self._announce_subscription = self._subscribe(context.stream_ids.announce)
         controls = {mapping.settings.source_control_stream_id for mapping in self.mappings} - {0}
         if settings.forward_qos:
@@ -133,9 +137,9 @@ class SenderMappings:
             self._consumers[mapping] = consumer
             self._senders[mapping.payload].add(consumer)
 
-    def _open_publication(self, address: StreamAddress) -> None:
+    def _open_publication(self, address: StreamAddress, purpose: str) -> None:
         if address not in self._publications:
-            publication = _native.Publication(self._conductor, address.channel, address.stream_id)
+            publication = BridgePublication(self._conductor, address, purpose, self._keys)
             self._publications[address] = publication
             self._stack.callback(publication.close)
 
@@ -217,7 +221,7 @@ class SenderMappings:
             without_ledger = [mapping for mapping in mappings if mapping not in self._with_ledger]
             if not all(self._publish_ledger(mapping) for mapping in without_ledger):
                 continue
-            if self._publications[address].offer(message) != "sent":
+            if not self._publications[address].offer(message):
                 # No receiver, or back pressure: retried until there is a newer announce.
                 continue
             self._unsent.discard((stream_id, address))
@@ -253,7 +257,7 @@ class SenderMappings:
         return len(mappings)
 
     def _forward(self, message: bytes, address: StreamAddress, kind: str) -> None:
-        is_sent = self._publications[address].offer(message) == "sent"
+        is_sent = self._publications[address].offer(message)
         (self._counters.forwarded if is_sent else self._counters.unforwarded)[kind].add()
 
     def _publish_ledger(self, mapping: ResolvedMapping) -> bool:
@@ -266,7 +270,7 @@ class SenderMappings:
             self._run, mapping.source_stream_id, sent, dropped, tuple(sessions), stream_position
         )
         event = Event(f"bridge:{self._settings.instance_id}", LEDGER_KEY, ledger.encode())
-        if self._publications[mapping.control].offer(event.encode(self._clock)) != "sent":
+        if not self._publications[mapping.control].offer(event.encode(self._clock)):
             return False
         self._with_ledger.add(mapping)
         return True
@@ -298,7 +302,7 @@ class SenderMappings:
             "source_stream_id": mapping.source_stream_id,
             "dest_stream_id": mapping.dest_stream_id,
             "payload": str(mapping.payload),
-            "fallback_uri": str(FallbackUri.from_mapping(self._settings.instance_id, mapping)),
+            "fallback_uri": FallbackUri.of_row(self._settings, mapping),
             "connected": sender.is_connected,
             "chunk_bytes": chunk_bytes,
             "epoch": None if epoch is None else str(epoch),

@@ -30,11 +30,19 @@ class BridgeService(Service, name="bridge"):
     @command(reads=True)
     def status(self, first: int = 0, limit: int = 100) -> BridgeStatus:
         """The instance, its counters, and its mappings from number `first` on."""
-        rows = self._agent.rows()
+        rows, network = self._agent.rows(), self._agent.network
         return {
             "instance": self._agent.settings.instance_id,
             "pid": os.getpid(),
             "total": len(rows),
+            "key_ids": self._agent.key_ids,
+            "media_driver": {
+                "connected": network.connected,
+                "connections": network.connections,
+                "dir": network.dir,
+                "pid": network.pid,
+                "last_error": network.last_error,
+            },
             "dest_stream_id_range": self._agent.dest_stream_id_range,
             "dest_stream_ids": self._agent.dest_stream_ids,
             "mappings": rows[max(first, 0) :][: max(min(limit, _MAX_ROWS), 1)],

@@ -36,7 +36,7 @@ class SenderRow(TypedDict):
     source_stream_id: int
     dest_stream_id: int | None
     payload: str
-    fallback_uri: str
+    fallback_uri: str | None
     connected: bool
     chunk_bytes: int | None
     epoch: str | None
@@ -54,7 +54,7 @@ class ReceiverRow(TypedDict):
     source_stream_id: int
     dest_stream_id: int | None
     payload: str
-    fallback_uri: str
+    fallback_uri: str | None
     connected: bool
     source_epoch: str | None
     epoch: str | None
@@ -74,12 +74,24 @@ class ReceiverRow(TypedDict):
 MappingRow: TypeAlias = SenderRow | ReceiverRow
 
 
+class MediaDriverReply(TypedDict):
+    """The media driver for UDP: a `NetworkStatus` in JSON."""
+
+    connected: bool
+    connections: int
+    dir: str | None
+    pid: int | None
+    last_error: str | None
+
+
 class BridgeStatus(TypedDict):
     """The reply to `status()`. `total` is the number of mappings, of which a reply has some."""
 
     instance: str
     pid: int
     total: int
+    key_ids: list[str]
+    media_driver: MediaDriverReply
     dest_stream_id_range: str | None
     dest_stream_ids: list[int]
     mappings: list[MappingRow]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import click
 from rich.text import Text
@@ -10,6 +11,7 @@ from rich.text import Text
 from .. import context
 from ..bridge.config import BridgeSettings
 from ..bridge.faults import DriverIds, driver_faults, host_faults
+from ..bridge.keys import KeyFile, add_key, create_key_file, promote_key, retire_keys
 from ..bridge.status import BridgeStatus, MappingRow
 from ..context.config import AeronSettings, ContextSettings, ShmSettings
 from ..driver import DriverSettings
@@ -27,6 +29,7 @@ Examples:
   tensorpool bridge --config bridge.toml
   tensorpool bridge run --config bridge.toml --check
   tensorpool bridge run --config bridge.toml --direction receive
+  tensorpool bridge keygen bridge.key
   tensorpool bridge status
   tensorpool bridge status --json
 """
@@ -37,6 +40,15 @@ Examples:
   tensorpool bridge run --config bridge.toml
   tensorpool bridge run --config bridge.toml --direction receive
   tensorpool bridge run --config bridge.toml --check
+"""
+
+_KEYGEN = """
+\b
+Examples:
+  tensorpool bridge keygen bridge.key
+  tensorpool bridge keygen bridge.key --add
+  tensorpool bridge keygen bridge.key --promote
+  tensorpool bridge keygen bridge.key --retire
 """
 
 _STATUS = """
@@ -76,6 +88,8 @@ def _check(config: Config) -> None:
     faults = [*host_faults(settings, _ids_in_use(config))]
     if (driver := _driver_ids(config)) is not None:
         faults += driver_faults(settings, driver)
+    if settings.key_file is not None:
+        KeyFile.read(settings.key_file)
     if faults:
         raise ConfigError("; ".join(f"bridge.{key}: {reason}" for key, reason in faults))
 
@@ -113,6 +127,32 @@ def run(config: Config) -> None:
             return BridgeAgent(ctx, config[BridgeSettings], service_token=config[ServiceSettings].token)
 
         run_role("bridge", config, make_agent)
+
+
+@bridge.command(epilog=_KEYGEN)
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--add", "step", flag_value="add", help="Add a key that is accepted, and not yet in use.")
+@click.option("--promote", "step", flag_value="promote", help="Use the last key; the others stay accepted.")
+@click.option("--retire", "step", flag_value="retire", help="Remove all keys but the one in use.")
+@click.option("--json", "json_output", is_flag=True, help="JSON on stdout.")
+def keygen(file: Path, step: str | None, json_output: bool) -> None:
+    """Make the key file that both ends of a bridge share, or change its keys.
+
+    Without an option it makes FILE, private to you, with one random key. To change the key of running
+    bridges: --add, copy the file to both hosts; --promote, copy; --retire, copy. Bridges read a changed file
+    by themselves, within a second. The text shows names of keys, never the keys.
+    """
+    changed = {
+        None: create_key_file,
+        "add": add_key,
+        "promote": promote_key,
+        "retire": retire_keys,
+    }[step](file)
+    if json_output:
+        click.echo(json.dumps({"file": str(file), "key_ids": changed.ids}))
+        return
+    for number, name in enumerate(changed.ids):
+        click.echo(f"{name}  {'in use' if number == 0 else 'accepted'}")
 
 
 @bridge.command(epilog=_STATUS)

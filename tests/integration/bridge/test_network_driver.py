@@ -33,7 +33,11 @@ def network_pid(host: Host) -> int:
 
 @pytest.mark.parametrize("end", ["here", "there"])
 def test_killed_network_driver_costs_only_the_bridge(
-    pair: Pair, free_stream_ids: Callable[[], int], wait_until: Callable[..., Any], end: str
+    pair: Pair,
+    free_stream_ids: Callable[[], int],
+    wait_until: Callable[..., Any],
+    caplog: pytest.LogCaptureFixture,
+    end: str,
 ):
     source, dest = free_stream_ids(), free_stream_ids()
     host: Host = getattr(pair, end)
@@ -89,6 +93,7 @@ def test_killed_network_driver_costs_only_the_bridge(
 
     ledger = wait_until(final_ledger, timeout=DEADLINE_S)
     assert ledger["exact"]
+    wait_until(lambda: "the media driver for UDP" in caplog.text, timeout=DEADLINE_S)
     assert ledger["delivered"] == row(receiver)["delivered"]
     assert committed == ledger["delivered"] + sum(ledger["dropped"].values())
 

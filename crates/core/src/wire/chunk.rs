@@ -99,6 +99,20 @@ reasons! {
         Checksum = "checksum",
         /// No checksum, where one is demanded.
         Unchecked = "unchecked",
+        /// Sealed, and there is no key here.
+        Sealed = "sealed",
+        /// Not sealed, where messages have to be.
+        Unsealed = "unsealed",
+        /// Sealed with a key that is not accepted here.
+        WrongKey = "wrong_key",
+        /// Sealed, and then altered; or never sealed with that key.
+        Altered = "altered",
+        /// A sealed message that was received already, or an older one.
+        Replayed = "replayed",
+        /// Sealed at a time that differs too much from the clock of this host.
+        Stale = "stale",
+        /// More sessions of senders than are remembered.
+        Sessions = "sessions",
     }
 }
 
@@ -278,11 +292,19 @@ pub struct ChunkSizes {
 }
 
 impl ChunkSizes {
-    /// Returns `None` for an MTU that leaves no room for payload.
-    pub fn new(mtu_bytes: u32, chunk_bytes: Option<u32>, max_chunk_bytes: u32) -> Option<Self> {
-        let rest =
-            mtu_bytes.checked_sub(MTU_OVERHEAD)?.min(chunk_bytes.unwrap_or(u32::MAX)).min(max_chunk_bytes);
-        let room = mtu_bytes.saturating_sub(DATA_HEADER_LENGTH + Revision::Second.overhead(true) as u32);
+    /// `seal_bytes`: what sealing adds to a message. Returns `None` for an MTU that leaves no room for payload.
+    pub fn new(
+        mtu_bytes: u32,
+        chunk_bytes: Option<u32>,
+        max_chunk_bytes: u32,
+        seal_bytes: u32,
+    ) -> Option<Self> {
+        let rest = mtu_bytes
+            .checked_sub(MTU_OVERHEAD + seal_bytes)?
+            .min(chunk_bytes.unwrap_or(u32::MAX))
+            .min(max_chunk_bytes);
+        let overhead = DATA_HEADER_LENGTH + Revision::Second.overhead(true) as u32 + seal_bytes;
+        let room = mtu_bytes.saturating_sub(overhead);
         (rest > 0).then_some(Self { first: room.min(rest), rest })
     }
 

@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard};
 
 use tensorpool_core::bridge::assembly::AssemblyCounters;
+use tensorpool_core::bridge::seal::{Opener, Purpose, SharedKeys, is_sealed};
 use tensorpool_core::bridge::session_ledger::{Counts, LedgerStart};
 use tensorpool_core::bridge::source::SourceLayout;
-use tensorpool_core::os::time::monotonic_ns;
+use tensorpool_core::os::time::{monotonic_ns, realtime_ns};
 use tensorpool_core::wire::announce::{Decoded, PoolAnnounce};
 use tensorpool_core::wire::chunk::{Chunk, Fault, Limits, MTU_OVERHEAD};
 use tensorpool_core::wire::control::ControlMessage;
@@ -38,7 +39,7 @@ const MAX_MESSAGES_BYTES: usize = 4 << 20;
 /// Bytes of a chunk message beside its slice, at most.
 const CHUNK_OVERHEAD: usize = 512;
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Config {
     pub payload_channel: String,
     pub payload_stream_id: i32,
@@ -48,6 +49,9 @@ pub struct Config {
     /// Chunks also have to fit the MTU of their session. False: an MTU is configured, and in `limits`.
     pub fits_session_mtu: bool,
     pub timeout_ns: u64,
+    /// Accept only messages that are sealed with one of these keys, and how much the time of sealing may differ
+    /// from the clock of this host.
+    pub keys: Option<(Arc<SharedKeys>, u64)>,
     /// How long an epoch stays valid without announces before a lower one is accepted.
     pub silence_ns: u64,
 }
@@ -87,6 +91,8 @@ struct State {
     mappings: Vec<ReceiverMapping>,
     by_stream: HashMap<u32, usize>,
     faults: [u64; Fault::COUNT],
+    payload_opener: Option<Opener>,
+    control_opener: Option<Opener>,
     /// The session of the last chunk, and its limits.
     session_limits: Option<(i32, Limits)>,
     /// Chunks of streams that are not mapped here.
@@ -109,6 +115,20 @@ pub struct Receiver {
     worker: Worker,
 }
 
+fn opener(config: &Config, purpose: Purpose) -> Option<Opener> {
+    config.keys.as_ref().map(|(keys, max_age_ns)| Opener::new(keys.clone(), purpose, *max_age_ns))
+}
+
+/// The message itself: opened where there are keys.
+#[inline]
+fn opened<'a>(opener: &'a mut Option<Opener>, bytes: &'a [u8], now_ns: u64) -> Result<&'a [u8], Fault> {
+    match opener {
+        Some(opener) => opener.open(bytes, now_ns),
+        None if is_sealed(bytes) => Err(Fault::Sealed),
+        None => Ok(bytes),
+    }
+}
+
 impl Receiver {
     pub fn start(config: Config, idle: Strategy) -> std::io::Result<Self> {
         let state = State {
@@ -119,6 +139,8 @@ impl Receiver {
             mappings: Vec::new(),
             by_stream: HashMap::new(),
             faults: [0; Fault::COUNT],
+            payload_opener: opener(&config, Purpose::Payload),
+            control_opener: opener(&config, Purpose::Control),
             session_limits: None,
             unmapped: 0,
             messages: VecDeque::new(),
@@ -287,10 +309,27 @@ impl Core {
 impl State {
     fn poll_control(&mut self, now_ns: u64) -> usize {
         let Self {
-            control, assembler, mappings, by_stream, messages, messages_bytes, messages_dropped, ..
+            control,
+            assembler,
+            control_opener,
+            faults,
+            mappings,
+            by_stream,
+            messages,
+            messages_bytes,
+            messages_dropped,
+            ..
         } = self;
         let (Some(control), Some(assembler)) = (control.get(), assembler) else { return 0 };
+        let opened_ns = if control_opener.is_some() { realtime_ns() } else { 0 };
         assembler.poll(control, MESSAGES_PER_TURN, |bytes, _| {
+            let bytes = match opened(control_opener, bytes, opened_ns) {
+                Ok(bytes) => bytes,
+                Err(fault) => {
+                    faults[fault as usize] += 1;
+                    return;
+                }
+            };
             match PoolAnnounce::decode(bytes) {
                 Decoded::Announce(announce) => {
                     if let Some(at) = by_stream.get(&announce.stream_id) {
@@ -323,15 +362,28 @@ impl State {
 
     #[inline]
     fn receive(&mut self, config: &Config, now_ns: u64) -> usize {
-        let Self { payload, reassembly, mappings, by_stream, faults, unmapped, session_limits, .. } = self;
+        let Self {
+            payload,
+            reassembly,
+            mappings,
+            by_stream,
+            faults,
+            unmapped,
+            payload_opener,
+            session_limits,
+            ..
+        } = self;
         let Some(subscription) = payload.get() else { return 0 };
+        let opened_ns = if payload_opener.is_some() { realtime_ns() } else { 0 };
         subscription.poll(FRAGMENTS_PER_TURN, |bytes, header| {
             reassembly.take(bytes, header, |message, session| {
                 let limits = match *session_limits {
                     Some((known, limits)) if known == session => limits,
                     _ => session_limits.insert((session, config.session_limits(header))).1,
                 };
-                match Chunk::decode(message, &limits) {
+                let chunk = opened(payload_opener, message, opened_ns)
+                    .and_then(|message| Chunk::decode(message, &limits));
+                match chunk {
                     Ok(chunk) => match by_stream.get(&chunk.stream_id) {
                         Some(at) => mappings[*at].on_chunk(&chunk, session, || header.position(), now_ns),
                         None => *unmapped += 1,

@@ -8,7 +8,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard};
 
-use tensorpool_core::os::time::monotonic_ns;
+use tensorpool_core::bridge::seal::{PREFIX_BYTES, Purpose, SEAL_BYTES, Sealer, SharedKeys};
+use tensorpool_core::os::time::{monotonic_ns, realtime_ns};
 use tensorpool_core::shm::copy;
 use tensorpool_core::wire::chunk::{self, ChunkPlan, ChunkSizes, DATA_HEADER_LENGTH, FrameKey, Revision};
 use tensorpool_core::wire::layout::{HEADER_SLOT_BYTES, NULL_TRACE_ID};
@@ -36,7 +37,7 @@ const CONSUMER_POLL_NS: u64 = 200_000;
 /// Sessions of one run that its ledger names: as many as a receiver keeps.
 const MAX_SESSIONS: usize = 16;
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Config {
     pub channel: String,
     pub stream_id: i32,
@@ -48,6 +49,8 @@ pub struct Config {
     pub revision: Revision,
     /// Send frames that have a trace id in the second revision, which carries it.
     pub traces: bool,
+    /// Seal chunks with the first of these keys.
+    pub keys: Option<Arc<SharedKeys>>,
 }
 
 struct SourceQueue {
@@ -77,6 +80,8 @@ pub struct SenderPosition {
 struct State {
     publication: Handle<ExclusivePublication>,
     chunk_sizes: Option<ChunkSizes>,
+    /// One for each publication: a publication is a session.
+    sealer: Option<Sealer>,
     sessions: Vec<i32>,
     fanout: DescriptorFanout,
     sources: Vec<SourceQueue>,
@@ -115,6 +120,7 @@ impl Sender {
         let state = State {
             publication: Handle::None,
             chunk_sizes: None,
+            sealer: None,
             sessions: Vec::new(),
             fanout: DescriptorFanout::default(),
             sources: Vec::new(),
@@ -211,6 +217,7 @@ impl Core {
         let State {
             publication,
             chunk_sizes,
+            sealer,
             fanout,
             sources,
             next_source,
@@ -220,6 +227,10 @@ impl Core {
             ..
         } = &mut *state;
         let (Some(publication), Some(chunk_sizes)) = (publication.get(), chunk_sizes) else { return 0 };
+        let sealed_ns = sealer.as_mut().map_or(0, |sealer| {
+            sealer.update();
+            realtime_ns()
+        });
         let mut done = 0;
         while done < CHUNKS_PER_TURN {
             let Some(frame) = outgoing else {
@@ -237,7 +248,7 @@ impl Core {
                 *outgoing = self.begin(source, frame, chunk_sizes, publication);
                 continue;
             };
-            match self.send_one(publication, frame) {
+            match self.send_one(publication, frame, sealer.as_mut(), sealed_ns) {
                 Sent::Chunk => done += 1,
                 Sent::BackPressured => return done,
                 Sent::Frame | Sent::Lost => {
@@ -276,7 +287,13 @@ impl Core {
     }
 
     #[inline]
-    fn send_one(&self, publication: &mut ExclusivePublication, out: &mut Outgoing) -> Sent {
+    fn send_one(
+        &self,
+        publication: &mut ExclusivePublication,
+        out: &mut Outgoing,
+        mut sealer: Option<&mut Sealer>,
+        sealed_ns: u64,
+    ) -> Sent {
         let is_traced = self.config.traces && out.frame.trace_id != NULL_TRACE_ID;
         let revision = if is_traced { Revision::Second } else { self.config.revision };
         let index = out.next;
@@ -291,7 +308,9 @@ impl Core {
             trace_id: if is_traced { out.frame.trace_id } else { NULL_TRACE_ID },
         };
         let len = revision.overhead(header.is_some()) + length as usize;
-        let claimed = publication.claim_if(len, |bytes| {
+        let (start, seal_bytes) = if sealer.is_some() { (PREFIX_BYTES, SEAL_BYTES) } else { (0, 0) };
+        let claimed = publication.claim_if(len + seal_bytes, |claim| {
+            let bytes = &mut claim[start..start + len];
             let at = chunk::encode(bytes, revision, &key, &out.plan, index, header);
             // SAFETY: the slice lies inside the payload, which `locate` held against the pool's stride; the
             // claim has room for it behind `at`.
@@ -300,7 +319,7 @@ impl Core {
             if is_unchanged && revision == Revision::Second {
                 chunk::write_checksum(bytes);
             }
-            is_unchanged
+            is_unchanged && sealer.as_mut().is_none_or(|sealer| sealer.seal(claim, sealed_ns))
         });
         let counters = out.source.counters();
         let lost = match claimed {
@@ -375,7 +394,7 @@ impl Endpoint for Sender {
         let mut state = core.state.lock_priority();
         if is_broken {
             core.connected.store(false, Ordering::Relaxed);
-            state.publication = Handle::None;
+            (state.publication, state.chunk_sizes) = (Handle::None, None);
         }
         let channel = match config.mtu_bytes {
             Some(mtu) => with_parameter(&config.channel, &format!("mtu={mtu}")),
@@ -386,7 +405,14 @@ impl Endpoint for Sender {
             let channel_mtu = publication.max_payload_length() as u32 + DATA_HEADER_LENGTH;
             let mtu = config.mtu_bytes.unwrap_or(u32::MAX).min(channel_mtu);
             let session = publication.session_id();
-            state.chunk_sizes = ChunkSizes::new(mtu, config.chunk_bytes, config.max_chunk_bytes);
+            if state.chunk_sizes.is_none() {
+                state.sealer = config.keys.clone().and_then(|keys| Sealer::new(keys, Purpose::Payload));
+            }
+            // Without a sealer nothing is sent where it has to be sealed.
+            let is_sealable = config.keys.is_none() || state.sealer.is_some();
+            let seal_bytes = if config.keys.is_some() { SEAL_BYTES as u32 } else { 0 };
+            let sizes = ChunkSizes::new(mtu, config.chunk_bytes, config.max_chunk_bytes, seal_bytes);
+            state.chunk_sizes = sizes.filter(|_| is_sealable);
             state.note_session(session);
         }
         let has_fanout = state.fanout.advance(client)?;

@@ -92,6 +92,7 @@ impl Consumer {
             control_stream_id: uri.control.1,
             limits,
             fits_session_mtu: true,
+            keys: None,
             timeout_ns: ASSEMBLY_TIMEOUT_NS,
             silence_ns: options.silence_ns,
         };

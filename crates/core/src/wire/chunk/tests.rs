@@ -6,7 +6,7 @@ const KEY: FrameKey = FrameKey { stream_id: 10_000, epoch: 7, seq: 3, trace_id: 
 const MTU: u32 = 1408;
 
 fn slices() -> ChunkSizes {
-    ChunkSizes::new(MTU, None, 65_535).unwrap()
+    ChunkSizes::new(MTU, None, 65_535, 0).unwrap()
 }
 
 /// One message of a frame whose payload counts up.
@@ -133,7 +133,7 @@ fn every_chunk_fits_one_datagram() {
     for (mtu, chunk_bytes) in
         [(576, None), (1408, None), (1408, Some(200)), (8192, None), (65_504, Some(4096))]
     {
-        let slices = ChunkSizes::new(mtu, chunk_bytes, 65_535).unwrap();
+        let slices = ChunkSizes::new(mtu, chunk_bytes, 65_535, 0).unwrap();
         let room = (mtu - DATA_HEADER_LENGTH) as usize;
         for revision in [Revision::First, Revision::Second] {
             assert!(revision.overhead(true) + slices.first as usize <= room, "{mtu}");
@@ -151,8 +151,8 @@ fn every_chunk_fits_one_datagram() {
             assert_eq!(next, length);
         }
     }
-    assert_eq!(ChunkSizes::new(128, None, 65_535), None);
-    assert_eq!(ChunkSizes::new(100, None, 65_535), None);
+    assert_eq!(ChunkSizes::new(128, None, 65_535, 0), None);
+    assert_eq!(ChunkSizes::new(100, None, 65_535, 0), None);
 }
 
 #[test]
