@@ -51,8 +51,8 @@ def build(root: Path, target: Path) -> int:
 
 def _settings(root: Path, work: Path) -> str:
     """The settings file of the generator, with what depends on the pages and on the version."""
-    with (root / "pyproject.toml").open("rb") as file:
-        version = tomllib.load(file)["project"]["version"]
+    with (root / "Cargo.toml").open("rb") as file:
+        version = tomllib.load(file)["workspace"]["package"]["version"]
     # JSON is YAML.
     additions = {
         "docs_dir": "docs",

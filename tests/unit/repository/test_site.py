@@ -49,7 +49,7 @@ def make_tree(root: Path, index: str) -> Path:
     (root / "docs" / "reference").mkdir(parents=True)
     (root / "docs" / "index.md").write_text(index)
     (root / "docs" / "reference" / "page.md").write_text("# Page\n\n## A part\n")
-    (root / "pyproject.toml").write_text('[project]\nversion = "1"\n')
+    (root / "Cargo.toml").write_text('[workspace.package]\nversion = "1.2.3"\n')
     (root / "program.py").write_text("print()\n")
     for name in PROJECT_PAGES:
         (root / name).write_text(f"# {name}\n")
@@ -115,7 +115,8 @@ def test_link_to_a_missing_heading_fails_the_build(
     root = make_tree(tmp_path / "tree", f"# Start\n\n[there]({link})\n")
     assert (build(root, tmp_path / "site") == 0) is is_whole
     assert ("anchor does not exist" in capfd.readouterr().err) is not is_whole
-    assert (tmp_path / "site" / "index.html").exists() is is_whole
+    page = tmp_path / "site" / "index.html"
+    assert (page.exists() and "TensorPool 1.2.3" in page.read_text("utf-8")) is is_whole
 
 
 def test_linked_file_outside_the_documentation_becomes_a_page(tmp_path: Path) -> None:
