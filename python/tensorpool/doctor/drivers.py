@@ -238,7 +238,8 @@ def check_control_stream(counters: list[AeronCounterValue], stream_id: int) -> C
                 "control stream",
                 f"stream {stream_id} accepts no messages: subscription {slowest.registration_id} "
                 f"({slowest.channel}) is {behind:,} bytes behind, and holds it back",
-                "No client can attach, keep its lease, or say hello.",
+                "Clients of other implementations can neither attach nor keep a lease; those of this package "
+                "get by with publications of their own until these are full too.",
                 "Let its program poll, end that program, or subscribe there with tether=false.",
             )
     return None

@@ -108,8 +108,9 @@ class ControlStream:
         if self._full.update(is_full, self._clock.monotonic_ns()):
             self._counters.full.add()
             _LOG.warning(
-                "control stream %d accepts no messages: a tethered subscription does not poll. No client can "
-                "attach, or keep its lease; `tensorpool doctor` names the subscription",
+                "control stream %d accepts no messages: a tethered subscription does not poll. Clients of "
+                "this package get by for a while, others cannot attach or keep a lease; `tensorpool doctor` "
+                "names the subscription",
                 self.stream_id,
             )
         return sent
