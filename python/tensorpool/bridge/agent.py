@@ -97,6 +97,7 @@ class BridgeAgent:
         """Open both ends, the service and the counters. Raises ConfigError for ids that this host uses."""
         for key, reason in host_faults(self.settings, ids_in_use(self._context)):
             raise ConfigError(f"bridge.{key}: {reason}")
+        self._network_connections = self.network.connections
         mappings = resolve_mappings(self.settings)
         sending = [mapping for mapping in mappings if mapping.is_sending]
         receiving = [mapping for mapping in mappings if not mapping.is_sending]
@@ -149,7 +150,8 @@ class BridgeAgent:
     def _log_network(self) -> None:
         """Log that the media driver for UDP ended, or is connected again."""
         network = self.network
-        if network.connections > self._network_connections > 0:
+        # The first connection is the start of this bridge, unless its context had one before.
+        if network.connections > max(self._network_connections, 1):
             _LOG.warning("the media driver for UDP ended and was started again, in %s", network.dir)
         elif network.last_error is not None and network.last_error != self._network_error:
             _LOG.warning("%s", network.last_error)
