@@ -95,3 +95,11 @@ def age_ns(timestamp_ns: int, clock: Clock = SYSTEM_CLOCK) -> int:
     monotonic_ns, wall_ns = clock.monotonic_ns(), clock.wall_ns()
     is_wall = abs(wall_ns - timestamp_ns) < abs(monotonic_ns - timestamp_ns)
     return (wall_ns if is_wall else monotonic_ns) - timestamp_ns
+
+
+def monotonic_time_ns(timestamp_ns: int, clock: Clock = SYSTEM_CLOCK) -> int:
+    """A timestamp of a region on the monotonic clock, whichever clock it is of."""
+    monotonic_ns, wall_ns = clock.monotonic_ns(), clock.wall_ns()
+    if abs(wall_ns - timestamp_ns) < abs(monotonic_ns - timestamp_ns):
+        return monotonic_ns - (wall_ns - timestamp_ns)
+    return timestamp_ns

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Final, Protocol, Self
 
 from .. import _native
-from ..clock import SYSTEM_CLOCK, Clock, age_ns
+from ..clock import SYSTEM_CLOCK, Clock, monotonic_time_ns
 from ..sbe import MAGIC
 from ..sbe.wire import ShmPoolAnnounce, ShmRegionSuperblock
 from ..service import Event
@@ -380,8 +380,8 @@ def read_activity(
     )
     if (magic, region_epoch) != (MAGIC, epoch):
         return None
-    # Of whichever clock it is: the model compares with the monotonic one.
-    return Activity(stream_id, epoch, clock.monotonic_ns() - age_ns(activity_ns, clock))
+    # The model compares with the monotonic clock.
+    return Activity(stream_id, epoch, monotonic_time_ns(activity_ns, clock))
 
 
 def _read_superblock(path: str) -> bytes | None:
