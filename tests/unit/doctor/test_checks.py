@@ -211,14 +211,14 @@ def test_media_driver_with_a_slow_timer_is_a_warning(
     mark: MarkFile, interval: float | None, status: Status, text: str
 ) -> None:
     facts = MediaDriverFacts("/a", mark, is_alive=True, timer_interval_s=interval, version="1.54.0")
-    running, timers = check_media_driver(facts)
+    running, timers, *_ = check_media_driver(facts)
     assert_finding(running, Status.OK, "Aeron 1.54.0, process")
     assert_finding(timers, status, text)
 
 
 def test_media_driver_open_to_all_or_with_errors_is_a_warning(mark: MarkFile) -> None:
     facts = MediaDriverFacts("/a", replace(mark, mode=0o777), is_alive=True, timer_interval_s=0.002, errors=3)
-    running, _, errors = check_media_driver(facts)
+    running, *_, errors = check_media_driver(facts)
     assert_finding(running, Status.WARN, "chmod o-w")
     assert_finding(errors, Status.WARN, "3 so far")
 
