@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import TensorPoolError
-from .json_types import JsonObject
+from .text import JsonObject
 
 _PNG_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 _PNG_COLOUR_TYPE: Final = {1: 0, 2: 4, 3: 2, 4: 6}

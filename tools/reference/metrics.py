@@ -6,9 +6,8 @@ from typing import Final
 
 from tensorpool.metrics.collect import GROUPS, MAX_REASONS
 from tensorpool.metrics.config import DEFAULT_LIMITS
-from tensorpool.metrics.exposition import MAX_LABEL
 from tensorpool.metrics.otel import otel_name
-from tensorpool.metrics.server import Address
+from tensorpool.metrics.server import MAX_LABEL, Address
 
 _OPENING: Final = f"""\
 # Metrics

@@ -24,8 +24,7 @@ from .mappings import resolve_mappings
 from .receiver import ReceiverMappings
 from .seal import BridgeKeyRing
 from .sender import SenderMappings
-from .service import BridgeService
-from .status import MappingRow, ReceiverRow, SenderRow
+from .service import BridgeService, MappingRow, ReceiverRow, SenderRow
 
 _LOG = logging.getLogger(__name__)
 _SAMPLE_PERIOD_NS: Final = 1_000_000_000

@@ -3,16 +3,24 @@
 `settings_faults` checks `[bridge]` alone, each time it is loaded; `host_faults` checks it against the Aeron
 streams of the host, `driver_faults` against a running driver, `neighbour_faults` against other bridges
 (bridge §2.3, §4, §7.1, §9, §10).
+
+A bridge asks the driver and other bridges for their ids before it takes its own. Their services' names come
+from the counters of the media driver, so nobody waits for a program that does not run.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
+from ..context.context import Context
+from ..driver.client import SERVICE, drivers_on, stream_rows
 from ..driver.config import DEFAULT_BRIDGE_IDS
+from ..errors import ConfigError, MediaDriverError, ServiceError
 from ..runtime.config import IdRange
+from ..runtime.counters import read_aeron_counters
 from ..transport import StreamAddress
 from .config import BUILTIN_PROFILES, BridgeSettings, Direction
 from .mappings import ResolvedMapping, dynamic_ids, resolve_mappings
@@ -247,3 +255,64 @@ def neighbour_faults(settings: BridgeSettings, others: Iterable[BridgeIds]) -> I
             if mapping.dest_stream_id in other.range:
                 reason = f"{mapping.key}.dest_stream_id {mapping.dest_stream_id}: in {other.range} of {name}"
                 yield Fault("mappings", f"{reason}, which may take it; use an id outside")
+
+
+_TIMEOUT_S: Final = 5.0
+_BRIDGE_LABEL: Final = re.compile(r"^tensorpool: bridge/(.+) sent \(")
+
+
+def check_destinations(context: Context, settings: BridgeSettings) -> bool:
+    """Whether the driver could be asked. Raises ConfigError if destinations overlap other uses of ids."""
+    others = [ids for name in _other_bridges(context, settings) if (ids := _bridge_ids(context, name))]
+    faults = list(neighbour_faults(settings, others))
+    driver = _driver_ids(context) if destination_range(settings) is not None else None
+    if driver is not None:
+        faults += driver_faults(settings, driver)
+    if faults:
+        raise ConfigError("; ".join(f"bridge.{key}: {reason}" for key, reason in faults))
+    return driver is not None or destination_range(settings) is None
+
+
+def _driver_ids(context: Context) -> DriverIds | None:
+    """The ids of the running driver; None if there is none that answers."""
+    if not drivers_on(context.aeron_dir):
+        return None
+    try:
+        with context.service(SERVICE, timeout=_TIMEOUT_S) as client:
+            status: dict[str, Any] = client.call("status")
+            rows = stream_rows(client)
+    except ServiceError:
+        return None
+    if "dynamic_ids" not in status:
+        # Another implementation, or an older version: its answers decide.
+        return None
+    return DriverIds(
+        static=frozenset(row["stream_id"] for row in rows if row["kind"] == "static"),
+        dynamic=IdRange.parse(status["dynamic_ids"]),
+        bridges=IdRange.parse(status["bridge_ids"]),
+        any_stream=status["any_stream"],
+    )
+
+
+def _other_bridges(context: Context, settings: BridgeSettings) -> set[str]:
+    try:
+        labels = [counter.label for counter in read_aeron_counters(context.aeron_dir)]
+    except MediaDriverError:
+        return set()
+    names = {match[1] for label in labels if (match := _BRIDGE_LABEL.match(label))}
+    return names - {settings.instance_id}
+
+
+def _bridge_ids(context: Context, instance_id: str) -> BridgeIds | None:
+    try:
+        with context.service("bridge", instance=instance_id, timeout=_TIMEOUT_S) as client:
+            status: dict[str, Any] = client.call("status")
+        ids = status["dest_stream_id_range"]
+        return BridgeIds(
+            instance_id,
+            None if ids is None else IdRange.parse(ids),
+            frozenset(map(int, status["dest_stream_ids"])),
+        )
+    except (ServiceError, KeyError, TypeError, ValueError, ConfigError):
+        # It ended meanwhile, or does not say: what it uses is noticed when a destination is attached.
+        return None

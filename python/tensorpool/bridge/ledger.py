@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, Protocol
 
 from .. import _native
-from .status import JoinedLedgerReply
+from .service import JoinedLedgerReply
 
 LEDGER_KEY: Final = "ledger"
 _INCOMPLETE: Final = frozenset(name for name, _, incomplete in _native.bridge_reasons() if incomplete)

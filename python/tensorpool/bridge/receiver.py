@@ -24,6 +24,7 @@ from ..service import Event
 from ..transport import StreamAddress
 from .config import DRIVER_PROFILE, SOURCE_PROFILE, BridgeSettings
 from .counters import BridgeCounters, FrameTotals, sum_totals
+from .faults import check_destinations
 from .forwarding import (
     DATA_SOURCE_ANNOUNCE,
     DATA_SOURCE_META,
@@ -40,10 +41,9 @@ from .forwarding import (
 )
 from .ledger import LEDGER_KEY, MappingLedger, ReceiverLedger, SenderLedger, SessionTotals
 from .mappings import FallbackUri, ResolvedMapping, channel_mtu, dynamic_ids
-from .neighbours import check_destinations
 from .seal import BridgeKeyRing, BridgeSubscription
+from .service import ReceiverRow
 from .state import AttachStep, DestinationFailure, DestinationLayout, DestinationState
-from .status import ReceiverRow
 
 _LOG = logging.getLogger(__name__)
 _IPC: Final = "aeron:ipc"

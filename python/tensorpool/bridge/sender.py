@@ -26,7 +26,7 @@ from .forwarding import METADATA, PROGRESS, QOS, SHM_POOL_ANNOUNCE, read_info, r
 from .ledger import LEDGER_KEY, SenderLedger
 from .mappings import FallbackUri, ResolvedMapping
 from .seal import BridgeKeyRing, BridgePublication
-from .status import SenderRow
+from .service import SenderRow
 
 # Untethered: a bridge that pauses must not hold publishers back.
 _IPC: Final = "aeron:ipc?tether=false"

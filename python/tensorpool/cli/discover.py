@@ -19,7 +19,7 @@ from rich.text import Text
 from ..context import Context
 from ..discovery import DiscoveredStream
 from ..errors import DiscoveryError
-from ..safe_text import safe_text
+from ..text import safe_text
 from .options import ConnectOptions, connect_options
 from .output import DIM, GOOD, WARN, columns, console, echo, format_duration, size_literal
 

@@ -16,8 +16,8 @@ from ..metrics.config import MetricsSettings
 from ..metrics.server import Address
 from ..runtime.config import Config
 from ..runtime.role import run_role
-from ..safe_text import safe_lines
 from ..service.config import ServiceSettings
+from ..text import safe_lines
 from .options import ConnectOptions, connect_options, role_options
 from .params import DefaultRunGroup
 

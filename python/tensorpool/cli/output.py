@@ -14,7 +14,7 @@ from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
-from ..safe_text import safe_lines, safe_text
+from ..text import safe_lines, safe_text
 from ..units import format_bytes, format_duration, format_shape, size_literal
 
 __all__ = [

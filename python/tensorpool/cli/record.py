@@ -16,13 +16,13 @@ import click
 from .. import context
 from ..context.config import AeronSettings, ContextSettings, ShmSettings
 from ..driver import DriverSettings
-from ..json_types import JsonObject
 from ..recorder.config import RecorderSettings
 from ..runtime.config import Config
 from ..runtime.logs import Logging
 from ..runtime.process import Readiness, Signals
 from ..runtime.role import LogSettings, RuntimeSettings
 from ..service.config import ServiceSettings
+from ..text import JsonObject
 from .options import role_options
 from .output import format_bytes, format_duration
 

@@ -14,8 +14,7 @@ import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from ..json_types import JsonObject
-from ..safe_text import safe_text
+from ..text import JsonObject, safe_text
 from .output import BAD, DIM, GOOD, WARN, columns, console, format_bytes, format_duration, key_values
 from .params import CommandGroup, Time
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import click
 from rich.text import Text
 
-from ..json_types import JsonObject
+from ..text import JsonObject
 from .output import DIM, WARN, console, format_bytes, format_duration, format_shape
 from .params import Duration, Offset, Speed, StreamRemap, TimeOrOffset
 

@@ -11,7 +11,7 @@ import click
 
 from .._native import AERON_VERSION, __version__
 from ..errors import TensorPoolError
-from ..safe_text import safe_lines
+from ..text import safe_lines
 from .params import LazyCommand, LazyGroup
 
 # The help of each command, so that neither `tensorpool --help` nor the Tab key imports all of them.

@@ -13,9 +13,9 @@ import click
 import numpy as np
 
 from ..errors import CodecError, RequestRejected
-from ..safe_text import safe_text
 from ..sbe import STATUS_KEY, decode, json_form
 from ..service import Bits, Event, FrameRef, Value
+from ..text import safe_text
 from .options import ConnectOptions, connect_options, token_option
 from .output import echo
 from .params import CommandGroup

@@ -16,11 +16,10 @@ from rich.text import Text
 from ..client import Metadata
 from ..context import Context
 from ..errors import TensorPoolError
-from ..json_types import JsonObject
 from ..monitor.listener import StreamKind, SystemMonitor
 from ..monitor.snapshot import StreamView
-from ..safe_text import safe_text
 from ..shm.inspect import region_path
+from ..text import JsonObject, safe_text
 from .driver import leases_table
 from .options import ConnectOptions, connect_options
 from .output import DIM, WARN, columns, console, format_bytes, format_duration, key_values, size_literal

@@ -20,10 +20,10 @@ from ..client import Consumer, Latency, LatencySummary
 from ..context import Context
 from ..durable import replace_file
 from ..errors import FrameOverwritten, ReceiveTimeout, TensorPoolError
-from ..json_types import JsonObject
 from ..monitor.lineage import Lineage, LineageTracker, TracedFrame
 from ..monitor.rates import FrameIntervals, Rate, SampledRate
 from ..preview import encode_png, summarize, to_pixels
+from ..text import JsonObject
 from .options import ConnectOptions
 from .output import console, echo, format_duration
 

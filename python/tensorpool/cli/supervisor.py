@@ -13,7 +13,6 @@ from .. import context
 from ..context.config import AeronSettings, ContextSettings, ShmSettings
 from ..driver import DriverSettings
 from ..errors import NoSuchService
-from ..json_types import JsonObject
 from ..metrics.config import MetricsSettings
 from ..monitor.listener import reduced_gc
 from ..runtime.config import Config
@@ -22,6 +21,7 @@ from ..service import ServiceClient
 from ..service.config import ServiceSettings
 from ..supervisor.agent import SupervisorAgent, SupervisorStatus
 from ..supervisor.config import SupervisorSettings
+from ..text import JsonObject
 from .options import ConnectOptions, connect_options, role_options
 from .output import columns, console, format_duration, key_values
 from .params import DefaultRunGroup, StreamId

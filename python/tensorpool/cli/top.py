@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ..context import Context
-from ..json_types import JsonObject
+from ..text import JsonObject
 from .options import ConnectOptions, connect_options
 from .output import console
 from .params import StreamId

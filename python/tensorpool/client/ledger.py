@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Final, Literal, TypeAlias, cast
 
 from .. import _native
-from ..json_types import JsonObject
+from ..text import JsonObject
 
 TimeOrigin: TypeAlias = Literal["publish", "capture", "mixed"]
 

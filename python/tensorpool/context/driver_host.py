@@ -18,9 +18,9 @@ from typing import Final, Literal, TypeAlias
 from ..client import Producer, ProducerOptions
 from ..driver import EmbeddedDriver, Holder
 from ..errors import DriverAlreadyRunning, ServiceError
-from ..json_types import JsonObject
 from ..service import ServiceClient
 from ..shm import parse_pools
+from ..text import JsonObject
 from ..units import size_literal
 
 _LOG = logging.getLogger(__name__)

@@ -26,11 +26,11 @@ from .. import _native, recording
 from ..client import ReportOptions
 from ..context import Context
 from ..context import open as open_context
-from ..json_types import JsonObject
 from ..monitor.ledger import LedgerRow, Verdict
 from ..monitor.listener import SystemMonitor
 from ..shm.epoch_files import HEADER_RING
 from ..shm.slots import read_ring
+from ..text import JsonObject
 from .processes import NSLOTS, TIMEOUT_S, ChildProcess, DemoEnvironment, DemoFailed, matches_pattern
 from .reports import (
     CameraLedger,

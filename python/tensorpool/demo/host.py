@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from ..bridge import BridgeAgent, BridgeSettings
-from ..bridge.status import JoinedLedgerReply
+from ..bridge.service import JoinedLedgerReply
 from ..client import Consumer
 from ..context import open as open_context
 from ..context.context import Context

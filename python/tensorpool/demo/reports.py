@@ -10,8 +10,8 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import ClassVar, Self
 
-from ..bridge.status import JoinedLedgerReply
-from ..json_types import JsonObject
+from ..bridge.service import JoinedLedgerReply
+from ..text import JsonObject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

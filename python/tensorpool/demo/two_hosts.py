@@ -22,8 +22,8 @@ from typing import Final
 
 import click
 
-from ..bridge.status import JoinedLedgerReply
-from ..json_types import JsonObject
+from ..bridge.service import JoinedLedgerReply
+from ..text import JsonObject
 from .checks import RecordingCheck, check_recording
 from .host import DEST, HostName, HostOptions
 from .processes import FRAME_BYTES, ChildProcess, EarlyStop, early_stop

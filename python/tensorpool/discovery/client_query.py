@@ -20,10 +20,10 @@ from ..attributes.tags import (
     wire_length,
 )
 from ..errors import CodecError, ConfigError
-from ..json_types import JsonObject
 from ..sbe import read_header
 from ..sbe.discovery import DiscoveryRequest, DiscoveryResponse, DiscoveryResult, DiscoveryStatus, Tag
 from ..shm.epoch_files import HEADER_SLOT_BYTES
+from ..text import JsonObject
 
 MAX_DIMS: Final = 8
 _MAX_U32: Final = 0xFFFF_FFFE

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
-from ..json_types import JsonObject
+from ..text import JsonObject
 
 
 class Status(StrEnum):

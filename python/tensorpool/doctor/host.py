@@ -16,9 +16,9 @@ from typing import Final
 import numpy as np
 
 from .. import _native
+from ..durable import state_path
 from ..shm.epoch_files import user_name
 from ..shm.inspect import user_of
-from ..state_dir import state_path
 from ..units import format_bytes
 from .checks import Check, fail, ok, warn
 from .memory import DEFAULT_STREAM_BYTES

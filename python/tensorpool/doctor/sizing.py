@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from ..errors import ConfigError
-from ..json_types import JsonObject
 from ..shm.epoch_files import HEADER_SLOT_BYTES, SUPERBLOCK_BYTES
+from ..text import JsonObject
 from ..transport.channels import DEFAULT_DESCRIPTOR_TERM_BYTES, MAX_TERM_BYTES
 from ..units import format_bytes
 from .checks import Check, fail, ok, warn

@@ -46,7 +46,6 @@ from .actions import (
     Warn,
     Withdraw,
 )
-from .base_dirs import BaseDirs
 from .config import DriverSettings
 from .control_stream import ControlStream
 from .counters import DriverCounters
@@ -56,7 +55,7 @@ from .lock import DriverLock, Holder, check_no_other_driver, driver_counter_labe
 from .plan import Access, Plan
 from .service import DriverService
 from .state import DriverState
-from .storage import Storage, group_id, owner_id
+from .storage import BaseDirs, Storage, group_id, owner_id
 
 _LOG = logging.getLogger(__name__)
 _CHANNEL: Final = "aeron:ipc"

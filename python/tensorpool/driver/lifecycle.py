@@ -19,12 +19,12 @@ from ..sbe.driver import LeaseRevokeReason, Role, ShmLeaseRevoked
 from ..sbe.wire import ResponseCode
 from ..shm import EpochFiles
 from .actions import Action, Announce, AssignFiles, MakeFiles, RemoveFiles, Send, Warn, Withdraw
-from .base_dirs import BaseDirs
 from .config import DriverSettings
 from .counters import DriverCounters
 from .leases import Lease, LeaseTable, Refusal
 from .plan import Plan, StreamLayout, StreamPlan
 from .requests import Attach, ResponseCache, ascii_text, attach_granted, attach_refused
+from .storage import BaseDirs
 
 # Pauses between two attempts to create the files of an epoch that is owed: the first, and the longest.
 _FIRST_RETRY_NS: Final = 250_000_000

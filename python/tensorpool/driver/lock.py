@@ -23,12 +23,12 @@ from typing import Final
 
 from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock
+from ..durable import state_dir, state_path
 from ..errors import DriverAlreadyRunning, LockHeld, MediaDriverError
-from ..json_types import JsonObject
 from ..runtime.counters import read_aeron_counters
 from ..shm.epoch_files import is_alive, user_name
 from ..shm.ownership import base_digest
-from ..state_dir import state_dir, state_path
+from ..text import JsonObject
 
 # struct flock on 64-bit Linux: type, whence, start, length, pid.
 _FLOCK = struct.Struct("@hhqqi4x")

@@ -16,11 +16,11 @@ from typing import Any, Final
 
 from ..attributes.tags import MAX_DATA_SOURCE_ID, tags_fault
 from ..errors import ConfigError
-from ..json_types import JsonObject
 from ..sbe.wire import ResponseCode
 from ..shm import EpochFiles, parse_pools
 from ..shm.epoch_files import HEADER_SLOT_BYTES, SUPERBLOCK_BYTES
 from ..shm.ownership import PoolSpec
+from ..text import JsonObject
 from ..units import size_literal
 from .config import MAX_STREAM_ID, DriverSettings, StreamSettings, nslots_fault
 from .leases import Refusal

@@ -33,7 +33,6 @@ from .actions import (
     Send,
     Stop,
 )
-from .base_dirs import BaseDirs
 from .config import MAX_DIMS, DriverSettings
 from .counters import DriverCounters
 from .leases import Lease, LeaseTable, Refusal
@@ -52,6 +51,7 @@ from .requests import (
     read_request,
     shutdown_response,
 )
+from .storage import BaseDirs
 
 # Reserved leases and leases without a keepalive, as a share of all leases, and the size of their files, as a
 # share of the quota: beyond that, a request is handled when it is repeated.

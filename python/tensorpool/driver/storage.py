@@ -5,6 +5,7 @@ in parallel. `poll` returns the results. While a stream has a directory, the dri
 which standalone producers use too: a stream never has both owners.
 
 Directories are `<base>/tensorpool-<user>/<namespace>/<stream>`; the native side creates the epochs below.
+`BaseDirs` chooses the base: one for most streams, one on hugepages, and those of single streams.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ import os
 import pwd
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -26,16 +27,60 @@ from typing import Final
 from .. import _native
 from ..durable import replace_file
 from ..errors import ConfigError, RegionCreateError, StreamBusy
-from ..json_types import JsonObject
 from ..sbe.wire import ResponseCode
 from ..shm import EpochFiles, remove_leftovers
-from ..shm.epoch_files import user_name
+from ..shm.epoch_files import is_hugetlbfs, user_name
 from ..shm.numa import memory_on, node_of, numa_nodes
 from ..shm.ownership import epoch_mark, lock_stream, stream_state
+from ..text import JsonObject
 from .actions import AssignFiles, FileResult, FilesFailed, FilesReady, FilesRemoved, MakeFiles, RemoveFiles
-from .base_dirs import BaseDirs
+from .config import DriverSettings
 from .leases import Refusal
-from .plan import Access, StreamLayout
+from .plan import Access, StreamLayout, StreamPlan
+
+
+@dataclass(frozen=True, slots=True)
+class BaseDirs:
+    """Where the regions of each stream are created."""
+
+    default: Path
+    hugepages: Path | None = None
+    """For streams on hugepages; None: they are created below the default too."""
+    on_hugepages: frozenset[Path] = frozenset()
+    """Those on hugetlbfs."""
+    others: tuple[Path, ...] = ()
+    """Those of single streams."""
+
+    @classmethod
+    def probe(cls, default: Path, settings: DriverSettings) -> BaseDirs:
+        """The base directories of these settings, as they are mounted now."""
+        hugepages = settings.hugepages_dir
+        configured = dict.fromkeys(
+            stream.base_dir for stream in settings.streams if stream.base_dir is not None
+        )
+        others = tuple(configured)
+        known = [default, *others, *([] if hugepages is None else [hugepages])]
+        return cls(default, hugepages, frozenset(base for base in known if is_hugetlbfs(base)), others)
+
+    @property
+    def all(self) -> tuple[Path, ...]:
+        """All base directories, each once."""
+        return tuple(dict.fromkeys((self.default, *self.others, *_present(self.hugepages))))
+
+    def of(self, plan: StreamPlan) -> Path:
+        """The base directory of a stream."""
+        if plan.base_dir is not None:
+            return plan.base_dir
+        return self.hugepages if plan.hugepages and self.hugepages is not None else self.default
+
+    def has_hugepages(self, plan: StreamPlan) -> bool:
+        """Whether the regions of a stream are on hugepages."""
+        return self.of(plan) in self.on_hugepages
+
+
+def _present(base: Path | None) -> Iterable[Path]:
+    return () if base is None else (base,)
+
 
 _LOG = logging.getLogger(__name__)
 _DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

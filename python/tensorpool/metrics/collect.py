@@ -34,7 +34,7 @@ from ..monitor.snapshot import (
     StreamView,
 )
 from .config import DEFAULT_LIMITS, Limits
-from .exposition import label_text, render
+from .server import label_text, render
 
 Kind = Literal["counter", "gauge"]
 LabelSet = dict[str, str]

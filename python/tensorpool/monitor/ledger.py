@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
-from ..json_types import JsonObject
+from ..text import JsonObject
 from .reports import (
     BridgeStatus,
     ConsumerQos,

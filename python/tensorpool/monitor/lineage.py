@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ..errors import CodecError
-from ..json_types import JsonObject
 from ..sbe import FrameDescriptor, TraceLinkSet, decode
+from ..text import JsonObject
 
 _MAX_TRACES: Final = 100_000
 _MAX_FRAMES: Final = 64

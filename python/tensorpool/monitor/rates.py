@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from ..json_types import JsonObject
+from ..text import JsonObject
 
 _MAX_SAMPLES: Final = 4
 """Samples that a `RateMeter` keeps: three periods lie between four reports."""

@@ -18,7 +18,6 @@ from typing import Any, Final, NamedTuple
 
 from .. import _native
 from ..errors import CodecError
-from ..json_types import JsonObject
 from ..sbe import decode
 from ..sbe.driver import ShmDriverShutdown, ShmLeaseRevoked
 from ..sbe.layout import HEADER_BYTES, MessageLayout
@@ -33,6 +32,7 @@ from ..sbe.wire import (
     QosProducer,
     ShmPoolAnnounce,
 )
+from ..text import JsonObject
 from .snapshot import DriverView, LatencyView, LeaseView, MappingView, RecordedView, RecorderView
 
 _MAX_REASONS: Final = 64

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias, TypeVar
 
-from ..json_types import JsonObject
 from ..service import Event
 from ..service.events import ALL_SERVICES, RESULT
+from ..text import JsonObject
 from .rates import RateMeter
 from .reports import (
     BridgeStatus,

@@ -21,8 +21,7 @@ from ..monitor.listener import SystemListener
 from ..recording import RecordingLedger, RecoveredSegment, WriterLimits, retain
 from .arena import ArenaRows
 from .config import RecorderSettings
-from .messages import OBSERVED_STREAMS, MessageObserver, MessageRow
-from .service_events import ServiceEvents
+from .messages import OBSERVED_STREAMS, MessageObserver, MessageRow, ServiceEvents
 from .sink import Sink
 from .state import NOT_TRIGGERED, PreTriggerBuffer, RateMeter, RecorderStats, State, TriggerGate
 from .streams import RecordedStreams

@@ -20,8 +20,7 @@ from ..recording import Gap, RecordingLedger, RecordingWriter, RecoveredSegment,
 from ..service import EventKind
 from .arena import ArenaRows
 from .ledger import ResumePosition, StreamLedger, rows_as_gaps
-from .messages import MessageRow
-from .service_events import lost_event
+from .messages import MessageRow, lost_event
 from .state import DiskSpace
 
 _LOG = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from ..durable import RETRY_HINT, write_errors
 from ..errors import FrameNotRecorded, InvalidFrames, MissingPackage
-from ..json_types import JsonObject
+from ..text import JsonObject
 from .frame import RecordedFrame
 from .recording import Recording, Time
 from .selection import Frames

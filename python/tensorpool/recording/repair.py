@@ -17,9 +17,8 @@ from . import layout, manifest, manifest_store, table_index
 from .gaps import CORRUPT, UNEXPLAINED, Gap, classify_missing, find_holes
 from .layout import check_root, create_root, lock_stream
 from .manifest import DamagedManifest, Manifest, RecordKind
-from .quarantine import quarantine
 from .recording import Recording
-from .repair_tables import RepairedTable, repair_tables
+from .repair_tables import RepairedTable, quarantine, repair_tables
 from .rows import RowBlock
 from .segment_file import SegmentFile
 from .segment_writer import SegmentWriter

@@ -1,4 +1,7 @@
-"""Repair of a recording's tables: intact rows are kept, and the indexes are written again."""
+"""Repair of a recording's tables: intact rows are kept, and the indexes are written again.
+
+Files that a repair replaces are moved to `_damaged`, never deleted.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .. import _native
-from ..durable import replace_file
+from ..durable import make_directories, replace_file, sync_directory
 from ..errors import CorruptRecording
 from . import layout, metadata, metadata_index, table_index
 from .arrow_format import END_OF_STREAM, TABLES
-from .quarantine import quarantine
 from .table_index import TableState
 from .tables import COPIED, COPY_SUFFIX, TableScan, scan_table, table_head, table_path, table_sessions
+
+
+def quarantine(root: Path, path: Path, name: str) -> Path:
+    """Moves a file to `_damaged`, under a name that no file has there. Returns its new path."""
+    directory = root / layout.DAMAGED_DIR
+    for parent in make_directories(directory, above=root):
+        sync_directory(parent)
+    aside, number = directory / name, 1
+    while aside.exists():
+        number += 1
+        aside = directory / f"{name}.{number}"
+    path.rename(aside)
+    sync_directory(aside.parent)
+    sync_directory(path.parent)
+    return aside
 
 
 @dataclass(frozen=True, slots=True)

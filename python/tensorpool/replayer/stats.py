@@ -8,9 +8,9 @@ from typing import Literal, NamedTuple, Self
 
 import numpy as np
 
-from ..json_types import JsonObject
 from ..recording import Cursor, Recording
 from ..recording.manifest import RecordKind
+from ..text import JsonObject
 from .stream import ReplayStream
 
 State = Literal["waiting", "playing", "paused", "disconnected", "ended", "failed", "closed"]

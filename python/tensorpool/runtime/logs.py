@@ -22,8 +22,7 @@ from types import TracebackType
 from typing import Final, Self, TextIO
 
 from ..clock import SYSTEM_CLOCK, Clock
-from ..json_types import JsonObject
-from ..safe_text import safe_text
+from ..text import JsonObject, safe_text
 
 _REPEAT_WINDOW_NS: Final = 10_000_000_000
 _MAX_KEYS: Final = 512

@@ -14,7 +14,7 @@ import binascii
 from typing import Any, Final, NoReturn
 
 from ..errors import CodecError
-from ..json_types import JsonObject
+from ..text import JsonObject
 from . import message
 from .codec import entry_class, value_class
 from .layout import PRIMITIVES, BlockLayout, DataLayout, FieldLayout

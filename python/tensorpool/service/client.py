@@ -22,8 +22,8 @@ from ..errors import (
     ServiceError,
     ServiceTimeout,
 )
-from ..json_types import JsonObject
 from ..runtime.config import Secret
+from ..text import JsonObject
 from ..transport.channels import ServiceStreams
 from .events import ALL_SERVICES, ERROR, FAILED, LOST, READ, RESULT, Event, Value, service_tag
 

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import RequestRejected
-from ..json_types import JsonObject
+from ..text import JsonObject
 from .events import Value, encode_value
 
 T = TypeVar("T")

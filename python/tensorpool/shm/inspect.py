@@ -19,8 +19,8 @@ from typing import Final
 from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock, age_ns
 from ..errors import TensorPoolError
-from ..json_types import JsonObject
 from ..sbe import MAGIC, RegionType
+from ..text import JsonObject
 from .epoch_files import (
     HEADER_RING,
     HEADER_SLOT_BYTES,

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from .. import _native
-from ..durable import replace_file
+from ..durable import replace_file, state_dir
 from ..errors import ConfigError, LockHeld, StreamBusy
-from ..state_dir import state_dir
 from ..units import parse_size
 
 DEFAULT_POOLS: Final[tuple[str, ...]] = ("64KiB", "1MiB", "4MiB")

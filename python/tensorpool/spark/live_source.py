@@ -29,13 +29,12 @@ from .. import _native
 from ..client import Consumer
 from ..context import Context
 from ..context import open as open_context
-from ..durable import replace_file
+from ..durable import replace_file, state_dir
 from ..errors import AttachError, LockHeld, MediaDriverError, ServiceError
-from ..json_types import JsonObject
 from ..recording import Gap
 from ..recording.arrow_format import TableRow
 from ..recording.layout import signed
-from ..state_dir import state_dir
+from ..text import JsonObject
 from .options import Options, arrow_schema, check_schema
 from .scan import gap_batch
 from .sink import current_task

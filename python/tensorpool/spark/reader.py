@@ -23,16 +23,15 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from ..errors import CorruptRecording, NotARecording
-from ..json_types import JsonObject
 from ..recording import Gap
 from ..recording.layout import check_root
 from ..recording.retention import LeaseKeeper
+from ..text import JsonObject
 from . import offsets
 from .offsets import START, Offsets
 from .options import EARLIEST, LATEST, READ, Options, RequestedPosition, arrow_schema, check_schema
 from .plan import FrameRange, LostRange, Planner, retry
-from .scan import RangeScan, ScanOptions, gap_batch
-from .worker import tune_worker
+from .scan import RangeScan, ScanOptions, gap_batch, tune_worker
 
 T = TypeVar("T")
 _STREAM_LEASE_NS: Final = 600_000_000_000

@@ -1,11 +1,14 @@
 """The frames of one task as Arrow batches for Spark, without a copy where possible.
 
-Runs in an executor, which opens the recording itself.
+Runs in an executor, which opens the recording itself. `tune_worker` sets garbage collection and cached
+mappings of Spark's Python worker processes.
 """
 
 from __future__ import annotations
 
+import gc
 import itertools
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -18,6 +21,7 @@ from ..errors import CorruptRecording, FrameNotRecorded
 from ..recording import NO_TIMESTAMP, NO_TRACE, Cursor, Gap, Recording
 from ..recording.gaps import CORRUPT, UNEXPLAINED, classify_missing
 from ..recording.layout import PARTIAL, SEALED, signed
+from ..recording.mmap_cache import enable_cache, evict_removed
 from ..recording.recording import REMOVED
 from ..recording.rows import RowBlock
 from ..recording.selection import Rows
@@ -417,3 +421,28 @@ class RangeScan:
             known = [gap.last_seq for gap in declared] + ([last] if last is not None else [])
             high = max(known, default=-1)
         return low, high
+
+
+_DAEMON: Final = "pyspark.daemon"
+_is_tuned = False
+
+
+def tune_worker() -> None:
+    """Tunes this process when a task ends. Does nothing outside of Spark's Python workers.
+
+    The first call excludes all present objects from garbage collection: Spark's daemon collects garbage after
+    every task, and visiting every object of every module takes longer than most tasks. It also enables the
+    cache of mapped segments for later tasks. Every call evicts removed segments from the cache. Spark ends a
+    process that is idle for a minute.
+    """
+    global _is_tuned  # noqa: PLW0603  one collector per process
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec is None or spec.name != _DAEMON:
+        return
+    evict_removed()
+    if _is_tuned:
+        return
+    _is_tuned = True
+    enable_cache()
+    gc.collect()
+    gc.freeze()

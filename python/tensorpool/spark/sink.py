@@ -26,8 +26,8 @@ from ..recording.layout import create_root
 from . import staging
 from .commit import commit
 from .options import Options
+from .scan import tune_worker
 from .staging import check_incoming, incoming_frames
-from .worker import tune_worker
 
 # Spark's names of the query and the micro-batch of a task.
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"

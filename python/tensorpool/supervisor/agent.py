@@ -17,7 +17,6 @@ from typing import Final, TypedDict
 from ..clock import SYSTEM_CLOCK, Clock
 from ..context import Context
 from ..errors import RoleFailed
-from ..json_types import JsonObject
 from ..monitor.listener import SystemListener, model_limits
 from ..monitor.model import SharedSnapshot, SystemModel
 from ..monitor.reports import Notice
@@ -27,6 +26,7 @@ from ..runtime.counters import CounterPublisher, CounterSet, CounterSnapshot, co
 from ..sbe.message import Message
 from ..service import Event, ServiceAgent
 from ..shm.epoch_files import user_name
+from ..text import JsonObject
 from ..transport import SHARED_CHANNEL
 from .config import SupervisorSettings
 from .orders import Orders

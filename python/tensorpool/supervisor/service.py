@@ -9,10 +9,10 @@ import json
 from typing import TYPE_CHECKING, Literal
 
 from ..errors import RequestRejected
-from ..json_types import JsonObject
 from ..monitor.snapshot import MismatchView, to_json
 from ..runtime.config import Secret
 from ..service import Service, command
+from ..text import JsonObject
 from .config import MAX_RATE_HZ, fallback_fault
 from .orders import MANUAL
 from .policy import Decision

@@ -14,7 +14,7 @@ from rich.terminal_theme import DIMMED_MONOKAI
 from rich.text import Text
 
 from ..monitor.snapshot import PoolView, ProducerView, Snapshot, StreamView
-from ..safe_text import safe_text
+from ..text import safe_text
 from ..units import format_bytes, format_duration
 from .page import PageState
 from .tables import (

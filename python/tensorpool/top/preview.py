@@ -21,7 +21,7 @@ from ..client import Consumer
 from ..context import Context
 from ..errors import FrameOverwritten, RegionRejected, TensorPoolError
 from ..preview import NotAnImage, image_view, stretch
-from ..safe_text import safe_text
+from ..text import safe_text
 from ..units import format_shape
 from .tables import DIM
 

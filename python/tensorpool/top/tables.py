@@ -25,7 +25,7 @@ from ..monitor.snapshot import (
     StreamState,
     StreamView,
 )
-from ..safe_text import safe_text
+from ..text import safe_text
 from ..units import format_bytes, format_duration
 
 Row = TypeVar("Row")

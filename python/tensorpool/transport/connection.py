@@ -17,8 +17,7 @@ from .. import _native
 from ..errors import MediaDriverUnavailable
 from .channels import SHARED_CHANNEL, ServiceStreams, StreamAddress, StreamIds, untethered
 from .channels import tethered as tethered_channel
-from .media_driver import embed_lock_path
-from .network_driver import network_driver_command
+from .media_driver import embed_lock_path, network_driver_command
 
 READY_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.001

@@ -13,7 +13,7 @@ from rich.tree import Tree
 
 from tensorpool.cli.output import columns, console, echo, key_values
 from tensorpool.runtime.logs import JsonFormatter, TextFormatter
-from tensorpool.safe_text import safe_lines, safe_text
+from tensorpool.text import safe_lines, safe_text
 
 HOSTILE = "cam\x1b[2J\x9b31m\nforged\r\u202e"
 SAFE = r"cam\x1b[2J\x9b31m\nforged\r\u202e"

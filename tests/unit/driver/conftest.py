@@ -13,10 +13,9 @@ from tensorpool import _native
 from tensorpool.clock import ManualClock
 from tensorpool.driver import EmbeddedDriver
 from tensorpool.driver.actions import AssignFiles, FileResult, FilesReady, MakeFiles, RemoveFiles
-from tensorpool.driver.base_dirs import BaseDirs
 from tensorpool.driver.lock import driver_state
 from tensorpool.driver.plan import StreamPlan
-from tensorpool.driver.storage import Storage
+from tensorpool.driver.storage import BaseDirs, Storage
 from tensorpool.shm import EpochFiles
 from tensorpool.transport import MediaDriver
 from tests.unit.driver.agent_harness import SMALL, AgentHarness, RawClient, agent, connect

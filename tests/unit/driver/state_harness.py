@@ -20,11 +20,11 @@ from tensorpool.driver.actions import (
     Stop,
     Withdraw,
 )
-from tensorpool.driver.base_dirs import BaseDirs
 from tensorpool.driver.config import DriverSettings
 from tensorpool.driver.leases import Refusal
 from tensorpool.driver.plan import StreamLayout
 from tensorpool.driver.state import DriverState
+from tensorpool.driver.storage import BaseDirs
 from tensorpool.sbe import (
     LeaseRevokeReason,
     Message,

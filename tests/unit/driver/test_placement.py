@@ -11,9 +11,9 @@ import pytest
 from tensorpool import _native
 from tensorpool.driver import EmbeddedDriver
 from tensorpool.driver.actions import MakeFiles
-from tensorpool.driver.base_dirs import BaseDirs
 from tensorpool.driver.config import DriverSettings, StreamSettings
 from tensorpool.driver.leases import Refusal
+from tensorpool.driver.storage import BaseDirs
 from tensorpool.sbe import (
     HugepagesPolicy,
     PublishMode,

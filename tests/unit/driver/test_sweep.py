@@ -21,10 +21,9 @@ from tensorpool.driver.actions import (
     MakeFiles,
     RemoveFiles,
 )
-from tensorpool.driver.base_dirs import BaseDirs
 from tensorpool.driver.lock import driver_state
 from tensorpool.driver.plan import StreamPlan
-from tensorpool.driver.storage import Storage
+from tensorpool.driver.storage import BaseDirs, Storage
 from tensorpool.sbe import ShmRegionSuperblock
 from tensorpool.shm.epoch_files import user_name
 from tensorpool.shm.ownership import lock_stream, stream_state

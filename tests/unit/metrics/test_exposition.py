@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.parser import text_string_to_metric_families
 
 from tensorpool.metrics.collect import MetricDefinition, MetricsCollector
-from tensorpool.metrics.exposition import MAX_LABEL, label_text, number, render
+from tensorpool.metrics.server import MAX_LABEL, label_text, number, render
 from tests.unit.top.snapshots import system
 
 _SAMPLE = re.compile(r'frames_total\{name="((?:[^"\\\n]|\\[\\n"])*)"\} (\S+)\Z')

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tensorpool.clock import ManualClock
-from tensorpool.metrics.exposition import CONTENT_TYPE
-from tensorpool.metrics.server import MAX_CONNECTIONS, Address, AddressInUse, MetricsServer
+from tensorpool.metrics.server import CONTENT_TYPE, MAX_CONNECTIONS, Address, AddressInUse, MetricsServer
 
 TIMEOUT_S = 60
 

@@ -12,7 +12,7 @@ _PROGRAM = """
     from importlib.machinery import ModuleSpec
     from pathlib import Path
     from tensorpool.recording.mmap_cache import map_file
-    from tensorpool.spark.worker import tune_worker
+    from tensorpool.spark.scan import tune_worker
 
     path = Path(sys.argv[1])
 

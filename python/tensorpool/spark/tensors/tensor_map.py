@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from ..worker import tune_worker
+from ..scan import tune_worker
 from .rows import TensorRow, TensorView, stack, views
 from .segments import Segments
 

@@ -1,10 +1,15 @@
-"""Text of other processes, made safe for a terminal and for a line of a log. Pure.
+"""Text of other processes: made safe for a terminal and for a line of a log, or decoded from JSON. Pure.
 
 Names, attributes, reasons and labels come from any process that can publish. An escape sequence in them would
 move the cursor, change colours or retitle the window; a line break would forge a line or a row.
 """
 
 from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+JsonObject: TypeAlias = dict[str, Any]
+"""A JSON object. Inside the package, dataclasses and typed dictionaries say what an object holds."""
 
 
 def safe_text(text: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorpool.state_dir import state_dir, state_path
+from tensorpool.durable import state_dir, state_path
 
 
 def test_created_directories_are_private_to_the_owner(
