@@ -25,7 +25,7 @@ import numpy.typing as npt
 import tensorpool as tp
 from tensorpool import _native
 from tensorpool.bridge import BridgeAgent, BridgeSettings
-from tensorpool.bridge.keys import create_key_file
+from tensorpool.bridge.seal import create_key_file
 from tensorpool.runtime.config import Config
 from tensorpool.runtime.runner import Runner
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from .. import context
 from ..bridge.config import BridgeSettings
 from ..bridge.faults import DriverIds, driver_faults, host_faults
-from ..bridge.keys import KeyFile, add_key, create_key_file, promote_key, retire_keys
+from ..bridge.seal import KeyFile, add_key, create_key_file, promote_key, retire_keys
 from ..bridge.service import BridgeStatus, MappingRow
 from ..context.config import AeronSettings, ContextSettings, ShmSettings
 from ..driver import DriverSettings

@@ -13,7 +13,7 @@ from ..discovery import DiscoverySettings
 from ..driver import DriverSettings
 from ..errors import NoSuchService
 from ..registry import RegistryAgent, RegistrySettings
-from ..registry.service import RegistryStatus
+from ..registry.agent import RegistryStatus
 from ..runtime.config import Config
 from ..runtime.counters import Number
 from ..runtime.role import RuntimeSettings, run_role

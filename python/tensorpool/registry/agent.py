@@ -1,14 +1,16 @@
-"""The agent of a registry: announces and metadata of many drivers in, responses out.
+"""The agent of a registry, and `service:registry`: announces and metadata of many drivers in, responses out.
 
 A registry forwards nothing: clients attach at the drivers, whose addresses are in the results (discovery §8).
 Registries of one fleet do not depend on each other. The agent's thread owns all of it.
+Commands of the service run in its duty cycle.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from contextlib import ExitStack
-from typing import Final, TypedDict
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from .. import _native
 from ..attributes.tags import REACH_LOCAL, to_wire
@@ -20,11 +22,59 @@ from ..discovery.provider import DiscoveryProvider
 from ..discovery.provider_state import DiscoveryCounters, IndexUpdater
 from ..errors import ClosedError, RoleFailed
 from ..runtime.config import Config, Secret
-from ..runtime.counters import CounterPublisher
-from ..service import ServiceAgent
+from ..runtime.counters import CounterPublisher, CounterSnapshot
+from ..service import Service, ServiceAgent, command
+from ..shm.epoch_files import user_name
 from ..transport import Connection, StreamAddress
 from .config import DriverSource, RegistrySettings
-from .service import RegistryService
+
+if TYPE_CHECKING:
+    pass
+
+
+class RegistryStatus(TypedDict):
+    """The reply to `status()`."""
+
+    instance: str
+    pid: int
+    user: str
+    uptime_s: float
+    channel: str
+    stream_id: int
+    drivers: list[DriverSummary]
+    streams: int
+    has_rules: bool
+    counters: CounterSnapshot
+
+
+class RegistryService(Service, name="registry"):
+    """The service of a registry."""
+
+    def __init__(
+        self, agent: RegistryAgent, *, instance: str | None = None, token: Secret | None = None
+    ) -> None:
+        super().__init__(instance=instance, token=token)
+        self._agent = agent
+
+    @command(reads=True)
+    def status(self) -> RegistryStatus:
+        """The registry's drivers, streams and counters."""
+        agent = self._agent
+        now_ns = agent.clock.monotonic_ns()
+        agent.index.expire(now_ns)
+        return {
+            "instance": agent.instance,
+            "pid": os.getpid(),
+            "user": user_name(),
+            "uptime_s": (now_ns - agent.started_ns) / 1e9,
+            "channel": agent.settings.channel,
+            "stream_id": agent.settings.stream_id,
+            "drivers": agent.drivers(),
+            "streams": len(agent.index),
+            "has_rules": bool(agent.discovery.provider.rules),
+            "counters": agent.counters.snapshot(),
+        }
+
 
 _LOG = logging.getLogger(__name__)
 _POLL_LIMIT: Final = 256

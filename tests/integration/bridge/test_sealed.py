@@ -12,7 +12,7 @@ import pytest
 
 import tensorpool as tp
 from tensorpool import _native, sbe
-from tensorpool.bridge.keys import KeyFile, add_key, create_key_file, promote_key, retire_keys
+from tensorpool.bridge.seal import KeyFile, add_key, create_key_file, promote_key, retire_keys
 from tensorpool.transport import StreamAddress
 from tests.integration.bridge.hosts import DEADLINE_S, Pair, flows, row, settings_of
 

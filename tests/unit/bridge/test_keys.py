@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tensorpool.bridge.keys import KeyFile, add_key, create_key_file, promote_key, retire_keys
+from tensorpool.bridge.seal import KeyFile, add_key, create_key_file, promote_key, retire_keys
 from tensorpool.cli import cli
 from tensorpool.errors import ConfigError
 
