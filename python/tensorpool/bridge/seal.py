@@ -3,8 +3,8 @@
 Native senders and receivers seal chunks themselves. The agent's thread owns everything here.
 
 The key file has the keys that both ends share, one per line, the first one in use. A key is 64 hexadecimal
-digits. Text behind `#` and empty lines are ignored. Only the owner may read the file. All keys are accepted, so
-that two ends can change to another key one after the other.
+digits. Text behind `#` and empty lines are ignored. Only the owner may read the file. All keys are accepted,
+so that two ends can change to another key one after the other.
 """
 
 from __future__ import annotations
