@@ -16,6 +16,7 @@ from .client.options import GrantPolicy as _GrantPolicy
 from .client.options import ProducerOptions as _ProducerOptions
 from .client.owned_regions import OwnedRegions as _OwnedRegions
 from .transport import Connection as _Connection
+from .transport import ConnectionOptions as _ConnectionOptions
 
 __all__ = [
     "AERON_VERSION",
@@ -341,24 +342,12 @@ class BridgeReceiverState:
 class Conductor:
     def __new__(
         cls,
+        options: _ConnectionOptions,
         *,
-        aeron_dir: str,
-        media_driver_lock: _Path,
-        embed: bool,
-        dir_mode: int,
-        driver_timeout_ms: int,
         announce_channel: str,
-        announce_stream_id: int,
-        announce_period_ns: int,
-        control_channel: str,
-        control_stream_id: int,
-        qos_stream_id: int,
-        allowed_base_dirs: Sequence[_Path],
+        media_driver_lock: _Path,
         network_command: Sequence[str] = ...,
-        network_dir: str | None = None,
         network_lock: _Path | None = None,
-        realtime_synced: bool = False,
-        qos_channel: str | None = None,
     ) -> Self: ...
     def wait_connected(self, timeout: float) -> bool: ...
     def status(self) -> ConductorStatus: ...

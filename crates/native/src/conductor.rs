@@ -12,6 +12,7 @@ use tensorpool_dataplane::conductor::Endpoint;
 use tensorpool_dataplane::media_driver::Settings;
 
 use crate::errors;
+use crate::options::ConnectionOptions;
 use crate::stats::{ConductorStatus, NetworkStatus};
 use crate::wait::{bounded, in_slices};
 
@@ -58,56 +59,45 @@ impl Conductor {
 
 #[pymethods]
 impl Conductor {
-    /// Starts the thread. With `embed` it also runs a media driver in this process, unless one is active in
-    /// `aeron_dir`. UDP channels use the media driver in `network_dir`, with the lock `network_lock`; without
-    /// them, a process that `network_command` starts when the first UDP channel is opened. `realtime_synced`:
-    /// timestamps of its producers and drivers are of the host's synchronised wall clock, and announces say so.
+    /// Starts the thread. With `embed_media_driver` it also runs a media driver in this process, unless one is
+    /// active in `aeron_dir`. UDP channels use the media driver in `network_dir`, with the lock `network_lock`;
+    /// without them, a process that `network_command` starts when the first UDP channel is opened.
     #[new]
-    #[pyo3(signature = (*, aeron_dir, media_driver_lock, embed, dir_mode, driver_timeout_ms, announce_channel, announce_stream_id, announce_period_ns, control_channel, control_stream_id, qos_stream_id, allowed_base_dirs, network_command = Vec::new(), network_dir = None, network_lock = None, realtime_synced = false, qos_channel = None))]
+    #[pyo3(signature = (options, *, announce_channel, media_driver_lock, network_command = Vec::new(), network_lock = None))]
     fn new(
         py: Python<'_>,
-        aeron_dir: String,
-        media_driver_lock: PathBuf,
-        embed: bool,
-        dir_mode: u32,
-        driver_timeout_ms: u64,
+        options: ConnectionOptions,
         announce_channel: String,
-        announce_stream_id: i32,
-        announce_period_ns: u64,
-        control_channel: String,
-        control_stream_id: i32,
-        qos_stream_id: i32,
-        allowed_base_dirs: Vec<PathBuf>,
+        media_driver_lock: PathBuf,
         network_command: Vec<String>,
-        network_dir: Option<String>,
         network_lock: Option<PathBuf>,
-        realtime_synced: bool,
-        qos_channel: Option<String>,
     ) -> PyResult<Self> {
-        let control = (control_channel.clone(), control_stream_id);
+        let control = (options.control_channel.clone(), options.stream_ids.control);
+        let driver_timeout_ms = (options.driver_timeout_s * 1e3) as u64;
         let config = plane::Config {
-            embed: embed.then(|| {
-                let settings = Settings::new(aeron_dir.clone(), media_driver_lock.clone());
-                Settings { driver_timeout_ms, dir_mode, ..settings }
+            embed: options.embed_media_driver.then(|| {
+                let settings = Settings::new(options.aeron_dir.clone(), media_driver_lock.clone());
+                Settings { driver_timeout_ms, dir_mode: options.aeron_dir_mode, ..settings }
             }),
             media_driver_lock,
-            aeron_dir,
+            aeron_dir: options.aeron_dir,
             driver_timeout_ms,
             announce_channel,
-            announce_stream_id,
-            announce_period_ns,
-            control_stream_id,
-            qos_channel: qos_channel.unwrap_or_else(|| control_channel.clone()),
-            control_channel,
-            qos_stream_id,
-            allowed_base_dirs,
+            announce_stream_id: options.stream_ids.announce,
+            announce_period_ns: options.announce_period_ns,
+            control_stream_id: options.stream_ids.control,
+            qos_channel: options.control_channel.clone(),
+            control_channel: options.control_channel,
+            qos_stream_id: options.stream_ids.qos,
+            allowed_base_dirs: options.allowed_base_dirs,
             network: plane::NetworkConfig {
-                external: network_dir.map(|dir| (dir, network_lock.unwrap_or_default())),
+                external: options.network_dir.map(|dir| (dir, network_lock.unwrap_or_default())),
                 command: network_command,
             },
         };
         let conductor = py.detach(|| plane::Conductor::start(config))?;
-        let clock = if realtime_synced { StreamClock::RealtimeSynced } else { StreamClock::Monotonic };
+        let clock =
+            if options.is_realtime_synced { StreamClock::RealtimeSynced } else { StreamClock::Monotonic };
         Ok(Self { conductor, control, clock, fork_guard: ForkGuard::current() })
     }
 

@@ -17,6 +17,29 @@ use tensorpool_dataplane::lease::random_id;
 
 use crate::conductor::Conductor;
 
+/// `tensorpool.transport.ConnectionOptions`, as far as the conductor uses them.
+#[derive(FromPyObject)]
+pub struct ConnectionOptions {
+    pub aeron_dir: String,
+    pub embed_media_driver: bool,
+    pub aeron_dir_mode: u32,
+    pub allowed_base_dirs: Vec<PathBuf>,
+    pub stream_ids: StreamIds,
+    pub driver_timeout_s: f64,
+    pub announce_period_ns: u64,
+    pub control_channel: String,
+    pub network_dir: Option<String>,
+    pub is_realtime_synced: bool,
+}
+
+/// `tensorpool.transport.StreamIds`, as far as the conductor uses them.
+#[derive(FromPyObject)]
+pub struct StreamIds {
+    pub control: i32,
+    pub announce: i32,
+    pub qos: i32,
+}
+
 /// `tensorpool.transport.Connection`.
 #[derive(FromPyObject)]
 pub struct Connection<'py> {

@@ -99,24 +99,13 @@ class Connection:
     def open(cls, options: ConnectionOptions) -> Connection:
         """Starts a conductor and waits until it is connected. Raises MediaDriverUnavailable."""
         conductor = _native.Conductor(
-            aeron_dir=options.aeron_dir,
-            media_driver_lock=embed_lock_path(options.aeron_dir),
-            embed=options.embed_media_driver,
-            dir_mode=options.aeron_dir_mode,
-            driver_timeout_ms=int(options.driver_timeout_s * 1000),
+            options,
             announce_channel=SHARED_CHANNEL,
-            announce_stream_id=options.stream_ids.announce,
-            announce_period_ns=options.announce_period_ns,
-            control_channel=options.control_channel,
-            control_stream_id=options.stream_ids.control,
-            qos_stream_id=options.stream_ids.qos,
-            allowed_base_dirs=list(options.allowed_base_dirs),
+            media_driver_lock=embed_lock_path(options.aeron_dir),
             network_command=network_driver_command(
                 options.aeron_dir, mode=options.aeron_dir_mode, timeout_s=options.driver_timeout_s
             ),
-            network_dir=options.network_dir,
             network_lock=None if options.network_dir is None else embed_lock_path(options.network_dir),
-            realtime_synced=options.is_realtime_synced,
         )
         if not conductor.wait_connected(options.connect_timeout_s):
             reason = _access_fault(options.aeron_dir) or conductor.status().last_error or "no answer"

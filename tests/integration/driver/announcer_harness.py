@@ -9,7 +9,7 @@ from typing import Any
 
 from tensorpool import _native
 from tensorpool.sbe import ShmPoolAnnounce
-from tensorpool.transport import embed_lock_path
+from tests.integration.conductors import open_conductor
 
 DEADLINE_S = 60.0
 SECOND_NS = 1_000_000_000
@@ -89,23 +89,6 @@ class AnnounceListener:
         self._subscription.close()
 
 
-def conductor_options(aeron_dir: str, announces: int, base: Path) -> dict[str, Any]:
-    return {
-        "aeron_dir": aeron_dir,
-        "media_driver_lock": str(embed_lock_path(aeron_dir)),
-        "embed": False,
-        "dir_mode": 0o700,
-        "driver_timeout_ms": 10_000,
-        "announce_channel": "aeron:ipc",
-        "announce_stream_id": announces,
-        "announce_period_ns": PERIOD_NS,
-        "control_channel": "aeron:ipc",
-        "control_stream_id": 1000,
-        "qos_stream_id": 1200,
-        "allowed_base_dirs": [str(base)],
-    }
-
-
 class AnnouncerHarness:
     """A conductor with an announcer, another conductor with a listener, and regions."""
 
@@ -117,7 +100,9 @@ class AnnouncerHarness:
         self.conductor = self._open()
 
     def _open(self) -> _native.Conductor:
-        conductor = _native.Conductor(**conductor_options(self._aeron_dir, self._announces, self._base))
+        conductor = open_conductor(
+            self._aeron_dir, base_dir=str(self._base), announce=self._announces, announce_period_ns=PERIOD_NS
+        )
         self._stack.callback(conductor.close)
         assert conductor.wait_connected(DEADLINE_S)
         return conductor

@@ -9,6 +9,7 @@ import struct
 from typing import Any
 
 from tensorpool import _native, errors
+from tests.integration.conductors import open_conductor
 
 UNPRIVILEGED_UID = 65534
 
@@ -39,7 +40,7 @@ class UnprivilegedDriver:
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (0, 0))
         self._base = base
 
-    def put(self, conductor: dict[str, Any]) -> tuple[int | None, str, int]:
+    def put(self, aeron_dir: str, lock: str) -> tuple[int | None, str, int]:
         """Errno and text of the error, and the number of streams in the announcer after it."""
         created = _native.create_epoch(
             base=self._base,
@@ -50,7 +51,7 @@ class UnprivilegedDriver:
             nslots=8,
             pools=[(1, 4096)],
         )
-        opened = _native.Conductor(**conductor)
+        opened = open_conductor(aeron_dir, base_dir=str(self._base), announce=1, lock=lock)
         announcer = _native.StreamAnnouncer(opened, period_ns=10**9, stall_ns=10**9)
         options: dict[str, Any] = {
             "stream_id": 1,

@@ -15,12 +15,12 @@ import tensorpool as tp
 from tensorpool import _native
 from tensorpool.errors import ClosedError, RegionRejected
 from tensorpool.sbe import ClockDomain
+from tensorpool.transport import embed_lock_path
 from tests.integration.driver.announcer_harness import (
     NEVER_NS,
     PERIOD_NS,
     SECOND_NS,
     AnnouncerHarness,
-    conductor_options,
 )
 from tests.integration.driver.roles import LockHolder, UnprivilegedDriver
 from tests.remote_process import RemoteProcess
@@ -255,10 +255,9 @@ def test_regions_are_locked_in_memory_on_request(harness, stream_id) -> None:
 
 
 def test_failed_mlock_error_names_the_remedy(shm_base) -> None:
+    aeron_dir = str(shm_base / "none")
     with RemoteProcess(UnprivilegedDriver, str(shm_base)) as poor:
-        number, options, streams = poor.call(
-            "put", conductor=conductor_options(str(shm_base / "none"), 1, shm_base)
-        )
+        number, options, streams = poor.call("put", aeron_dir=aeron_dir, lock=str(embed_lock_path(aeron_dir)))
     assert number in (errno.ENOMEM, errno.EPERM, errno.EAGAIN)
     assert "stream 1: cannot keep the regions in memory" in options
     assert "ulimit -l" in options

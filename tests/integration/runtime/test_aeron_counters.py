@@ -13,7 +13,7 @@ from tensorpool.clock import ManualClock
 from tensorpool.errors import ForkedError, MediaDriverError
 from tensorpool.runtime import CounterPublisher, CounterSet, counter, counters_by, gauge, read_aeron_counters
 from tensorpool.runtime.counters import COUNTER_TYPE_ID, GAUGE_TYPE_ID
-from tensorpool.transport import embed_lock_path
+from tests.integration.conductors import open_conductor
 
 LABEL = "tensorpool: sample/lab frames (frames)"
 
@@ -30,20 +30,7 @@ class SampleCounters(CounterSet, name="sample"):
 @contextmanager
 def conductor_at(aeron_dir):
     """A conductor of an external media driver, which may stop and restart."""
-    conductor = _native.Conductor(
-        aeron_dir=str(aeron_dir),
-        media_driver_lock=embed_lock_path(str(aeron_dir)),
-        embed=False,
-        dir_mode=0o700,
-        driver_timeout_ms=1000,
-        announce_channel="aeron:ipc",
-        announce_stream_id=1001,
-        announce_period_ns=1_000_000_000,
-        control_channel="aeron:ipc",
-        control_stream_id=1000,
-        qos_stream_id=1200,
-        allowed_base_dirs=["/dev/shm"],
-    )
+    conductor = open_conductor(str(aeron_dir), base_dir="/dev/shm", driver_timeout_s=1.0)
     try:
         yield conductor
     finally:
