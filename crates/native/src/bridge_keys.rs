@@ -80,8 +80,9 @@ impl BridgeSealer {
     /// Returns the sealed message.
     fn seal<'py>(&self, py: Python<'py>, message: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
         let mut sealer = self.sealer.lock().unwrap_or_else(PoisonError::into_inner);
-        sealer.update();
-        let sealed = sealer.seal_message(message, realtime_ns());
+        let now_ns = realtime_ns();
+        sealer.update(now_ns);
+        let sealed = sealer.seal_message(message, now_ns);
         sealed.map(|sealed| PyBytes::new(py, &sealed)).ok_or_else(|| PyValueError::new_err("too long"))
     }
 }

@@ -5,11 +5,12 @@
 //! a session with a random number, and has a key of its own, derived from the shared key, the session and the
 //! purpose of the stream. So no nonce is used twice, and a message of one stream is invalid on another.
 //!
-//! The counter is the time of sealing in nanoseconds, and grows within a session. A receiver rejects counters
-//! that do not grow: Aeron delivers a session in order and once, so nothing valid is lost by that. It rejects
-//! times that differ too much from its own clock, so that a session that was recorded earlier cannot be sent
-//! again to a receiver that has not seen it.
+//! The counter is the time of sealing in nanoseconds, and grows within a session. A receiver accepts each counter
+//! once, and none that is older than those it remembers: large messages have an Aeron session of their own, so
+//! messages of a publication may come out of order. It rejects times that differ too much from its own clock, so
+//! that a session that was recorded earlier cannot be sent again to a receiver that has not seen it.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -37,6 +38,13 @@ const TAG_BYTES: usize = 16;
 pub const SEAL_BYTES: usize = PREFIX_BYTES + TAG_BYTES;
 /// Sessions of one stream that a receiver remembers.
 const MAX_SESSIONS: usize = 64;
+/// Counters of a session that are remembered, for messages that come out of order.
+const MAX_COUNTERS: usize = 1024;
+/// A message that is so much older than the first one of its session is not accepted: a receiver that joins late
+/// cannot know whether it was replayed.
+const MAX_REORDER_NS: u64 = 1_000_000_000;
+/// So far counters may be ahead of the clock: many messages in one moment take counters of moments to come.
+const MAX_AHEAD_NS: u64 = 1_000_000_000;
 
 /// What a stream carries. A message that was sealed for one purpose is invalid for the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,9 +157,10 @@ impl Sealer {
         Some(Self { keys, purpose, version, key_id, session, counter: 0, aead })
     }
 
-    /// Begins a new session if the keys were replaced.
-    pub fn update(&mut self) {
-        if self.keys.version() != self.version
+    /// Begins a new session if the keys were replaced, or if the clock was set back: the counters would stay ahead
+    /// of it, and receivers would take all messages for stale.
+    pub fn update(&mut self, now_ns: u64) {
+        if (self.keys.version() != self.version || self.counter > now_ns.saturating_add(MAX_AHEAD_NS))
             && let Some(next) = Self::new(self.keys.clone(), self.purpose)
         {
             *self = next;
@@ -197,7 +206,48 @@ struct Session {
     key_id: u32,
     session: u64,
     last: u64,
+    counters: Counters,
     aead: LessSafeKey,
+}
+
+/// Counters of a session that were accepted: each is accepted once.
+///
+/// The messages of a publication may come over more than one Aeron session, which keep no order between them.
+/// So a counter below the last one is accepted too, unless it is as old as all those remembered.
+#[derive(Default)]
+struct Counters {
+    /// Ascending.
+    recent: VecDeque<u64>,
+    /// Everything up to here is taken to be known.
+    floor: u64,
+}
+
+impl Counters {
+    #[inline]
+    fn is_known(&self, counter: u64) -> bool {
+        counter <= self.floor
+            || self.recent.back().is_some_and(|last| counter <= *last)
+                && self.recent.binary_search(&counter).is_ok()
+    }
+
+    #[inline]
+    fn add(&mut self, counter: u64) {
+        if self.recent.is_empty() {
+            self.floor = self.floor.max(counter.saturating_sub(MAX_REORDER_NS));
+        }
+        match self.recent.back() {
+            Some(last) if counter < *last => {
+                let at = self.recent.partition_point(|known| *known < counter);
+                self.recent.insert(at, counter);
+            }
+            _ => self.recent.push_back(counter),
+        }
+        if self.recent.len() > MAX_COUNTERS
+            && let Some(oldest) = self.recent.pop_front()
+        {
+            self.floor = oldest;
+        }
+    }
 }
 
 /// Opens the sealed messages of one stream.
@@ -235,7 +285,7 @@ impl Opener {
             return Err(Fault::Stale);
         }
         let at = match self.sessions.iter().position(|s| s.session == session && s.key_id == key_id) {
-            Some(at) if counter <= self.sessions[at].last => return Err(Fault::Replayed),
+            Some(at) if self.sessions[at].counters.is_known(counter) => return Err(Fault::Replayed),
             Some(at) => at,
             None => self.begin(key_id, session)?,
         };
@@ -251,7 +301,8 @@ impl Opener {
             }
             return Err(Fault::Altered);
         }
-        known.last = counter;
+        known.last = known.last.max(counter);
+        known.counters.add(counter);
         if at + 1 == self.sessions.len() && at >= MAX_SESSIONS {
             // One over the limit for the time of its first message: the quietest one goes.
             let quietest = self.sessions.iter().enumerate().min_by_key(|(_, s)| s.last).map(|(n, _)| n);
@@ -271,7 +322,7 @@ impl Opener {
         let all = self.keys.get();
         let key = all.iter().find(|key| key.id == key_id).ok_or(Fault::WrongKey)?;
         let aead = session_key(key, session, self.purpose).ok_or(Fault::WrongKey)?;
-        self.sessions.push(Session { key_id, session, last: 0, aead });
+        self.sessions.push(Session { key_id, session, last: 0, counters: Counters::default(), aead });
         Ok(self.sessions.len() - 1)
     }
 

@@ -228,8 +228,9 @@ impl Core {
         } = &mut *state;
         let (Some(publication), Some(chunk_sizes)) = (publication.get(), chunk_sizes) else { return 0 };
         let sealed_ns = sealer.as_mut().map_or(0, |sealer| {
-            sealer.update();
-            realtime_ns()
+            let now_ns = realtime_ns();
+            sealer.update(now_ns);
+            now_ns
         });
         let mut done = 0;
         while done < CHUNKS_PER_TURN {
