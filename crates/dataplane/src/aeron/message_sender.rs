@@ -30,8 +30,12 @@ impl MessageSender {
     pub fn advance(&mut self, client: &Client, channel: &str, stream_id: i32) -> Result<(), AeronError> {
         self.has_own_terms = has_parameter(channel, "term-length");
         self.shared.advance(|| client.add_publication(channel, stream_id))?;
-        self.bypass.advance(client, channel, stream_id)?;
-        self.large.advance(client, channel, LARGE_TERM, stream_id)
+        let others = self
+            .bypass
+            .advance(client, channel, stream_id)
+            .and_then(|()| self.large.advance(client, channel, LARGE_TERM, stream_id));
+        // Without the others small messages still pass: only a failure of the shared one is for good.
+        others.or_else(|error| if error.is_temporary() { Err(error) } else { Ok(()) })
     }
 
     pub fn disconnect(&mut self) {
