@@ -10,6 +10,7 @@ import logging
 import os
 import secrets
 from collections import deque
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -366,7 +367,7 @@ class _Resources:
             numa_nodes=numa_nodes(),
             # Random: the lease ids of an earlier driver must not occur again.
             first_lease_id=secrets.randbits(47) << 16 | 1,
-            quota_bytes=_share_of_filesystem(agent.base_dir, settings.quota_percent),
+            quota_bytes=_share_of_filesystems(bases.all, settings.quota_percent),
         )
         with ExitStack() as stack:
             lock = DriverLock(agent.base_dir, agent.qualified_namespace, agent.holder())
@@ -470,14 +471,18 @@ class _Resources:
         self._stack.close()
 
 
-def _share_of_filesystem(base_dir: Path, percent: int) -> int | None:
-    """That share of the filesystem's size; None for all of it, and for a filesystem without a fixed size."""
-    try:
-        statistics = os.statvfs(base_dir)
-    except OSError:
+def _share_of_filesystems(base_dirs: Iterable[Path], percent: int) -> int | None:
+    """That share of the filesystems' sizes; None for all of it, or if one of them has no fixed size."""
+    if not 0 < percent < 100:
         return None
-    nbytes = statistics.f_blocks * statistics.f_frsize
-    return nbytes * percent // 100 if 0 < percent < 100 and nbytes else None
+    sizes = {}
+    for base_dir in base_dirs:
+        try:
+            statistics = os.statvfs(base_dir)
+            sizes[base_dir.stat().st_dev] = statistics.f_blocks * statistics.f_frsize
+        except OSError:
+            return None
+    return sum(sizes.values()) * percent // 100 if all(sizes.values()) else None
 
 
 def _check_known(*accesses: Access) -> None:
