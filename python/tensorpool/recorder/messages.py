@@ -160,6 +160,7 @@ class ServiceEvents:
 
     def __init__(self, connection: Connection) -> None:
         self._mailbox = connection.mailbox(connection.services.status_address, [])
+        self._waiting: deque[tuple[bytes, EventKind]] = deque()
         self._lost = 0
 
     @property
@@ -168,12 +169,23 @@ class ServiceEvents:
         return self._mailbox.is_ready
 
     def take(self) -> Iterator[tuple[bytes, EventKind]]:
-        """Yields and removes the received events, as messages with their kind."""
+        """Yields the received events, as messages with their kind; each is removed when the next is wanted.
+
+        So an error of the caller costs no event: the next call begins with the same one.
+        """
+        self._receive()
+        while self._waiting:
+            yield self._waiting[0]
+            self._waiting.popleft()
+
+    def _receive(self) -> None:
+        if self._waiting:
+            return
         messages = self._mailbox.take(_BATCH)
         # The queue drops its oldest messages: what is missing was before these.
         lost = self._mailbox.counters().overflowed
         if lost != self._lost:
-            yield lost_event(lost - self._lost), EventKind.LOST
+            self._waiting.append((lost_event(lost - self._lost), EventKind.LOST))
             self._lost = lost
         for message in messages:
             try:
@@ -181,7 +193,7 @@ class ServiceEvents:
             except CodecError:
                 continue
             if event.key != STATUS_KEY:
-                yield message, event.kind
+                self._waiting.append((message, event.kind))
 
     def close(self) -> None:
         """Closes the subscription."""
