@@ -26,8 +26,11 @@ with tp.open("standalone", aeron_dir=sys.argv[1]) as ctx:
     publication = ctx.connection.publication(StreamAddress(sys.argv[2], int(sys.argv[3])))
     ctx.connection.wait_ready(publication)
     print("ready", flush=True)
+    print(ctx.connection.network.pid, flush=True)
     for line in sys.stdin:
-        print(publication.offer(b"x" * 32), flush=True)
+        # A media driver that ended would be started again: its process and its connections tell.
+        network = ctx.connection.network
+        print(publication.offer(b"x" * 32), network.pid, network.connections, flush=True)
     publication.close()
 """
 
@@ -55,6 +58,7 @@ def test_nak_before_the_first_term_does_not_end_the_media_driver(
         assert publisher.stdin is not None
         assert publisher.stdout is not None
         assert publisher.stdout.readline() == "ready\n"
+        media_driver = int(publisher.stdout.readline())
         sender, session_id, initial_term_id = _wait_for_setup(receiver)
         # The term before the first: its position is negative and inside the resend window.
         for offset in range(TERM_BYTES // 2, TERM_BYTES, 1024):
@@ -65,11 +69,11 @@ def test_nak_before_the_first_term_does_not_end_the_media_driver(
                 sender,
             )
         # A later SETUP comes from the thread that handles a NAK, after the NAKs.
-        _wait_for_setup(receiver)
-        _wait_for_setup(receiver)
+        assert _wait_for_setup(receiver)[1] == session_id
+        assert _wait_for_setup(receiver)[1] == session_id
         publisher.stdin.write("offer\n")
         publisher.stdin.flush()
-        assert publisher.stdout.readline() == "not_connected\n"
+        assert publisher.stdout.readline() == f"not_connected {media_driver} 1\n"
         publisher.stdin.close()
     assert publisher.returncode == 0
 
