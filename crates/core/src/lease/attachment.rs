@@ -197,7 +197,8 @@ impl Attachment {
                 if now_ns >= requested.next_send_ns {
                     let takes_turns =
                         self.options.tries_other_revision && requested.sends >= SENDS_BEFORE_OTHER;
-                    let is_others_turn = takes_turns && (requested.sends - SENDS_BEFORE_OTHER) % 2 == 0;
+                    let is_others_turn =
+                        takes_turns && (requested.sends - SENDS_BEFORE_OTHER).is_multiple_of(2);
                     let revision = if is_others_turn { self.revision.other() } else { self.revision };
                     if send(&requested.request.encode(revision)) {
                         requested.sends += 1;
