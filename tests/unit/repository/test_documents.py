@@ -75,6 +75,23 @@ def test_every_cited_decision_has_an_anchor() -> None:
     assert {number for number in citations if f"decision-{number}" not in known} == set()
 
 
+def named_files(text: str) -> set[str]:
+    """Paths of source files in backquotes, with their braces expanded."""
+    found = set()
+    for name in re.findall(r"`([\w./{},-]+\.(?:py|rs|pyi|toml|xml|cmake))`", text):
+        before, braces, after = re.fullmatch(r"([^{]*)(?:\{([^}]*)\})?(.*)", name).groups()  # type: ignore[union-attr]
+        found |= {before + part + after for part in (braces or "").split(",")}
+    return found
+
+
+def test_every_file_that_the_architecture_names_exists() -> None:
+    """`core`, `dataplane` and `native` are crates; other paths are below python/tensorpool or the root."""
+    names = {name for name in named_files((ROOT / "ARCHITECTURE.md").read_text("utf-8")) if "/" in name}
+    assert len(names) > 100
+    places = (ROOT / "crates", ROOT / "python" / "tensorpool", ROOT)
+    assert {name for name in names if not any((place / name).exists() for place in places)} == set()
+
+
 def shown_commands(page: Path) -> list[str]:
     """Lines of the page that start with a `tensorpool` command."""
     text = page.read_text("utf-8")
