@@ -86,6 +86,8 @@ class DiscoveredStream:
     driver_instance_id: str
     control_channel: str
     control_stream_id: int
+    supports_local_attach: bool = False
+    """Whether the provider says that clients on its own media driver can attach to it."""
 
     @property
     def has_producer(self) -> bool:
@@ -96,11 +98,6 @@ class DiscoveredStream:
     def needs_bridge(self) -> bool:
         """Whether a tag says that other hosts reach it through a bridge only."""
         return needs_bridge(self.tags)
-
-    @property
-    def supports_local_attach(self) -> bool:
-        """Whether the provider says that clients on its own media driver can attach to it."""
-        return REACH_LOCAL in self.tags
 
     @property
     def fallback_uri(self) -> str | None:
@@ -144,10 +141,13 @@ def read_result(result: DiscoveryResult) -> DiscoveredStream | str:
         return "slot_count"
     if result.header_slot_bytes != HEADER_SLOT_BYTES or result.max_dims != MAX_DIMS:
         return "layout"
+    tags = frozenset(from_wire(item.tag) for item in result.tags if item.tag)
     return DiscoveredStream(
         stream_id=result.stream_id,
         name=from_wire(result.data_source_name),
-        tags=frozenset(from_wire(item.tag) for item in result.tags if item.tag),
+        # The provider has added it to the tags of the stream.
+        tags=tags - {REACH_LOCAL},
+        supports_local_attach=REACH_LOCAL in tags,
         data_source_id=result.data_source_id,
         producer_id=result.producer_id,
         epoch=result.epoch,
@@ -308,7 +308,7 @@ class PendingQuery:
             and query.producer_id in (None, stream.producer_id)
             and query.data_source_id in (None, stream.data_source_id)
             and query.name in ("", to_wire(stream.name))
-            and {from_wire(tag) for tag in query.tags} <= stream.tags
+            and {from_wire(tag) for tag in query.tags} - {REACH_LOCAL} <= stream.tags
         )
 
     def streams(self) -> list[DiscoveredStream]:

@@ -49,7 +49,7 @@ def test_stream_is_found_by_each_of_its_labels(
     other = local_context.producer(second, name="camera-2", tags=["lab"], **POOL)
     (found,) = remote_context.discover(name="camera-1")
     # The driver that answered says that its streams can be attached to here (discovery §9).
-    tags = {"lab", "Lab", "reach:local"}
+    tags = {"lab", "Lab"}
     assert (found.stream_id, found.epoch, set(found.tags)) == (first, camera.epoch, tags)
     assert found.supports_local_attach
     assert not found.needs_bridge
