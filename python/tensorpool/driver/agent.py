@@ -357,6 +357,7 @@ class _Resources:
         bases = BaseDirs.probe(agent.base_dir, settings)
         self._base_dirs = [str(base) for base in bases.all]
         self._next_sweep_ns = agent.clock.monotonic_ns() + stale_ns
+        self._sweep_period_ns = stale_ns
         self._next_save_ns = 0
         self.has_unsaved = False
         self.has_skipped_backlog = False
@@ -456,8 +457,10 @@ class _Resources:
             self._next_save_ns = now_ns + _SAVE_NS
             self._save()
         if now_ns >= self._next_sweep_ns:
-            # Files of a killed driver are not stale yet when the next driver starts: sweep again later.
-            self._next_sweep_ns = now_ns + _SWEEP_NS
+            # Files of a killed driver are not stale yet when the next driver starts, and producers refresh
+            # them until they notice: sweep again soon, then less and less often.
+            self._sweep_period_ns = min(2 * self._sweep_period_ns, _SWEEP_NS)
+            self._next_sweep_ns = now_ns + self._sweep_period_ns
             self.storage.sweep()
 
     def _save(self) -> None:
