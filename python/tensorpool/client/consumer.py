@@ -110,6 +110,7 @@ class Consumer(_native.Consumer):
         The loop for consumers that may be slower than their producer: it ends only when the consumer is
         closed. Skipped frames count in the ledger, as `late`.
         """
+        self.counters()  # raises here instead of in the first step of the iteration
         return WholeFrames(self)
 
     def map(self, function: Callable[[_native.Frame], _T]) -> Iterator[tuple[_native.Frame, _T]]:
@@ -121,6 +122,7 @@ class Consumer(_native.Consumer):
         A frame is checked after `function` has returned or failed: no result was computed from a frame that
         changed meanwhile. Results must not be views of `frame.array`.
         """
+        self.counters()
         return map_frames(self, function)
 
     def progress(self, timeout: float | None = None) -> Iterator[_native.Progress]:

@@ -26,7 +26,7 @@ CONSTANTS = {
     | SERVICES,
     "MediaDriver": {"aeron_dir"},
     "Producer": {"stream_id", "open", "metadata", "publish_description"}
-    | {"owned_regions", "tracer", "reporter", "owner"},
+    | {"owned_regions", "tracer", "reporter", "owner", "closed", "nslots", "pools"},
     "Consumer": {"stream_id", "open", "timeout", "reporter", "owner"},
     "Slot": set(),
     "Frame": {
@@ -45,6 +45,7 @@ CONSTANTS = {
 }
 ARGUMENTS: dict[str, list[Any]] = {
     "offer": [np.zeros(1)],
+    "map": [print],
     "claim": [(1,), "uint8"],
     "producer": [4_000_000_000],
     "consumer": [4_000_000_000],
