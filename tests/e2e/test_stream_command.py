@@ -332,8 +332,9 @@ def test_commands_without_streams_print_a_message(command_line: CommandLine) -> 
 
 RUN_AS_OTHER_USER = """
 import os, sys
-import tensorpool.cli.root  # the other user may not be allowed to read the package
-from tensorpool.cli import main
+from tensorpool.cli import cli, main
+# The other user may not be allowed to read the package.
+assert [*cli.commands.values()]
 os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)
 sys.argv[1:] = ["stream", "ls"]
 main()

@@ -82,12 +82,14 @@ def test_consumer_with_a_control_stream_still_receives_configs(
             stream_id=harness.stream_id,
             consumer_id=state.consumer_id or 0,
             use_shm=True,
-            mode=Mode.RATE_LIMITED,
+            mode=Mode.STREAM,
+            descriptor_channel=channel,
+            descriptor_stream_id=control_stream_id + 1,
             control_channel=channel,
             control_stream_id=control_stream_id,
         )
     )
-    harness.wait_until(lambda: consumer.state().mode == "rate_limited")
+    harness.wait_until(lambda: consumer.state().descriptors == (channel, control_stream_id + 1))
     assert [part.bytes_filled for part in consumer.poll_progress()] == [0], (
         "progress arrives on the per-consumer stream"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ class OtherUserProcess(ClientProcess):
         self.config = load_config(config)
         # Import late modules now: only root may be allowed to read the interpreter's files.
         Event("service:any", "key", 1).encode()
+        codecs.lookup("ascii")
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
