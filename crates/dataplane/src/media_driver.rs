@@ -267,7 +267,7 @@ impl MediaDriver {
             let made = configure(context, settings, is_left_over).and_then(|()| {
                 checked(c::aeron_driver_init(&raw mut driver, context))?;
                 // Aeron makes the directory for this user alone (cmake/aeron-patches.cmake). Only a wider mode
-                // is set afterwards: whoever enters while the mode is too wide continues to read.
+                // is set afterwards: a user who enters while the mode is too wide continues to read.
                 let mode = std::fs::Permissions::from_mode(settings.dir_mode);
                 std::fs::set_permissions(Path::new(&settings.dir), mode).map_err(LaunchError::Io)?;
                 checked(c::aeron_driver_start(driver, false))

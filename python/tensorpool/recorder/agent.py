@@ -126,7 +126,7 @@ class RecorderAgent:
             max_messages=_MAX_MESSAGES_PER_CYCLE, clock=self._clock,
         )  # fmt: skip
         if self.settings.services:
-            # Whoever has started the recorder counts on the commands from then on.
+            # The caller that started the recorder relies on the commands from then on.
             self._events = ServiceEvents(self._context.connection)
             self._context.connection.wait_ready(self._events)
         for stream_id in self.settings.streams:

@@ -12,8 +12,8 @@ SHARE = 1.0
 def run(stage: Stage) -> None:
     """A stray writer changes words of the regions. A frame is then dropped, or is not what was published.
 
-    Whoever can write into a region can forge a frame, so payloads are not checked here: programs must go on,
-    their ledgers must add up, and a new epoch must be clean.
+    A process that can write into a region can forge a frame, so payloads are not checked here: programs must
+    go on, their ledgers must add up, and a new epoch must be clean.
     """
     rng = stage.rng
     producer = stage.start("producer", hz=300)

@@ -3,7 +3,7 @@
 //! The kernel sends SIGBUS to a thread that touches a page beyond the end of a mapped file, or a page for which
 //! there is no memory. The handler of this module looks the address up among the registered mappings, marks that
 //! mapping as lost, and replaces all of it by private zero pages. The interrupted access is repeated and reads
-//! zeros; whoever uses the mapping checks the mark afterwards. Every other SIGBUS goes to the handler that was
+//! zeros; users of the mapping check the mark afterwards. Every other SIGBUS goes to the handler that was
 //! installed before, such as Python's faulthandler, or ends the process as always.
 //!
 //! The handler takes no lock and allocates nothing. That is sound for these reasons:

@@ -1,7 +1,7 @@
 //! The client that endpoints request handles from: IPC from the media driver of this host's memory, UDP from a
 //! media driver in a process of its own.
 //!
-//! Whoever can send a datagram reaches the code of a media driver that has UDP channels. A fault there ends its
+//! A host that can send a datagram reaches the code of a media driver that has UDP channels. A fault there ends its
 //! process, so that process must not be the one of the SHM driver or of a user's program.
 
 use std::sync::atomic::{AtomicBool, Ordering};

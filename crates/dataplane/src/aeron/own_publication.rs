@@ -66,7 +66,7 @@ impl OwnPublication {
 
 /// The way out of a shared publication that others keep full: a flood in it must not silence this client.
 ///
-/// Clients of one media driver share the log of a shared publication. Whoever offers without a pause gets all
+/// Clients of one media driver share the log of a shared publication. A client that offers without a pause gets all
 /// of its space.
 #[derive(Default)]
 pub struct Bypass {

@@ -65,7 +65,7 @@ fn remembered_counters_are_bounded() {
         assert!(opener.open(&next, NOW).is_ok());
     }
     assert_eq!(opener.sessions[0].counters.recent.len(), MAX_COUNTERS);
-    // Too old to be told from a replayed one.
+    // Too old to be distinguished from a replayed one.
     assert_eq!(opener.open(&first, NOW), Err(Fault::Replayed));
 }
 

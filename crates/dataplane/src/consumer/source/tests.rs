@@ -300,7 +300,7 @@ impl Harness {
                 }
             }
             Event::Disconnect => {
-                // Before the call: whoever looks at them after it, looks at streams that are gone.
+                // Before the call: after it the streams are gone.
                 self.streams.iter().for_each(|(log, _)| log.borrow_mut().is_gone = true);
                 self.state.reader.overlaps |= self.state.source.on_disconnected().overlaps();
                 self.granted = None;
