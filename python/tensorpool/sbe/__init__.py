@@ -15,7 +15,6 @@ from __future__ import annotations
 from . import json_form, layout
 from .bridge import BridgeFrameChunk, BridgeFrameChunkR2
 from .discovery import DiscoveryRequest, DiscoveryResponse, DiscoveryResult, DiscoveryStatus, Tag
-from .dispatch import decode, decode_prefix, read_correlation_id, read_header
 from .driver import (
     HugepagesPolicy,
     LeaseRevokeReason,
@@ -33,7 +32,18 @@ from .driver import (
     ShmLeaseRevoked,
     ShutdownReason,
 )
-from .message import Message, MessageHeader
+from .merge import (
+    SequenceMergeMapAnnounce,
+    SequenceMergeMapRequest,
+    SequenceRule,
+    SequenceRuleType,
+    TimestampMergeMapAnnounce,
+    TimestampMergeMapRequest,
+    TimestampRule,
+    TimestampRuleType,
+    TimestampSource,
+)
+from .message import Message, MessageHeader, decode, decode_prefix, read_correlation_id, read_header
 from .service import EventMessage, Format
 from .status import STATUS_KEY, ConsumerStatus, ProducerStatus, ReasonCount, SourceStream, TimeOrigin
 from .trace import TraceLinkSet, TraceParent
@@ -111,6 +121,10 @@ __all__ = [
     "RegionType",
     "ResponseCode",
     "Role",
+    "SequenceMergeMapAnnounce",
+    "SequenceMergeMapRequest",
+    "SequenceRule",
+    "SequenceRuleType",
     "ShmAttachRequest",
     "ShmAttachRequestR2",
     "ShmAttachResponse",
@@ -129,6 +143,11 @@ __all__ = [
     "Tag",
     "TensorHeader",
     "TimeOrigin",
+    "TimestampMergeMapAnnounce",
+    "TimestampMergeMapRequest",
+    "TimestampRule",
+    "TimestampRuleType",
+    "TimestampSource",
     "TraceLinkSet",
     "TraceParent",
     "decode",

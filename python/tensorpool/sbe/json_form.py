@@ -83,7 +83,7 @@ def _field_to_json(value: Any, field: FieldLayout) -> Any:
         return value.name
     if field.is_array:
         return list(value)
-    return str(value) if PRIMITIVES[field.primitive][1] == _WIDE_BYTES else value
+    return str(value) if PRIMITIVES[field.primitive].size == _WIDE_BYTES else value
 
 
 def _block_from_json(form: Any, kind: type, layout: BlockLayout, message: str, path: str) -> Any:

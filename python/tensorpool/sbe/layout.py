@@ -12,20 +12,29 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
+from typing import NamedTuple
 
-PRIMITIVES: Mapping[str, tuple[str, int]] = MappingProxyType(
+
+class Primitive(NamedTuple):
+    """A primitive type of SBE: its code in a `struct` format, and its size in bytes."""
+
+    code: str
+    size: int
+
+
+PRIMITIVES: Mapping[str, Primitive] = MappingProxyType(
     {
-        "int8": ("b", 1),
-        "uint8": ("B", 1),
-        "int16": ("h", 2),
-        "uint16": ("H", 2),
-        "int32": ("i", 4),
-        "uint32": ("I", 4),
-        "int64": ("q", 8),
-        "uint64": ("Q", 8),
+        "int8": Primitive("b", 1),
+        "uint8": Primitive("B", 1),
+        "int16": Primitive("h", 2),
+        "uint16": Primitive("H", 2),
+        "int32": Primitive("i", 4),
+        "uint32": Primitive("I", 4),
+        "int64": Primitive("q", 8),
+        "uint64": Primitive("Q", 8),
     }
 )
-"""SBE primitive type -> (struct code, size in bytes)."""
+"""Primitive types by their SBE name."""
 
 SCHEMA_NAMES = (
     "wire-900",
@@ -34,6 +43,7 @@ SCHEMA_NAMES = (
     "driver-901-r2",
     "bridge-902",
     "bridge-902-r2",
+    "merge-903",
     "trace-904",
     "discovery-910",
     "service-920",
@@ -92,7 +102,7 @@ class FieldLayout:
     @property
     def code(self) -> str:
         """The struct code of the whole field; byte arrays are one bytes object."""
-        char = PRIMITIVES[self.primitive][0]
+        char = PRIMITIVES[self.primitive].code
         if not self.is_array:
             return char
         return f"{self.length}s" if self.primitive == "uint8" else f"{self.length}{char}"
@@ -187,13 +197,13 @@ class SchemaLayout:
 
 def default_null(primitive: str) -> int:
     """SBE's null value of a primitive type: the largest unsigned, the smallest signed number."""
-    bits = PRIMITIVES[primitive][1] * 8
+    bits = PRIMITIVES[primitive].size * 8
     return (1 << bits) - 1 if primitive.startswith("u") else -(1 << (bits - 1))
 
 
 def integer_range(primitive: str) -> tuple[int, int]:
     """The smallest and the largest number of a primitive type."""
-    bits = PRIMITIVES[primitive][1] * 8
+    bits = PRIMITIVES[primitive].size * 8
     if primitive.startswith("u"):
         return 0, (1 << bits) - 1
     return -(1 << (bits - 1)), (1 << (bits - 1)) - 1

@@ -80,3 +80,4 @@ class ConsumerStatus(Message):
     total_max_ns: int
     dropped: tuple[ReasonCount, ...] = ()
     outside: tuple[ReasonCount, ...] = ()
+    label: str = ""

@@ -48,6 +48,10 @@ BLOCKS = {
     ("driver-901-r2", "ShmDriverShutdownRequest"): (8, 9),
     ("bridge-902", "BridgeFrameChunk"): (1, 41),
     ("bridge-902-r2", "BridgeFrameChunk"): (1, 53),
+    ("merge-903", "SequenceMergeMapAnnounce"): (1, 20),
+    ("merge-903", "SequenceMergeMapRequest"): (2, 12),
+    ("merge-903", "TimestampMergeMapAnnounce"): (3, 29),
+    ("merge-903", "TimestampMergeMapRequest"): (4, 12),
     ("trace-904", "TraceLinkSet"): (1, 28),
     ("discovery-910", "DiscoveryRequest"): (1, 32),
     ("discovery-910", "DiscoveryResponse"): (2, 9),
@@ -158,6 +162,8 @@ def test_nulls_are_the_explicit_sentinels():
         ("uint32", False): {0xFFFFFFFF},
         ("uint64", False): {0xFFFFFFFFFFFFFFFF},
         ("uint64", True): {0},
+        ("int32", False): {-(1 << 31)},
+        ("int64", False): {-(1 << 63)},
     }
 
 
