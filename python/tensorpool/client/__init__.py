@@ -1,9 +1,13 @@
 """Producers and consumers of streams, their options, ledgers and metadata."""
 
 from ..attributes.metadata import Metadata
+from ..shm.ownership import OwnedRegions
 from .consumer import Consumer
+from .iteration import FrameBatches, WholeFrame, WholeFrames
+from .join import Join, JoinInputLedger, JoinKeywords, JoinLedger, JoinOptions, plan_join
 from .lease import LeaseOptions, wait_attached
 from .ledger import ConsumerLedger, Latency, LatencySummary, Outcome, Phase, ProducerLedger
+from .merge_map import MergeMap, MergeMapAnnouncer, MergeMapJoin
 from .metadata import MetadataOptions, ProducerMetadata, SourceDescription
 from .options import (
     ConsumerKeywords,
@@ -13,19 +17,26 @@ from .options import (
     ProducerOptions,
     ReportOptions,
 )
-from .owned_regions import OwnedRegions
 from .producer import Producer
 from .tracing import TraceIds, Tracer
-from .whole import WholeFrame, WholeFrames
 
 __all__ = [
     "Consumer",
     "ConsumerKeywords",
     "ConsumerLedger",
     "ConsumerOptions",
+    "FrameBatches",
+    "Join",
+    "JoinInputLedger",
+    "JoinKeywords",
+    "JoinLedger",
+    "JoinOptions",
     "Latency",
     "LatencySummary",
     "LeaseOptions",
+    "MergeMap",
+    "MergeMapAnnouncer",
+    "MergeMapJoin",
     "Metadata",
     "MetadataOptions",
     "Outcome",
@@ -43,5 +54,6 @@ __all__ = [
     "Tracer",
     "WholeFrame",
     "WholeFrames",
+    "plan_join",
     "wait_attached",
 ]

@@ -5,31 +5,27 @@ Methods run on the thread of the caller. `async for` waits on a thread that the 
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+import numpy.typing as npt
+
 from .. import _native
 from ..attributes.metadata import BLOBS_KEY
-from ..errors import ForkedError, ReceiveTimeout
+from ..cuda import Device, DeviceFrame, open_api, parse_device
+from ..errors import ConfigError, ForkedError, ReceiveTimeout
 from ..transport import SHARED_CHANNEL, Connection
+from ..units import NULL_U32
+from .iteration import ASYNC_WAIT_S, AsyncWaiter, FrameBatches, WholeFrames, map_frames
 from .lease import LeaseOptions
 from .ledger import ConsumerLedger, Latency, Phase
 from .options import FRESH_PERIODS, ConsumerOptions, PerConsumerStreams, descriptor_stream_id
-from .whole import WholeFrames, map_frames
 
-# The longest single wait of the asyncio thread, and so the longest that a close waits for that thread.
-_ASYNC_WAIT_S: Final = 0.1
 _POLL_S: Final = 0.002
-_MAX_META_VERSION: Final = 0xFFFF_FFFF
-# Held only while a consumer's asyncio thread starts or ends. Reentrant: the garbage collector may close
-# another consumer on a thread that holds it.
-_waiter_lock = threading.RLock()
+_MAX_META_VERSION: Final = NULL_U32
 _T = TypeVar("_T")
 
 
@@ -41,8 +37,9 @@ class Consumer(_native.Consumer):
             work(frame.array)
 
     `poll(limit)` returns the frames that have arrived, `receive(timeout)` waits for a frame, `latest()` skips
-    to the newest, `async for` does not block the event loop. A consumer never holds its producer back: frames
-    that it reads too late are dropped and counted, and `ledger()` adds up.
+    to the newest, `async for` does not block the event loop. `take(n)` gives many small frames as one array.
+    A consumer never holds its producer back: frames that it reads too late are dropped and counted, and
+    `ledger()` adds up.
     """
 
     # Defaults of the class: `close` may run on a consumer whose construction was interrupted.
@@ -50,9 +47,13 @@ class Consumer(_native.Consumer):
     """Longest wait for a frame in an iteration, in seconds; None: no limit."""
     reporter: _native.StatusReporter | None = None
     """Publishes status reports until the consumer is closed; None if it publishes none."""
+    label: str = ""
+    """What the user calls this consumer; shown by `top`, the supervisor, ledgers and metrics."""
+    device: Device | None = None
+    """Copies frames to the GPU of `device=`; None without one."""
     owner: object = None
-    """The context of this consumer: who keeps only the consumer keeps the context open too."""
-    _waiter: ThreadPoolExecutor | None = None
+    """The context of this consumer: a program that keeps only the consumer keeps the context open."""
+    _waiter: AsyncWaiter | None = None
 
     @classmethod
     def open(
@@ -83,6 +84,15 @@ class Consumer(_native.Consumer):
             sends_hello_unmapped=sends_hello_unmapped,
         )
         consumer.timeout = options.timeout
+        consumer.label = options.label
+        consumer._waiter = AsyncWaiter(f"tp-consumer-{stream_id}")
+        if options.device is not None:
+            try:
+                consumer.device = Device(open_api(parse_device(options.device)))
+                consumer.set_device(consumer.device)
+            except BaseException:
+                consumer.close()
+                raise
         return consumer
 
     def wait_for_producer(self, timeout: float = 10.0) -> bool:
@@ -113,6 +123,40 @@ class Consumer(_native.Consumer):
         self.counters()  # raises here instead of in the first step of the iteration
         return WholeFrames(self)
 
+    def take(
+        self, n: int, out: npt.NDArray[Any] | None = None, *, timeout: float | None = None, at_least: int = 1
+    ) -> _native.FrameBatch:
+        """Up to `n` frames of one layout as one array, with their sequences and timestamps as arrays.
+
+            batch = consumer.take(4096)       # waits for the first frame, without the GIL
+            batch.array.mean(axis=0)          # of shape (frames, *shape of a frame); writable
+            batch.seqs, batch.timestamps_ns
+
+        For small frames at a high rate: they are copied and checked natively, and no frame is torn. Those
+        that were overwritten before are left out, and count in the ledger. A batch ends before a frame of
+        another shape, element type, metadata version or epoch. `at_least` waits for more frames than one, up
+        to `timeout` seconds; then it returns those that came. `out` is an array to fill instead of a new one.
+        Raises ReceiveTimeout after `timeout` seconds without a frame, or when closed.
+        """
+        batch = self.take_or_none(n, out, timeout, at_least)
+        if batch is None:
+            raise self._timeout_error(timeout)
+        return batch
+
+    def batches(self, n: int = 1024) -> FrameBatches:
+        """Batches of up to `n` frames, as `take` returns them, until the consumer is closed.
+
+            for batch in consumer.batches():  # also `async for`
+                histogram += np.bincount(batch.array.ravel(), minlength=256)
+
+        Each has the frames that came since the one before: few when they come slowly, many when they come
+        fast.
+        """
+        self.counters()  # raises here instead of in the first step of the iteration
+        if n < 1:
+            raise ConfigError(f"n {n}: take 1 or more frames")
+        return FrameBatches(self, n)
+
     def map(self, function: Callable[[_native.Frame], _T]) -> Iterator[tuple[_native.Frame, _T]]:
         """Frames with the result of `function` for each, without a copy; overwritten frames are skipped.
 
@@ -124,6 +168,25 @@ class Consumer(_native.Consumer):
         """
         self.counters()
         return map_frames(self, function)
+
+    def on_device(self, *, depth: int = 3, stream: object = None) -> Iterator[DeviceFrame]:
+        """Frames as copies on the GPU of `device=`; frames that were overwritten meanwhile are skipped.
+
+            for frame in consumer.on_device():    # of ctx.consumer(..., device="cuda:0")
+                model(torch.from_dlpack(frame))
+
+        Up to `depth` copies run ahead, beside the work of the caller. Each frame is proven after its copy has
+        ended and before it is returned. `stream` is the CUDA stream that the frames are used on, where DLPack
+        does not say it. Skipped frames count in the ledger, as `late`.
+        """
+        self.counters()  # raises here instead of in the first step of the iteration
+        if depth < 1:
+            raise ConfigError(f"depth {depth}: use 1 or more copies")
+        if self.device is None:
+            raise ConfigError(
+                f'this consumer has no device; use ctx.consumer({self.stream_id}, device="cuda:0")'
+            )
+        return self.device.iterate(self, depth, stream)
 
     def progress(self, timeout: float | None = None) -> Iterator[_native.Progress]:
         """Partial frames while they are written; ends when closed, or after `timeout` seconds without any.
@@ -158,40 +221,32 @@ class Consumer(_native.Consumer):
         return self
 
     async def __anext__(self) -> _native.Frame:
-        loop = asyncio.get_running_loop()
-        deadline = None if self.timeout is None else loop.time() + self.timeout
-        while not self.closed:
-            # A frame that has arrived already costs no thread switch.
-            if (frame := self.receive_or_none(0.0)) is not None:
-                return frame
-            if deadline is not None and loop.time() >= deadline:
-                raise self._timeout_error(self.timeout)
-            if (waiting := self._wait_on_thread(loop)) is not None:
-                await waiting
+        if (frame := await self.wait_async(lambda: self.receive_or_none(0.0))) is not None:
+            return frame
         raise StopAsyncIteration
 
-    def _wait_on_thread(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[bool] | None:
-        """A wait for the next frame on the thread that the consumer owns; None once closed."""
-        with _waiter_lock:
-            if self.closed:
-                return None
-            if self._waiter is None:
-                self._waiter = ThreadPoolExecutor(1, f"tp-consumer-{self.stream_id}")
-            waiter = self._waiter
-        try:
-            # Not under the lock: this may start a thread and wait for it, and the garbage collector may close
-            # a consumer on that new thread, which takes the lock.
-            return loop.run_in_executor(waiter, self.wait, _ASYNC_WAIT_S)
-        except RuntimeError:
-            if self._waiter is waiter:
-                raise
-            # Closed meanwhile: the executor accepts no more work.
-            return None
+    async def wait_async(self, poll: Callable[[], _T | None]) -> _T | None:
+        """What `poll` returns once it is not None, called whenever there is something to read.
+
+        The event loop runs meanwhile. None once the consumer is closed. Raises ReceiveTimeout if the consumer
+        has a `timeout`, after that many seconds.
+        """
+        assert self._waiter is not None, "`open` makes it"
+        return await self._waiter.poll(
+            poll,
+            lambda: self.wait(ASYNC_WAIT_S),
+            is_closed=lambda: self.closed,
+            timeout=self.timeout,
+            timeout_error=lambda: self._timeout_error(self.timeout),
+        )
 
     def _timeout_error(self, timeout: float | None) -> ReceiveTimeout:
         if self.closed:
-            why = "the consumer is closed"
-        elif self.epoch is None and (lease := self.lease()) is not None and lease.lease_id is None:
+            return ReceiveTimeout(
+                f"no frame: the consumer is closed; open another with ctx.consumer({self.stream_id})",
+                stream_id=self.stream_id,
+            )
+        if self.epoch is None and (lease := self.lease()) is not None and lease.lease_id is None:
             answer = f" ({lease.code}: {lease.message})" if lease.code else ""
             why = f"the driver has granted no lease for stream {self.stream_id} yet{answer}"
         elif self.epoch is None:
@@ -259,7 +314,7 @@ class Consumer(_native.Consumer):
 
     def latency(self) -> Latency:
         """Time from publication to receipt of frames: of the last whole interval, and in total."""
-        return Latency.from_figures(self.latency_figures())
+        return Latency.from_report(self.latency_report())
 
     @property
     def phase(self) -> Phase:
@@ -274,20 +329,21 @@ class Consumer(_native.Consumer):
     def __repr__(self) -> str:
         if self.closed:
             return f"<Consumer stream={self.stream_id} closed>"
+        label = f" label={self.label!r}" if self.label else ""
         name = f" name={self.source_name!r}" if self.source_name else ""
         epoch = "no producer" if self.epoch is None else f"epoch={self.epoch}"
-        return f"<Consumer stream={self.stream_id}{name} {epoch} {self.ledger()}>"
+        return f"<Consumer stream={self.stream_id}{name}{label} {epoch} {self.ledger()}>"
 
     def close(self) -> None:
         """Ends iterations and detaches from the stream. Frames and their arrays stay readable."""
         super().close()
+        if self.device is not None:
+            self.device.close()
         reporter, self.reporter = self.reporter, None
         if reporter is not None:
             reporter.close()
-        with _waiter_lock:
-            waiter, self._waiter = self._waiter, None
-        if waiter is not None:
-            waiter.shutdown()
+        if self._waiter is not None:
+            self._waiter.close()
 
     def __enter__(self) -> Self:
         return self

@@ -21,7 +21,9 @@ _POLL_S: Final = 0.001
 _MAX_ALLOCATION_S: Final = 600.0
 _PING_PERIOD_S: Final = 0.1
 _ANSWER_MARGIN_S: Final = 1.0
-_FINAL_CODES: Final = frozenset({"INVALID_PARAMS", "UNSUPPORTED", "PROTOCOL", "REGIONS", "NO_ANSWER"})
+_FINAL_CODES: Final = frozenset(
+    {"INVALID_PARAMS", "UNSUPPORTED", "PROTOCOL", "REGIONS", "CLOCK_DOMAIN", "NO_ANSWER"}
+)
 REMEDIES: Final = {
     "REJECTED": "`tensorpool driver leases` shows who holds what",
     "INVALID_PARAMS": "compare the request with the stream's configuration (`tensorpool driver streams`)",
@@ -30,6 +32,7 @@ REMEDIES: Final = {
     "INTERNAL_ERROR": "the driver's log has the details, `tensorpool doctor` looks for causes",
     "REGIONS": "the driver granted the lease, but this process may not use the regions: check group "
     "membership and allowed_base_dirs",
+    "CLOCK_DOMAIN": "set clock_domain in [aeron], or tp.open(clock_domain=…), to the driver's",
     "PROTOCOL": "driver and client do not fit together; compare their versions",
 }
 """What a user can do, by the code of a refusal."""
@@ -61,8 +64,8 @@ def wait_attached(
 ) -> None:
     """Waits for the driver's first response. Raises AttachError for a refusal that retries do not change.
 
-    A consumer may attach before its stream exists: the conductor repeats its request. `driver_answers` tells
-    a driver that is busy allocating memory from a driver that does not run.
+    A consumer may attach before its stream exists: the conductor repeats its request. `driver_answers`
+    distinguishes a driver that is busy allocating memory from a driver that does not run.
     """
     answer_deadline = time.monotonic() + options.attach_timeout_ns / 1e9 + _ANSWER_MARGIN_S
     allocation_deadline = time.monotonic() + _MAX_ALLOCATION_S
@@ -106,4 +109,7 @@ def attach_error(stream_id: int, code: str, message: str, options: LeaseOptions)
             remedy += ', or set attach_revision = "auto" in [context] to try the other revision too'
     else:
         remedy = REMEDIES.get(code, REMEDIES["REJECTED"])
+        if code == "REJECTED" and "is not configured" in message:
+            # No client holds it: the driver's message says what to change.
+            remedy = "`tensorpool driver streams` shows the streams of this driver"
     return AttachError(message, code=code, remedy=remedy, stream_id=stream_id)

@@ -10,15 +10,15 @@ from enum import StrEnum
 from typing import Final, Literal, TypeAlias, cast
 
 from .. import _native
-from ..text import JsonObject
+from ..text import JsonObject, html_table
 
 TimeOrigin: TypeAlias = Literal["publish", "capture", "mixed"]
 
 _UNPUBLISHED: Final = ("back_pressured", "not_connected", "closed")
 _WITHOUT_SEQUENCE: Final = ("no_pool", "slot_claimed", "detached", "abandoned", "after_close")
-_IN_SPAN: Final = frozenset(name for name, _, in_span in _native.drop_reasons() if in_span)
+_IN_SPAN: Final = frozenset(reason.name for reason in _native.drop_reasons() if reason.is_in_span)
 
-DROP_REASONS: Final[dict[str, str]] = {name: meaning for name, meaning, _ in _native.drop_reasons()}
+DROP_REASONS: Final[dict[str, str]] = {reason.name: reason.meaning for reason in _native.drop_reasons()}
 """Drop reasons of a consumer: the name of each counter, and what it counts."""
 
 
@@ -43,11 +43,15 @@ class Outcome(StrEnum):
     """Dropped: the producer has no lease at the moment; the conductor requests a new one."""
 
 
+def _without_zeros(counts: dict[str, int], prefix: str = "") -> dict[str, int]:
+    return {f"{prefix}{name}": count for name, count in counts.items() if count}
+
+
 def _by_reason(counts: dict[str, int]) -> str:
     return ", ".join(f"{reason} {count}" for reason, count in counts.items() if count) or "0"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ProducerLedger:
     """`committed` = `published` + `unpublished` by reason + `deferred`."""
 
@@ -85,13 +89,22 @@ class ProducerLedger:
         dropped = f"; dropped: {_by_reason(self.dropped)}" if any(self.dropped.values()) else ""
         return f"committed {self.committed} = published {self.published}{unpublished}{deferred}{dropped}"
 
+    def __repr__(self) -> str:
+        return f"<ProducerLedger {self}>"
+
+    def _repr_html_(self) -> str:
+        more = {"deferred": self.deferred, "holes": self.holes, "bytes": self.bytes}
+        rows = {"committed": self.committed, "published": self.published, **_without_zeros(more)}
+        unpublished = _without_zeros(self.unpublished, "unpublished: ")
+        return html_table({**rows, **unpublished, **_without_zeros(self.dropped, "dropped: ")})
+
     @property
     def balanced(self) -> bool:
         """Whether no frame is deferred, as is the case when no claim is open."""
         return self.deferred == 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ConsumerLedger:
     """`span` (first to last sequence, over all epochs) = `received` + `dropped` by reason."""
 
@@ -119,6 +132,13 @@ class ConsumerLedger:
         outside = f"; outside any span: {_by_reason(self.outside)}" if any(self.outside.values()) else ""
         return f"span {self.span} = received {self.received}{dropped}{outside}"
 
+    def __repr__(self) -> str:
+        return f"<ConsumerLedger {self}>"
+
+    def _repr_html_(self) -> str:
+        rows = {"span": self.span, "received": self.received, **_without_zeros(self.dropped, "dropped: ")}
+        return html_table({**rows, **_without_zeros(self.outside, "outside any span: ")})
+
     @property
     def balanced(self) -> bool:
         """Whether every sequence of the span was received or dropped."""
@@ -133,6 +153,11 @@ class LatencySummary:
     p50_ns: int
     p99_ns: int
     max_ns: int
+
+    @classmethod
+    def from_native(cls, summary: _native.LatencySummary) -> LatencySummary:
+        """The summary that a native consumer returned."""
+        return cls(summary.count, summary.p50_ns, summary.p99_ns, summary.max_ns)
 
     def __str__(self) -> str:
         if not self.count:
@@ -161,13 +186,13 @@ class Latency:
     """Frames whose timestamps are not of this host's clock: in the future, or more than a minute old."""
 
     @classmethod
-    def from_figures(cls, figures: _native.LatencyFigures) -> Latency:
-        """The latency from the figures of a native consumer."""
+    def from_report(cls, report: _native.LatencyReport) -> Latency:
+        """The latency as a native consumer reports it."""
         return cls(
-            since=cast("TimeOrigin | None", figures.since),
-            last=LatencySummary(*figures.last),
-            total=LatencySummary(*figures.total),
-            excluded=figures.excluded,
+            since=cast("TimeOrigin | None", report.since),
+            last=LatencySummary.from_native(report.last),
+            total=LatencySummary.from_native(report.total),
+            excluded=report.excluded,
         )
 
     def to_json(self) -> JsonObject:

@@ -22,16 +22,17 @@ from ..attributes.dtypes import CARRIERS, DTYPE_KEY, Extension, extension, name_
 from ..attributes.metadata import BLOBS_KEY, TAGS_KEY, attribute
 from ..errors import ClosedError, UnsupportedDtype
 from ..sbe import Attribute, DataSourceAnnounce, DataSourceMeta
+from ..units import MAX_U32, NULL_U32
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _MAX_ATTRIBUTES: Final = 0xFFFE
 _MAX_NAME_BYTES: Final = 1024
-# 0 means no metadata, and all ones is null on the wire.
-_MAX_VERSION: Final = 0xFFFF_FFFE
+# 0 means no metadata.
+_MAX_VERSION: Final = MAX_U32
 MAX_BLOB_BYTES: Final = 128 << 20
-_MAX_BLOB_TYPE: Final = 0xFFFF_FFFF
+_MAX_BLOB_TYPE: Final = NULL_U32
 # Blobs are repeated once in so many metadata periods.
 _BLOB_PERIODS: Final = 10
 _READY_TIMEOUT_S: Final = 5.0
@@ -199,6 +200,11 @@ class ProducerMetadata:
     def attributes(self) -> Mapping[str, Any]:
         """The attributes that were set."""
         return {} if self._description is None else dict(self._description.attributes)
+
+    @property
+    def name(self) -> str | None:
+        """The name of the source; None if it has none."""
+        return None if self._description is None else self._description.name or None
 
     def start(self, description: SourceDescription | None) -> None:
         """Publishes the metadata that the producer was opened with. Without any, its announce is published

@@ -8,27 +8,31 @@ endpoints read by attribute (`crates/native/src/options.rs`). Pure, except for
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias, TypedDict, get_args
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, TypeVar, get_args
 
 import numpy.typing as npt
 
 from .. import _native
+from ..cuda import parse_device
 from ..errors import ConfigError
 from ..runtime.config import IdRange
-from ..transport import SHARED_CHANNEL, Connection, StreamIds
+from ..transport import SHARED_CHANNEL, Connection, OwnStreams, StreamIds
+from ..units import MAX_AERON_STREAM_ID, MAX_STREAM_ID, MAX_U32
+
+if TYPE_CHECKING:
+    from .merge_map import MergeMap
 
 Policy: TypeAlias = Literal["stream", "latest"]
 Idle: TypeAlias = Literal["backoff", "busy-spin", "yield", "sleep"]
 PoolSizes: TypeAlias = Sequence[str | int] | str | int
 
 _MAX_NSLOTS: Final = 1 << 20
-_MAX_AERON_STREAM_ID: Final = (1 << 31) - 1
-_MAX_STREAM_ID: Final = 0xFFFF_FFFE
-# All ones is null on the wire.
-_MAX_RATE_HZ: Final = 0xFFFF_FFFE
-_MAX_HINT: Final = 0xFFFF_FFFE
+_MIN_RATE_HZ: Final = 0.0001
+_MAX_LABEL: Final = 64
 FRESH_PERIODS: Final = 3
 """A region whose activity timestamp is older than so many announce periods is stale (wire §15.14)."""
 # A consumer that sends nothing for so many report periods is stale (wire §5).
@@ -54,7 +58,9 @@ class ProducerKeywords(TypedDict, total=False):
     numa_node: int | None
     per_consumer_streams: bool
     announce_source: bool
+    merge_map: MergeMap | None
     traces: bool
+    device: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,12 +83,16 @@ class ProducerOptions:
     numa_node: int | None = None
     per_consumer_streams: bool = True
     announce_source: bool = True
+    merge_map: MergeMap | None = None
     traces: bool = False
+    device: str | None = None
 
     def __post_init__(self) -> None:
         if self.nslots is not None:
             _check_nslots(self.nslots)
         _check_own_streams(self)
+        if self.device is not None:
+            parse_device(self.device)
 
     @property
     def needs_provision(self) -> bool:
@@ -107,8 +117,9 @@ class ConsumerKeywords(TypedDict, total=False):
     policy: Policy
     idle: Idle
     timeout: float | None
-    max_rate_hz: int | None
+    max_rate_hz: float | None
     per_consumer_stream: bool
+    label: str
     progress: bool
     progress_interval_us: int | None
     progress_bytes: int | None
@@ -120,6 +131,7 @@ class ConsumerKeywords(TypedDict, total=False):
     metadata_stream_id: int | None
     control_stream_id: int | None
     qos_stream_id: int | None
+    device: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,8 +141,9 @@ class ConsumerOptions:
     policy: Policy = "stream"
     idle: Idle = "backoff"
     timeout: float | None = None
-    max_rate_hz: int | None = None
+    max_rate_hz: float | None = None
     per_consumer_stream: bool = False
+    label: str = ""
     progress: bool = False
     progress_interval_us: int | None = None
     progress_bytes: int | None = None
@@ -142,31 +155,76 @@ class ConsumerOptions:
     metadata_stream_id: int | None = None
     control_stream_id: int | None = None
     qos_stream_id: int | None = None
+    device: str | None = None
 
     def __post_init__(self) -> None:
         _check_own_streams(self)
+        if self.device is not None:
+            parse_device(self.device)
         if self.max_outstanding_seq_gap < 0:
             raise ConfigError(f"max_outstanding_seq_gap {self.max_outstanding_seq_gap}: use 0 or more frames")
         if self.policy not in get_args(Policy):
             raise ConfigError(f"policy {self.policy!r}: use 'stream' or 'latest'")
-        if self.max_rate_hz is not None and not 0 < self.max_rate_hz <= _MAX_RATE_HZ:
+        if fault := _rate_fault(self.max_rate_hz):
+            raise ConfigError(f"max_rate_hz {self.max_rate_hz!r}: {fault}")
+        if not self.label.isascii() or not self.label.isprintable() or len(self.label) > _MAX_LABEL:
             raise ConfigError(
-                f"max_rate_hz {self.max_rate_hz}: use a whole number of frames a second, as in 25"
+                f"label {self.label!r}: use at most {_MAX_LABEL} visible ASCII characters, as in 'viewer'"
             )
         for name in ("progress_interval_us", "progress_bytes", "progress_rows"):
             hint: int | None = getattr(self, name)
             if hint is not None and not self.progress:
                 raise ConfigError(f"{name} {hint}: only with progress=True")
-            if hint is not None and not 0 <= hint <= _MAX_HINT:
-                raise ConfigError(f"{name} {hint}: use a whole number from 0 to {_MAX_HINT}")
+            if hint is not None and not 0 <= hint <= MAX_U32:
+                raise ConfigError(f"{name} {hint}: use a whole number from 0 to {MAX_U32}")
+
+    @property
+    def min_interval_ns(self) -> int | None:
+        """The least time between two frames that the consumer keeps itself.
+
+        None if the rate is a whole number, so that the producer can be asked for it (wire §11).
+        """
+        if self.max_rate_hz is None or self.max_rate_hz == int(self.max_rate_hz):
+            return None
+        return round(1e9 / self.max_rate_hz)
+
+
+def _rate_fault(rate_hz: object) -> str | None:
+    if rate_hz is None:
+        return None
+    is_number = isinstance(rate_hz, int | float) and not isinstance(rate_hz, bool)
+    # A comparison with nan is false.
+    if is_number and _MIN_RATE_HZ <= rate_hz <= MAX_U32:  # type: ignore[operator]
+        return None
+    return f"use a number of frames a second from {_MIN_RATE_HZ} on, as in 25 or 0.5"
+
+
+def check_keywords(call: str, given: Iterable[str], known: Collection[str]) -> None:
+    """Raises TypeError for a keyword that `call` does not have, with the most similar one that it has."""
+    for name in given:
+        if name in known:
+            continue
+        similar = get_close_matches(name, known, 1)
+        # A word within a longer one, as in `slots`, is less similar by letters than by meaning.
+        similar = similar or [each for each in known if name in each or each in name]
+        hint = f"did you mean {similar[0]}=?" if similar else f"it has {', '.join(known)}"
+        raise TypeError(f"{call}() has no argument {name!r}; {hint}")
+
+
+_Options = TypeVar("_Options", ProducerOptions, ConsumerOptions)
 
 
 def check_stream_id(stream_id: object) -> int:
     """`stream_id` if it can identify a stream. Raises ConfigError."""
+    if isinstance(stream_id, str):
+        raise ConfigError(
+            f"stream id {stream_id!r}: use a number of your choice, with the name beside it, as in "
+            f"ctx.producer(10000, name={stream_id!r})"
+        )
     if not isinstance(stream_id, int):
         raise ConfigError(f"stream id {stream_id!r}: use a whole number, as in 10000")
-    if not 0 < stream_id <= _MAX_STREAM_ID:
-        raise ConfigError(f"stream id {stream_id}: use 1 to {_MAX_STREAM_ID}, as in 10000")
+    if not 0 < stream_id <= MAX_STREAM_ID:
+        raise ConfigError(f"stream id {stream_id}: use 1 to {MAX_STREAM_ID}, as in 10000")
     return stream_id
 
 
@@ -187,6 +245,21 @@ def metadata_stream_id(options: ProducerOptions | ConsumerOptions, ids: StreamId
     return _check_aeron_stream_id("metadata", ids.metadata if given is None else given, 1300)
 
 
+def with_own_streams(options: _Options, own: OwnStreams) -> _Options:
+    """`options` with the streams that the configuration names for this stream, where none are given."""
+    return replace(
+        options,
+        descriptor_stream_id=_first(options.descriptor_stream_id, own.descriptor),
+        metadata_stream_id=_first(options.metadata_stream_id, own.metadata),
+        control_stream_id=_first(options.control_stream_id, own.control),
+        qos_stream_id=_first(options.qos_stream_id, own.qos),
+    )
+
+
+def _first(given: int | None, configured: int | None) -> int | None:
+    return configured if given is None else given
+
+
 def _check_own_streams(options: ProducerOptions | ConsumerOptions) -> None:
     for kind, given, example in (
         ("control", options.control_stream_id, 1000),
@@ -197,8 +270,8 @@ def _check_own_streams(options: ProducerOptions | ConsumerOptions) -> None:
 
 
 def _check_aeron_stream_id(kind: str, stream_id: int, example: int) -> int:
-    if not 0 < stream_id <= _MAX_AERON_STREAM_ID:
-        raise ConfigError(f"{kind} stream id {stream_id}: use 1 to {_MAX_AERON_STREAM_ID}, as in {example}")
+    if not 0 < stream_id <= MAX_AERON_STREAM_ID:
+        raise ConfigError(f"{kind} stream id {stream_id}: use 1 to {MAX_AERON_STREAM_ID}, as in {example}")
     return stream_id
 
 
@@ -258,7 +331,9 @@ class PerConsumerStreams:
         wants_control = options.progress and options.per_consumer_control
         return ConsumerRequest(
             rate_limited=options.max_rate_hz is not None,
-            max_rate_hz=options.max_rate_hz or 0,
+            # The wire has whole numbers: the producer is asked for the next one up, and the consumer keeps
+            # the rate itself (`min_interval_ns`).
+            max_rate_hz=math.ceil(options.max_rate_hz or 0),
             supports_progress=options.progress,
             progress_interval_us=options.progress_interval_us,
             progress_bytes_delta=options.progress_bytes,
@@ -286,9 +361,12 @@ class ReportOptions:
         return cls(latency=False, counters=False, ledgers=False)
 
     def start_reporter(
-        self, endpoint: _native.Producer | _native.Consumer, connection: Connection
+        self, endpoint: _native.Producer | _native.Consumer, connection: Connection, *, label: str = ""
     ) -> _native.StatusReporter | None:
-        """Reports on `endpoint` once a period until the reporter is closed; None if nothing is reported."""
+        """Reports on `endpoint` once a period until the reporter is closed; None if nothing is reported.
+
+        `label` is what the user calls a consumer.
+        """
         # The latency is a part of the status report of a consumer.
         reports_latency = self.latency and self.ledgers and isinstance(endpoint, _native.Consumer)
         if not (self.counters or self.ledgers):
@@ -301,4 +379,5 @@ class ReportOptions:
             ledger=self.ledgers,
             counters=self.counters,
             period_ns=connection.report_period_ns,
+            label=label,
         )

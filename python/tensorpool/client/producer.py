@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -14,19 +16,23 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy.typing as npt
 
 from .. import _native
-from ..errors import ClosedError, ForkedError
+from ..cuda import SlotWriter, open_api, parse_device
+from ..cuda.slots import writer_for
+from ..errors import ClosedError, ForkedError, FrameChangedWarning, OfferWarning
+from ..shm.ownership import OwnedRegions
 from ..transport import Connection
 from .lease import LeaseOptions
 from .ledger import ProducerLedger
 from .metadata import MetadataOptions, ProducerMetadata, SourceDescription
 from .options import PerConsumerStreams, ProducerOptions, descriptor_stream_id
-from .owned_regions import OwnedRegions
 from .tracing import Tracer
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _POLL_S = 0.002
+# Held only while the first tensor of a device is offered.
+_slot_writer_lock = threading.Lock()
 
 
 class Producer(_native.Producer):
@@ -48,10 +54,13 @@ class Producer(_native.Producer):
     reporter: _native.StatusReporter | None = None
     """Publishes status reports until the producer is closed; None if it publishes none."""
     owner: object = None
-    """The context of this producer: who keeps only the producer keeps the context open too."""
+    """The context of this producer: a program that keeps only the producer keeps the context open."""
     closed: bool = False
     """Whether the producer was closed."""
+    fit_pools: Callable[[int], bool] | None = None
+    """Gets the stream a pool for frames of so many bytes; None if the user chose the pools."""
     _metadata: ProducerMetadata | None = None
+    _slot_writer: SlotWriter | None = None
     _source_stream_ids: frozenset[int] = frozenset()
 
     @classmethod
@@ -85,6 +94,13 @@ class Producer(_native.Producer):
                 owned_regions.remove()
             raise
         producer.owned_regions = owned_regions
+        if options.device is not None:
+            try:
+                producer._slot_writer = SlotWriter(open_api(parse_device(options.device)))
+                producer.set_device(producer._slot_writer)
+            except BaseException:
+                producer.close()
+                raise
         if metadata is not None:
             producer._metadata = ProducerMetadata(producer, metadata)
         return producer
@@ -97,6 +113,11 @@ class Producer(_native.Producer):
     def ledger(self) -> ProducerLedger:
         """Counts of all committed frames: published, or not and why."""
         return ProducerLedger.from_counters(self.counters())
+
+    @property
+    def source_name(self) -> str | None:
+        """The name under which the frames are published; None if they have none."""
+        return None if self._metadata is None else self._metadata.name
 
     @property
     def attached(self) -> bool:
@@ -175,27 +196,63 @@ class Producer(_native.Producer):
         """
         return self._metadata is not None and self._metadata.declare_dtype(name)
 
+    def _fit_pools(self, nbytes: int) -> bool:
+        """Called by the native `offer` and `claim` for a frame that fits no pool. True: try again.
+
+        Only before the first frame: a later change of the pools would begin a new epoch, and consumers would
+        lose frames.
+        """
+        fit, self.fit_pools = self.fit_pools, None
+        return fit is not None and not self.next_seq and fit(nbytes)
+
+    def _warn_refused(self, message: str) -> None:
+        """Called by the native `offer` for the first frame that is lost for a reason of the user's."""
+        warnings.warn(message, OfferWarning, stacklevel=2)
+
+    def _warn_changed(self, seq: int) -> None:
+        """Called by the native methods, in Python's development mode, for a frame that was changed."""
+        message = (
+            f"frame {seq} of stream {self.stream_id} was changed after its commit, so consumers may have "
+            "received other values; a view of slot.array, or a tensor over it, was written later: write only "
+            "until the commit, and keep array.copy() of what you need"
+        )
+        warnings.warn(message, FrameChangedWarning, stacklevel=2)
+
+    def _offer_from_device(self, tensor: object, **options: Any) -> _native.OfferResult:
+        """Called by the native `offer` for a tensor in the memory of a GPU."""
+        with _slot_writer_lock:
+            if self._slot_writer is None:
+                self._slot_writer = writer_for(tensor)
+            writer = self._slot_writer
+        return writer.offer(self, tensor, **options)
+
     def __repr__(self) -> str:
         if self.closed:
             return f"<Producer stream={self.stream_id} closed>"
+        name = f" name={self.source_name!r}" if self.source_name else ""
         epoch = "no lease" if self.epoch is None else f"epoch={self.epoch}"
-        return f"<Producer stream={self.stream_id} {epoch} {self.ledger()}>"
+        return f"<Producer stream={self.stream_id}{name} {epoch} {self.ledger()}>"
 
-    def _trace_id_from(self, parents: Iterable[_native.Frame | int]) -> tuple[int, list[int]]:
+    def _trace_id_from(
+        self, parents: Iterable[_native.Frame | int], given_id: int = 0
+    ) -> tuple[int, list[int]]:
         """Called by the native `offer` and `claim` of a producer with traces.
 
-        The trace id of the frame, and the trace ids that a TraceLinkSet must name.
+        The trace id of the frame, and the trace ids that a TraceLinkSet must name. `given_id` is the trace id
+        that the caller chose; 0 for none.
         """
         if self.tracer is None:
             raise ClosedError("this producer has no tracer; get one from ctx.producer(..., traces=True)")
         parents = tuple(parents)
         for parent in parents:
             if not isinstance(parent, int) and parent.stream_id not in self._source_stream_ids:
-                self._report_source(parent.stream_id)
-        return self.tracer.trace_id_from(parents)
+                self.report_source(parent.stream_id)
+        return self.tracer.trace_id_from(parents, given_id)
 
-    def _report_source(self, stream_id: int) -> None:
+    def report_source(self, stream_id: int) -> None:
         """Adds `stream_id` to the streams that, by this producer's status report, it is made from."""
+        # Raises ForkedError: the reports are those of the parent.
+        self.counters()
         if self.reporter is not None:
             self.reporter.add_source(stream_id)
             self._source_stream_ids |= {stream_id}
@@ -210,12 +267,22 @@ class Producer(_native.Producer):
 
         Consumers can still read what they have mapped.
         """
-        super().close()
+        try:
+            super().close()
+        except FrameChangedWarning:
+            # Warnings are errors in this program: nothing stays open for that.
+            self._close_parts()
+            raise
+        self._close_parts()
+
+    def _close_parts(self) -> None:
         self.closed = True
         reporter, self.reporter = self.reporter, None
         for part in (self._metadata, reporter):
             if part is not None:
                 part.close()
+        if self._slot_writer is not None:
+            self._slot_writer.close()
         if self.owned_regions is not None:
             self.owned_regions.remove()
         if self.tracer is not None:

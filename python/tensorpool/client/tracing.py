@@ -117,10 +117,18 @@ class Tracer:
         self._ids = ids
         self._control = control
 
-    def trace_id_from(self, parents: Iterable[_native.Frame | int]) -> tuple[int, list[int]]:
-        """The trace id of a frame made from `parents`, and the trace ids that a TraceLinkSet must name."""
+    def trace_id_from(
+        self, parents: Iterable[_native.Frame | int], given_id: int = 0
+    ) -> tuple[int, list[int]]:
+        """The trace id of a frame made from `parents`, and the trace ids that a TraceLinkSet must name.
+
+        `given_id` is the caller's own trace id for the frame; 0 if it has none.
+        """
         ids = (parent if isinstance(parent, int) else parent.trace_id for parent in parents)
         unique = list(dict.fromkeys(trace_id for trace_id in ids if trace_id))
+        if given_id:
+            # A frame that carries a parent's id continues its trace: it is not made from itself.
+            return given_id, [trace_id for trace_id in unique if trace_id != given_id]
         if len(unique) == 1:
             return unique[0], []
         return self._ids.new_id(), unique

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
+from ..discovery.channels import channel_fault
 from ..runtime.config import (
     DurationNs,
     FileMode,
@@ -13,20 +16,58 @@ from ..runtime.config import (
     parse_duration,
     setting,
     settings,
+    table,
 )
 from ..transport.channels import DEFAULT_DESCRIPTOR_TERM_BYTES, SHARED_CHANNEL, term_fault
+from ..units import MAX_AERON_STREAM_ID, MAX_STREAM_ID
 
-_MAX_STREAM_ID: Final = (1 << 31) - 1
+# Those of Aeron keep Aeron's names.
+MediaDriverIdle = Literal["rest", "backoff", "yield", "spin"]
 
 
 def _stream_id(doc: str, default: int) -> int:
-    stream_id: int = setting(doc, default=default, minimum=1, maximum=_MAX_STREAM_ID)
+    stream_id: int = setting(doc, default=default, minimum=1, maximum=MAX_AERON_STREAM_ID)
     return stream_id
 
 
 def _stream_ids_fault(ids: IdRange) -> str | None:
     """Why Aeron has no streams with these ids; None if it has."""
-    return None if ids.first >= 1 and ids.last <= _MAX_STREAM_ID else f"use ids from 1 to {_MAX_STREAM_ID}"
+    return (
+        None
+        if ids.first >= 1 and ids.last <= MAX_AERON_STREAM_ID
+        else f"use ids from 1 to {MAX_AERON_STREAM_ID}"
+    )
+
+
+def _own_id(kind: str) -> int | None:
+    stream_id: int | None = setting(
+        f"Id of its {kind} stream. None: the shared one.",
+        default=None,
+        minimum=1,
+        maximum=MAX_AERON_STREAM_ID,
+    )
+    return stream_id
+
+
+def _channel(kind: str) -> str:
+    channel: str = setting(
+        f"Channel of the {kind} stream. For a UDP channel all programs of a host use one media driver: set "
+        "`network_dir`, or a multicast address.",
+        default=SHARED_CHANNEL,
+        check=channel_fault,
+    )
+    return channel
+
+
+@table
+class OwnStreamSettings:
+    """Aeron streams that one stream uses instead of the shared ones."""
+
+    stream_id: int = setting("The stream.", minimum=1, maximum=MAX_STREAM_ID)
+    descriptor_stream_id: int | None = _own_id("descriptor")
+    control_stream_id: int | None = _own_id("control")
+    qos_stream_id: int | None = _own_id("QoS")
+    metadata_stream_id: int | None = _own_id("metadata")
 
 
 @settings("aeron")
@@ -46,6 +87,15 @@ class AeronSettings:
         "Permission bits of the directory of an embedded media driver. For a group: 0770, with a umask of "
         "007, because Aeron creates its files by the umask.",
         default=0o700,
+    )
+    idle: MediaDriverIdle = setting(
+        "How an embedded media driver waits for work. Frames do not pass through it; new handles, and room "
+        "for new descriptors, wait for it. `rest` sleeps 1 ms while it has work, and 5 ms otherwise: about "
+        "200 wake-ups a second, below 1 % of a core; a burst of over a million frames a second after a "
+        "pause may lose frames as `back_pressured` for that time. `backoff` sleeps 1 ms at most, after short "
+        "spins: about 4,000 wake-ups a second, 5 to 15 % of a core. `yield` and `spin` use a whole core, for "
+        "bursts at any rate.",
+        default="backoff",
     )
     network_dir: Path | None = setting(
         "Directory of the media driver for UDP channels, as `tensorpool media-driver` runs one. Not set: "
@@ -76,12 +126,29 @@ class AeronSettings:
     descriptor_stream_id: int = _stream_id("Id of the descriptor stream.", 1100)
     qos_stream_id: int = _stream_id("Id of the QoS stream.", 1200)
     metadata_stream_id: int = _stream_id("Id of the metadata stream.", 1300)
+    control_channel: str = _channel("control")
+    qos_channel: str = _channel("QoS")
+    metadata_channel: str = _channel("metadata")
+    streams: tuple[OwnStreamSettings, ...] = setting(
+        "Streams with Aeron streams of their own. Producers, consumers, monitor, recorder and bridge use "
+        "them if all have this table.",
+        default=(),
+    )
     descriptor_term_bytes: SizeBytes = setting(
         "Term length of a producer's descriptor publication, which takes three terms of shared memory. "
         "`tensorpool doctor sizing` computes what a stream needs.",
         default=DEFAULT_DESCRIPTOR_TERM_BYTES,
         check=term_fault,
     )
+
+    def check(self) -> Iterator[tuple[str, str]]:
+        """Faults of settings that are valid by themselves, as (setting, fault)."""
+        # A table that could not be read is None here, and is already reported.
+        listed: Iterable[OwnStreamSettings | None] = self.streams
+        counts = Counter(own.stream_id for own in listed if own is not None)
+        for stream_id, count in counts.items():
+            if count > 1:
+                yield "streams", f"stream {stream_id} is listed {count} times"
 
 
 @settings("context")
@@ -143,7 +210,7 @@ class ContextSettings:
         "Fewest bytes between two FrameProgress messages of a frame, whatever consumers request. If they "
         "request nothing, it is 64KiB.",
         default=4096,
-        maximum=_MAX_STREAM_ID,
+        maximum=MAX_AERON_STREAM_ID,
     )
     per_consumer_channels: tuple[str, ...] = setting(
         "Channels on which a producer grants per-consumer streams. Empty: it declines all requests.",

@@ -10,56 +10,48 @@ import asyncio
 import atexit
 import logging
 import os
-import threading
-import time
 import weakref
-from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack, overload
 
-from .. import _native
-from ..attributes.metadata import describe
 from ..client import (
     Consumer,
     ConsumerKeywords,
     ConsumerOptions,
-    LeaseOptions,
-    MetadataOptions,
+    Join,
+    JoinKeywords,
+    JoinOptions,
+    MergeMap,
+    MergeMapJoin,
     PerConsumerStreams,
     Producer,
     ProducerKeywords,
     ProducerOptions,
     ReportOptions,
-    SourceDescription,
-    TraceIds,
-    Tracer,
-    wait_attached,
+    plan_join,
 )
-from ..client.lease import attach_error, lease_status
-from ..client.options import FRESH_PERIODS, check_stream_id, metadata_stream_id
-from ..discovery import DiscoveredStream, DiscoverySettings, make_filter
-from ..driver import DriverAgent, DriverSettings, EmbeddedDriver, namespace_on, qualified_namespace
+from ..client.options import (
+    check_keywords,
+    check_stream_id,
+    with_own_streams,
+)
+from ..discovery import DiscoveredStream, make_filter
+from ..driver import DriverAgent, EmbeddedDriver, qualified_namespace
 from ..errors import (
-    AttachError,
     ClosedError,
-    CommandFailed,
     ConfigError,
     ForkedError,
-    NoSuchService,
-    RequestRejected,
-    ServiceError,
-    ServiceTimeout,
 )
 from ..runtime.agent import CompositeAgent
 from ..runtime.config import Config, Secret
 from ..runtime.counters import CounterPublisher
 from ..runtime.logs import Logging
-from ..runtime.process import Readiness
 from ..runtime.role import LogSettings, RuntimeSettings, reload
-from ..runtime.runner import Runner
+from ..runtime.runner import Readiness, Runner
 from ..service import Event as ServiceEvent
 from ..service import (
     RunningService,
@@ -72,39 +64,29 @@ from ..service import (
 )
 from ..service.client import DEFAULT_TIMEOUT_S
 from ..transport import (
-    SHARED_CHANNEL,
     Connection,
-    ConnectionOptions,
     ServiceStreams,
     StreamAddress,
     StreamIds,
-    descriptor_channel,
 )
-from .driver_host import DriverHost, Mode, layout_fault, provision_stream, query_announce_period
+from .driver_host import DriverHost, DriverRequests, Mode
+from .endpoints import ContextOptions, Endpoints, snapshot
 from .locate import (
     StreamLocator,
     check_stream_reference,
     control_address,
     fallback_stream_id,
     find_consumer,
+    find_local_stream,
 )
-from .standalone import create_regions
 
 if TYPE_CHECKING:
     from ..recorder.recorder import Recorder
     from ..replayer import Replay
 
 _LOG = logging.getLogger(__name__)
-_DRIVER_TIMEOUT_S: Final = 1.0
-_PROVISION_RETRY_S: Final = 0.01
 # `next_event` needs a timeout: this one, 30 years, never ends.
 _NO_TIMEOUT_S: Final = 1e9
-# At most so many endpoints of a context publish reports: a media driver has room for some thousand counters,
-# and a program may have a thousand streams.
-_MAX_REPORTERS: Final = 64
-# Held only while an endpoint opens.
-_reporters_lock = threading.Lock()
-_T = TypeVar("_T")
 _open_contexts: weakref.WeakSet[Context] = weakref.WeakSet()
 
 
@@ -126,24 +108,6 @@ class Event:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class ContextOptions:
-    """Everything that `tensorpool.open()` takes from its arguments and the configuration."""
-
-    mode: Mode
-    namespace: str
-    shm_base_dir: Path
-    connection: ConnectionOptions
-    service_token: Secret | None
-    driver: DriverSettings
-    """Settings of a driver that this context embeds."""
-    discovery: DiscoverySettings
-    lease: LeaseOptions
-    descriptor_term_bytes: int
-    per_consumer_streams: PerConsumerStreams
-    reports: ReportOptions
-
-
 class Context:
     """A connection to a media driver and an SHM driver, with the producers and consumers of a program.
 
@@ -152,22 +116,21 @@ class Context:
 
     def __init__(self, options: ContextOptions) -> None:
         self._options = options
-        self.report_options = options.reports
-        """What producers and consumers that are opened from now on report."""
-        self._trace_ids: TraceIds | None = None
-        self._endpoints: weakref.WeakSet[Producer | Consumer] = weakref.WeakSet()
-        self._reporting: weakref.WeakSet[Producer | Consumer] = weakref.WeakSet()
         self._services: set[RunningService] = set()
-        self._metadata_listeners: dict[int, _native.MetadataListener] = {}
         self._siblings: dict[StreamAddress, Context] = {}
         self._closed = False
-        self._has_driver_period = False
-        self._lease = options.lease
         self.connection = Connection.open(options.connection)
         self._locator = StreamLocator(
             self.connection, options.discovery, has_driver=options.mode != "standalone"
         )
         self._driver_host = self._create_driver_host()
+        self._driver = DriverRequests(
+            self._driver_host,
+            self.connection,
+            options.lease,
+            lambda timeout: self.service("driver", timeout=timeout),
+        )
+        self._endpoints = Endpoints(options, self.connection, self._driver, self)
         try:
             self._driver_host.start()
         except BaseException:
@@ -245,6 +208,15 @@ class Context:
         return self._options.per_consumer_streams
 
     @property
+    def report_options(self) -> ReportOptions:
+        """What producers and consumers that are opened from now on report."""
+        return self._endpoints.reports
+
+    @report_options.setter
+    def report_options(self, options: ReportOptions) -> None:
+        self._endpoints.reports = options
+
+    @property
     def embeds_driver(self) -> bool:
         """Whether the SHM driver runs inside this process."""
         self.connection.check_process()
@@ -269,7 +241,7 @@ class Context:
         """Events in order; waits for more until closed, or until `timeout` seconds pass without one."""
         wait_s = _NO_TIMEOUT_S if timeout is None else timeout
         while (event := self.connection.conductor.next_event(wait_s)) is not None:
-            yield Event(*event)
+            yield Event(event.kind, event.at_ns, event.stream_id, event.epoch, event.detail)
 
     def on_event(self, callback: Callable[[Event], None]) -> None:
         """Calls `callback` with each event since the last call; returns at once."""
@@ -285,7 +257,8 @@ class Context:
     def producer(self, stream_id: int, **options: Unpack[ProducerKeywords]) -> Producer:
         """The producer of `stream_id`: a stream has one at a time. Raises AttachError if the driver refuses.
 
-        `pools`: payload sizes (`["64KiB", "1MiB"]`). `nslots`, a power of two: how many frames a consumer may
+        `pools`: payload sizes (`["64KiB", "1MiB"]`); without them the first frame gets a pool that it fits,
+        where the driver allows it. `nslots`, a power of two: how many frames a consumer may
         lag behind before they are overwritten. Values that are not given are the driver's for this stream.
         All memory is allocated now.
 
@@ -297,21 +270,27 @@ class Context:
         lineage. `publish_timestamps` adds the time of publication to each descriptor. `prefault=False` leaves
         the memory to be paged in by the first frames. `require_hugepages`: refuse memory without huge pages.
         `per_consumer_streams=False`: decline consumers that request per-consumer streams.
-        A producer without metadata announces its source without a name; `announce_source=False`: somebody
-        else announces it, as a bridge does.
+        `device="cuda:0"` registers the memory of claimed slots with that GPU (extra `cuda`), so that copies
+        from the GPU into them have the speed of the bus. Raises DeviceError if there is no such GPU.
+        A producer without metadata announces its source without a name; `announce_source=False`: another
+        program announces it, as a bridge does.
         `descriptor_stream_id`, `metadata_stream_id`, `control_stream_id` and `qos_stream_id` replace the
         configured streams; consumers of the stream get the same. `numa_node`: where the driver creates the
-        memory.
+        memory. `merge_map` says which frames of other streams these are made from (see `announce_merge_map`).
 
         A driver of another implementation takes no layout: the producer uses what it offers (`nslots`,
         `pools` of the producer), and the log says how that differs.
         """
         self._check_open()
-        return self._open_producer(check_stream_id(stream_id), ProducerOptions(**options))
+        check_keywords("producer", options, ProducerKeywords.__annotations__)
+        stream_id = check_stream_id(stream_id)
+        return self._endpoints.open_producer(
+            stream_id, with_own_streams(ProducerOptions(**options), self.stream_ids.own_streams(stream_id))
+        )
 
     def consumer(
         self,
-        stream_id: int | None = None,
+        stream_id: int | str | None = None,
         *,
         name: str | None = None,
         tags: Sequence[str] = (),
@@ -321,9 +300,9 @@ class Context:
     ) -> Consumer:
         """A consumer of `stream_id`, which maps the stream as soon as it exists.
 
-        `name` or `tags` instead of the id: the stream is discovered (see `discover`), for `find_timeout`
-        seconds at most (`[discovery] timeout`), and its own driver attaches the consumer. Raises
-        StreamNotFound, AmbiguousStream if several streams match, StreamNotLocal if the stream is on another
+        A name in place of the id, `name` or `tags`: the stream is discovered (see `discover`), for
+        `find_timeout` seconds at most (`[discovery] timeout`), and its own driver attaches the consumer.
+        Raises StreamNotFound, AmbiguousStream if several streams match, StreamNotLocal if it is on another
         host and no bridge sends it here.
 
         `fallback_uri="bridge://…"` instead of the id: frames are received from a bridge into memory of this
@@ -335,9 +314,17 @@ class Context:
         how to wait ("backoff", "busy-spin", "yield", "sleep"). `max_outstanding_seq_gap`: a consumer that is
         further behind skips frames.
 
+        `device="cuda:0"` lets `consumer.on_device()` and `frame.to_device()` copy frames to that GPU (extra
+        `cuda`). Raises DeviceError if there is no such GPU.
+
+        `label` is what you call this consumer ("viewer"): `tensorpool top`, the supervisor, ledgers and
+        metrics show it beside its number.
+
         `max_rate_hz` requests at most so many frames a second, evenly spaced by their timestamps, on a
-        per-consumer descriptor stream; `per_consumer_stream` requests such a stream without a limit. A
-        producer may decline (event `declined`): then all frames arrive on the shared stream.
+        per-consumer descriptor stream. Of a rate that is no whole number (0.5) the producer is asked for the
+        next one up, and the consumer keeps the rate itself. `per_consumer_stream` requests such a stream
+        without a limit. A producer may decline (event `declined`): then frames arrive on the shared stream,
+        and the consumer keeps the rate itself.
 
         `progress=True` requests partial frames (`consumer.progress()`), if possible every
         `progress_interval_us` microseconds and after `progress_bytes` or `progress_rows` more; the producer
@@ -346,7 +333,16 @@ class Context:
         streams.
         """
         self._check_open()
+        check_keywords(
+            "consumer",
+            options,
+            ["name", "tags", "find_timeout", "fallback_uri", *ConsumerKeywords.__annotations__],
+        )
         consumer_options = ConsumerOptions(**options)
+        if isinstance(stream_id, str):
+            if name is not None:
+                raise ConfigError(f"two names, {stream_id!r} and {name!r}; give one")
+            stream_id, name = None, stream_id
         if fallback_uri is not None:
             if name is not None or tags:
                 raise ConfigError(
@@ -355,244 +351,139 @@ class Context:
             named_stream_id = fallback_stream_id(fallback_uri)
             if stream_id is None:
                 stream = check_stream_id(named_stream_id)
-                return self._open_fallback_consumer(stream, fallback_uri, consumer_options)
+                return self._endpoints.open_fallback_consumer(stream, fallback_uri, consumer_options)
         check_stream_reference(stream_id, name, tags)
         if stream_id is not None:
             stream = check_stream_id(stream_id)
             if not consumer_options.supports_shm:
-                return self._open_fallback_consumer(stream, fallback_uri, consumer_options, sends_hello=True)
-            return self._open_consumer(stream, consumer_options, fallback_uri)
+                return self._endpoints.open_fallback_consumer(
+                    stream, fallback_uri, consumer_options, sends_hello=True
+                )
+            return self._endpoints.open_consumer(stream, consumer_options, fallback_uri)
         if not consumer_options.supports_shm:
             raise ConfigError("supports_shm=False needs the stream's id, as in ctx.consumer(10000, …)")
         return find_consumer(
             self._locator,
             make_filter(name=name, tags=tags),
             self._locator.timeout_s(find_timeout),
-            lease=self._lease,
-            open_stream=lambda stream: self._context_for(control_address(stream))._open_consumer(
+            lease=self._driver.lease,
+            open_stream=lambda stream: self._context_for(control_address(stream))._endpoints.open_consumer(
                 stream.stream_id, consumer_options
             ),
-            open_bridge=lambda uri: self._open_fallback_consumer(
+            open_bridge=lambda uri: self._endpoints.open_fallback_consumer(
                 check_stream_id(fallback_stream_id(uri)), uri, consumer_options
             ),
         )
 
-    def _open_producer(
-        self, stream_id: int, options: ProducerOptions, *, is_reopened: bool = False
-    ) -> Producer:
-        context = self._options
-        description = None
-        if options.describes_source:
-            description = SourceDescription(
-                name=options.name, tags=options.tags, metadata=options.metadata, dtype=options.dtype
-            )
-        streams = context.per_consumer_streams
-        regions, lease, is_provisioned = None, None, True
-        if context.mode == "standalone":
-            if options.numa_node is not None:
-                raise ConfigError("numa_node: only with a driver; run this program under numactl instead")
-            regions = create_regions(
-                stream_id,
-                options,
-                context.driver,
-                base_dir=context.shm_base_dir,
-                namespace=context.namespace,
-                stale_after_ns=FRESH_PERIODS * self.connection.announce_period_ns,
-            )
-        else:
-            if options.needs_provision:
-                is_provisioned = self._provision(stream_id, options, is_reopened=is_reopened)
-            self._adopt_driver_period()
-            lease = self._lease
-        # After the period of the driver is known.
-        metadata_options = MetadataOptions(
-            SHARED_CHANNEL,
-            metadata_stream_id(options, self.stream_ids),
-            self.connection.announce_period_ns,
-        )
-        producer = Producer.open(
-            self.connection,
-            stream_id,
-            options,
-            descriptor_channel=descriptor_channel(context.descriptor_term_bytes),
-            streams=streams if options.per_consumer_streams else replace(streams, channels=()),
-            metadata=metadata_options,
-            lease=lease,
-            owned_regions=regions,
-        )
-        if options.traces:
-            if self._trace_ids is None:
-                self._trace_ids = TraceIds()
-            control = options.control_stream_id or self.stream_ids.control
-            producer.tracer = Tracer(self._trace_ids, self.connection.publication(control))
-        self._start_endpoint(producer)
-        if not is_provisioned and not self._is_accepted(producer, options):
-            producer.close()
-            return self._open_producer(stream_id, options, is_reopened=True)
-        if description is not None or options.announce_source:
-            try:
-                producer.publish_description(description)
-            except BaseException:
-                producer.close()
-                raise
-        return producer
+    @overload
+    def join(
+        self,
+        inputs: Mapping[str, int | str],
+        *,
+        find_timeout: float | None = None,
+        consumer: ConsumerKeywords | None = None,
+        **options: Unpack[JoinKeywords],
+    ) -> Join: ...
 
-    def _open_consumer(
-        self, stream_id: int, options: ConsumerOptions, fallback_uri: str | None = None
-    ) -> Consumer:
-        is_standalone = self.mode == "standalone"
-        if not is_standalone:
-            self._adopt_driver_period()
-        consumer = Consumer.open(
-            self.connection,
-            stream_id,
-            options,
-            streams=self.per_consumer_streams,
-            lease=None if is_standalone else self._lease,
-            metadata=self._metadata_listener(metadata_stream_id(options, self.stream_ids)),
-            fallback_uri=fallback_uri,
-            sends_hello_unmapped=fallback_uri is not None,
-        )
-        self._start_endpoint(consumer)
-        return consumer
+    @overload
+    def join(
+        self,
+        inputs: Mapping[str, int | str] | None = None,
+        *,
+        out_stream: int | Producer,
+        find_timeout: float | None = None,
+        consumer: ConsumerKeywords | None = None,
+        **options: Unpack[JoinKeywords],
+    ) -> MergeMapJoin: ...
 
-    def _open_fallback_consumer(
-        self, stream_id: int, uri: str | None, options: ConsumerOptions, *, sends_hello: bool = False
-    ) -> Consumer:
-        """A consumer that maps no regions. `sends_hello`: it sends hellos, so that it can be redirected."""
-        consumer = Consumer.open(
-            self.connection,
-            stream_id,
-            replace(options, supports_shm=False),
-            streams=self.per_consumer_streams,
-            metadata=self._metadata_listener(metadata_stream_id(options, self.stream_ids)),
-            fallback_uri=uri,
-            sends_hello_unmapped=sends_hello,
-        )
-        self._start_endpoint(consumer)
-        return consumer
+    def join(
+        self,
+        inputs: Mapping[str, int | str] | None = None,
+        *,
+        out_stream: int | Producer | None = None,
+        find_timeout: float | None = None,
+        consumer: ConsumerKeywords | None = None,
+        **options: Unpack[JoinKeywords],
+    ) -> Join | MergeMapJoin:
+        """Frames of several streams that belong together: `inputs` are streams (ids or names) by a name each.
 
-    def _start_endpoint(self, endpoint: Producer | Consumer) -> None:
-        """Waits for the Aeron handle and the lease of a new endpoint, and starts its reports."""
-        self._endpoints.add(endpoint)
-        # A program may keep only the endpoint: it keeps the context, and so the close at exit.
-        endpoint.owner = self
-        try:
-            self.connection.wait_ready(endpoint)
-            if self.mode != "standalone" and endpoint.lease() is not None:
-                wait_attached(endpoint, self._lease, self._driver_answers)
-                # The next endpoint asks in the revision that the driver answers in.
-                self._lease = replace(self._lease, revision=lease_status(endpoint).revision)
-        except BaseException:
-            endpoint.close()
-            raise
-        with _reporters_lock:
-            for reporting in [each for each in self._reporting if each.reporter is None]:
-                self._reporting.discard(reporting)
-            if len(self._reporting) < _MAX_REPORTERS:
-                endpoint.reporter = self.report_options.start_reporter(endpoint, self.connection)
-                self._reporting.add(endpoint)
+            with ctx.join({"left": "camera-1", "right": "camera-2"}, by="sequence") as pairs:
+                for joined in pairs:
+                    with joined:
+                        print(joined["left"].seq, joined["right"].array.mean())
 
-    def _metadata_listener(self, stream_id: int) -> _native.MetadataListener:
-        """The listener of a metadata stream, shared by all consumers.
+        `by="sequence"`: frames with the same sequence. `by="time"`: the nearest frame of each input within
+        `tolerance` of the driving input's; `timestamp="publish"` compares times of publication instead of
+        capture. `by="latest"`: the newest frame of each. Durations are seconds, or text with a unit ("5ms").
 
-        It must be connected before a consumer sends its ConsumerHello, which producers answer with metadata.
+        `drive`: the name of the input that drives the join (the first one by default), a number of results a
+        second (not by sequence), or "any" input (by latest). Of the others, `offset={"right": 1}` takes the
+        frame so much later, in sequences or as a duration; `window={"imu": "10ms"}` takes all frames of the
+        last 10 ms, or `{"imu": 4}` by sequence the last 4, as a tuple. `lateness`: a result need not wait for
+        inputs that are at most so much behind.
+
+        A missing input blocks. With `stale_after`, an input without a frame for so long may be absent:
+        `joined.absent` names it. `depth`: frames of an input that are held back at most. `consumer`: options
+        for the consumers of the inputs, as `ctx.consumer()` takes them. `timeout`, `idle`: as there.
+
+        `out_stream`, an id or a producer of this process, instead of rules: the join follows the merge map
+        that the owner of that stream announces. `inputs` then only names its streams; `tolerance`, `drive`
+        and `depth` are local.
+
+        Raises ConfigError for rules that cannot be, StreamNotFound and the like for names that are not found.
         """
-        listener = self._metadata_listeners.get(stream_id)
-        if listener is None:
-            listener = self._metadata_listeners[stream_id] = _native.MetadataListener(
-                self.connection.conductor, SHARED_CHANNEL, stream_id, describe
+        self._check_open()
+        join_options = JoinOptions(**options)
+        keywords = consumer or {}
+        if out_stream is not None:
+            names = {
+                name: self.find_stream(stream, timeout=find_timeout)
+                for name, stream in (inputs or {}).items()
+            }
+            stream = check_stream_id(out_stream) if isinstance(out_stream, int) else out_stream
+            mapped = MergeMapJoin(
+                self.connection,
+                stream,
+                join_options,
+                lambda stream_id: self.consumer(stream_id, **keywords),
+                names,
             )
-        self.connection.wait_ready(listener)
-        return listener
+            mapped.owner = self
+            return mapped
+        if inputs is None:
+            raise ConfigError(
+                'ctx.join(): name the streams, as in ctx.join({"left": "camera-1", "right": "camera-2"}), or '
+                "give the output stream whose merge map to follow, as in ctx.join(out_stream=30000)"
+            )
+        rules = plan_join(tuple(inputs), join_options)
+        with ExitStack() as stack:
+            consumers: dict[str, Consumer] = {}
+            for name, reference in inputs.items():
+                if isinstance(reference, str):
+                    opened = self.consumer(name=reference, find_timeout=find_timeout, **keywords)
+                else:
+                    opened = self.consumer(reference, **keywords)
+                consumers[name] = stack.enter_context(opened)
+            join = Join(consumers, rules, timeout=join_options.timeout)
+            join.owner = self
+            stack.pop_all()
+        return join
 
-    # --- the driver
+    def announce_merge_map(self, producer: Producer, merge_map: MergeMap) -> None:
+        """Announces which frames those of `producer` are made from, until the producer is closed.
 
-    @property
-    def _has_own_driver(self) -> bool:
-        """Whether a driver of this package runs on the control stream. Others have no service to call."""
-        control = self.stream_ids.control
-        return self._driver_host.is_embedded or namespace_on(self.aeron_dir, control) is not None
-
-    def _provision(self, stream_id: int, options: ProducerOptions, *, is_reopened: bool) -> bool:
-        """Tells the driver the layout and the names of a stream; False if no driver can be told."""
-        if not self._has_own_driver:
-            return False
-        # The driver refuses a layout until it has read the detach of a producer that was closed just now.
-        deadline = time.monotonic() + (_DRIVER_TIMEOUT_S if is_reopened else 0.0)
-        while True:
-            try:
-                self._request_provision(stream_id, options)
-            except AttachError as error:
-                if error.code != "REJECTED" or time.monotonic() > deadline:
-                    raise
-                time.sleep(_PROVISION_RETRY_S)
-            else:
-                return True
-
-    def _request_provision(self, stream_id: int, options: ProducerOptions) -> None:
-        lease = self._lease
-        try:
-            with self.service("driver", timeout=lease.attach_timeout_ns / 1e9) as driver:
-                provision_stream(driver, stream_id, options)
-        except (RequestRejected, CommandFailed) as error:
-            raise attach_error(stream_id, "REJECTED", str(error), lease) from None
-        except (NoSuchService, ServiceTimeout):
-            raise attach_error(stream_id, "NO_ANSWER", "", lease) from None
-
-    def _is_accepted(self, producer: Producer, options: ProducerOptions) -> bool:
-        """Whether a producer that could not provision its stream keeps what it was granted.
-
-        A driver of this package that started meanwhile can be told the layout now. A foreign driver cannot:
-        the producer uses what it offers, and the log says how that differs.
+        Stages that join by it (`ctx.join(out_stream=…)`), of other implementations too, receive it within an
+        announce period, or at once on request. Another map of the same producer replaces the earlier one.
         """
-        if self._has_own_driver:
-            return False
-        fault = layout_fault(producer, options)
-        # Such a driver reports no period either.
-        self._has_driver_period = True
-        if fault is not None:
-            _LOG.warning(
-                "stream %d: the driver on control stream %d is of another implementation and takes no layout "
-                "from its clients: it granted %s; configure the stream there",
-                producer.stream_id,
-                self.stream_ids.control,
-                fault,
-            )
-        return True
+        self._check_open()
+        self._endpoints.announce_merge_map(producer, merge_map)
 
-    def _driver_answers(self) -> bool:
-        """Whether the driver of this control stream runs. The service may be that of another driver."""
-        if not self._has_own_driver:
-            return False
-        try:
-            with self.service("driver", timeout=_DRIVER_TIMEOUT_S) as driver:
-                driver.ping()
-        except ServiceError:
-            return False
-        return True
-
-    def _adopt_driver_period(self) -> None:
-        """Queries the announce period of a running driver, once: freshness depends on it."""
-        if self._has_driver_period or self._driver_host.is_embedded:
-            return
-        try:
-            with self.service("driver", timeout=_DRIVER_TIMEOUT_S) as driver:
-                period_ns = query_announce_period(driver)
-        except ServiceError:
-            period_ns = None
-        if period_ns is None:
-            # No driver yet, or one of another implementation: the configured period has to do.
-            return
-        self._has_driver_period = True
-        if period_ns and period_ns != self.connection.announce_period_ns:
-            _LOG.info("the driver announces every %.3g s: using this period", period_ns / 1e9)
-            self.connection.announce_period_ns = period_ns
+    # --- other drivers
 
     def _context_for(self, control: StreamAddress) -> Context:
         """The context of the driver on a control stream: this one, or a second one on this media driver."""
         options = self._options
-        own = StreamAddress(options.connection.control_channel, self.stream_ids.control)
+        own = self.stream_ids.control_address
         if self.mode != "standalone" and control == own:
             return self
         sibling = self._siblings.get(control)
@@ -600,8 +491,9 @@ class Context:
             connection = replace(
                 options.connection,
                 embed_media_driver=False,
-                stream_ids=replace(self.stream_ids, control=control.stream_id),
-                control_channel=control.channel,
+                stream_ids=replace(
+                    self.stream_ids, control=control.stream_id, control_channel=control.channel
+                ),
             )
             sibling = self._siblings[control] = Context(
                 replace(
@@ -637,6 +529,19 @@ class Context:
         )
         self._check_open()
         return self._locator.find(query, self._locator.timeout_s(timeout))
+
+    def find_stream(self, stream: int | str, *, timeout: float | None = None) -> int:
+        """The id of a stream of this media driver that is given by its id or its name.
+
+        A name is discovered for `timeout` seconds at most (`[discovery] timeout`). Raises StreamNotFound,
+        AmbiguousStream, StreamNotLocal, NoProvider.
+        """
+        self._check_open()
+        self.connection.check_process()
+        if not isinstance(stream, str):
+            return check_stream_id(stream)
+        found = find_local_stream(self._locator, make_filter(name=stream), self._locator.timeout_s(timeout))
+        return found.stream_id
 
     def discover_async(self, **query: Any) -> Coroutine[Any, Any, list[DiscoveredStream]]:
         """`discover` for asyncio: waits on a thread, and the event loop stays free."""
@@ -710,9 +615,9 @@ class Context:
     # --- recordings
 
     def record(
-        self, root: str | os.PathLike[str], *, streams: Sequence[int] | None = None, **options: Any
+        self, root: str | os.PathLike[str], *, streams: Sequence[int | str] | None = None, **options: Any
     ) -> Recorder:
-        """Records `streams` into the directory `root` until closed; None: all announced streams.
+        """Records `streams` (ids or names) into the directory `root` until closed; None: all announced ones.
 
         The options are those of `tensorpool.record`.
         """
@@ -738,8 +643,8 @@ class Context:
         if self.closed:
             return f"<Context mode={self.mode} closed>"
         state = "connected" if self.connected else "not connected"
-        endpoints = len(self._endpoints)
-        return f"<Context mode={self.mode} namespace={self.namespace!r} {state} endpoints={endpoints}>"
+        count = len(self._endpoints)
+        return f"<Context mode={self.mode} namespace={self.namespace!r} {state} endpoints={count}>"
 
     def close(self) -> None:
         """Closes all producers, consumers and services, the connection, and embedded drivers."""
@@ -750,10 +655,7 @@ class Context:
             # Last in, first out. Errors do not keep the others from being closed.
             stack.callback(self.connection.close)
             stack.callback(self._driver_host.close)
-            if self._trace_ids is not None:
-                stack.callback(self._trace_ids.close)
-            for endpoint in _snapshot(self._endpoints):
-                stack.callback(endpoint.close)
+            stack.callback(self._endpoints.close)
             stack.callback(self._locator.close)
             for sibling in list(self._siblings.values()):
                 stack.callback(sibling.close)
@@ -779,17 +681,8 @@ def _close_all() -> None:
     """A program that ends without a close leaves no media driver directory and no regions behind."""
     with ExitStack() as stack:
         # Errors do not keep the others from being closed.
-        for context in _snapshot(_open_contexts):
+        for context in snapshot(_open_contexts):
             stack.callback(context.close)
-
-
-def _snapshot(items: weakref.WeakSet[_T]) -> list[_T]:
-    """The items of a set to which another thread may add at the same time."""
-    while True:
-        try:
-            return list(items)
-        except RuntimeError:
-            continue
 
 
 # A forked child has nothing to close at its exit: its contexts belong to the parent process.

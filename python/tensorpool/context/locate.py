@@ -42,6 +42,7 @@ from ..transport import SHARED_CHANNEL, Connection, StreamAddress
 
 LAYOUT_VERSION: Final = 1
 _QUERY_PAUSE_S: Final = 0.05
+_MIN_MAPPING_S: Final = 1.0
 _POLL_S: Final = 0.002
 _BRIDGE_POLL_S: Final = 0.005
 _MIN_QUERY_S: Final = 0.25
@@ -94,7 +95,7 @@ class StreamLocator:
             raise ClosedError("this context is closed; open a new one")
 
     def _open_client(self, settings: DiscoverySettings) -> DiscoveryClient:
-        providers = routes(settings, self.connection.stream_ids.control)
+        providers = routes(settings, self.connection.stream_ids.control_address)
         return DiscoveryClient(self.connection.conductor, providers, client_id=settings.client_id)
 
     def is_local(self, stream: DiscoveredStream) -> bool | None:
@@ -163,7 +164,7 @@ def control_address_or_none(stream: DiscoveredStream) -> StreamAddress | None:
     """
     channel = Channel.parse(stream.control_channel)
     if channel is not None and channel.media == "ipc":
-        # Aeron tells IPC streams apart by their id alone.
+        # Aeron distinguishes IPC streams by their id alone.
         return StreamAddress(SHARED_CHANNEL, stream.control_stream_id)
     if channel is None or not set(channel.parameters) <= set(_CHANNEL_PARAMETERS):
         return None
@@ -200,6 +201,34 @@ def find_consumer(
     return search.run()
 
 
+def find_local_stream(locator: StreamLocator, query: Filter, timeout: float) -> DiscoveredStream:
+    """The only stream of this media driver that matches `query`; repeats the query for `timeout` seconds.
+
+    Raises StreamNotFound, AmbiguousStream, StreamNotLocal or NoProvider.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        left_s = min(max(deadline - time.monotonic(), _MIN_QUERY_S), _MAX_QUERY_S)
+        failure: DiscoveryError
+        try:
+            found = locator.find(query, left_s)
+            local = [stream for stream in found if locator.is_local(stream) is not False]
+            if local := local or locator.find_at_driver(query, left_s):
+                return _choose(local, query)
+            failure = not_local_error(found[0]) if found else _not_found(query)
+        except NoProvider as error:
+            failure = error
+        if time.monotonic() >= deadline:
+            raise failure
+        time.sleep(_QUERY_PAUSE_S)
+
+
+def _not_found(query: Filter) -> StreamNotFound:
+    return StreamNotFound(
+        f"no stream {_describe(query)} was found in time; `tensorpool discover` lists streams"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _ConsumerSearch:
     """One call of `find_consumer`. Attempts return the error of a failure that a later attempt may cure."""
@@ -230,9 +259,7 @@ class _ConsumerSearch:
         except NoProvider as error:
             return error
         if not found:
-            return StreamNotFound(
-                f"no stream {_describe(self.query)} was found in time; `tensorpool discover` lists streams"
-            )
+            return _not_found(self.query)
         candidates = [stream for stream in found if self.locator.is_local(stream) is not False]
         local = [stream for stream in candidates if is_ipc(stream.control_channel)]
         local = local or self._bridged_copies() or candidates
@@ -256,7 +283,9 @@ class _ConsumerSearch:
             )
         consumer = self.open_stream(stream)
         lease = lease_status(consumer)
-        deadline = time.monotonic() + self.locator.freshness_s
+        # Regions are mapped within milliseconds; the rest of the time is for a busy machine.
+        wait_s = min(self.locator.freshness_s, max(self.deadline - time.monotonic(), _MIN_MAPPING_S))
+        deadline = time.monotonic() + wait_s
         while lease.granted and consumer.epoch is None and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         epoch = consumer.epoch
@@ -367,10 +396,9 @@ def check_stream_reference(stream_id: int | None, name: str | None, tags: Sequen
 def fallback_stream_id(uri: str) -> int:
     """The stream id of a fallback URI. Raises ConfigError."""
     try:
-        _instance_id, _payload, _control, stream_id = _native.parse_fallback_uri(uri)
+        return _native.parse_fallback_uri(uri).stream_id
     except ValueError as error:
         raise ConfigError(f"fallback_uri {uri!r}: {error}") from None
-    return stream_id
 
 
 def _describe(query: Filter) -> str:

@@ -25,10 +25,11 @@ from ..runtime.config.sources import FILE_VARIABLE
 from ..service import ServiceClient
 from ..service.client import DEFAULT_TIMEOUT_S
 from ..service.config import ServiceSettings
-from ..transport import ConnectionOptions, ServiceStreams, StreamIds, default_aeron_dir
+from ..transport import ConnectionOptions, OwnStreams, ServiceStreams, StreamIds, default_aeron_dir
 from .config import AeronSettings, ContextSettings, ShmSettings
-from .context import Context, ContextOptions
+from .context import Context
 from .driver_host import Mode
+from .endpoints import ContextOptions
 
 _T = TypeVar("_T")
 _MIN_TIMEOUT_S: Final = 0.01
@@ -82,7 +83,7 @@ def open(
     allowed = shm.allowed_base_dirs if allowed_base_dirs is None else allowed_base_dirs
     if not base.is_dir():
         raise ConfigError(f"shm_base_dir {str(base)!r}: no such directory; create it, or use /dev/shm")
-    ids = stream_ids or _stream_ids(aeron)
+    ids = stream_ids or read_stream_ids(aeron)
     revision, tries_other_revision = LeaseOptions.revisions(context.attach_revision)
     options = ContextOptions(
         mode=mode or context.mode,
@@ -92,6 +93,7 @@ def open(
             aeron_dir=str(aeron_dir or aeron.dir or default_aeron_dir()),
             embed_media_driver=_embeds_media_driver(mode or context.mode, media_driver, aeron.media_driver),
             aeron_dir_mode=aeron.dir_mode,
+            media_driver_idle=aeron.idle,
             allowed_base_dirs=tuple(Path(path) for path in allowed) or (base,),
             stream_ids=ids,
             services=service_streams or service.streams(),
@@ -102,6 +104,7 @@ def open(
             ),
             report_period_ns=context.hello_period_ns,
             network_dir=None if aeron.network_dir is None else str(aeron.network_dir),
+            needs_driver=(mode or context.mode) == "driver",
             is_realtime_synced=(clock_domain or aeron.clock_domain) == "realtime_synced",
         ),
         service_token=service.token,
@@ -169,13 +172,27 @@ def _check_namespace(name: str) -> str:
     return name
 
 
-def _stream_ids(aeron: AeronSettings) -> StreamIds:
+def read_stream_ids(aeron: AeronSettings) -> StreamIds:
+    """The streams that the configuration names."""
     return StreamIds(
         control=aeron.control_stream_id,
         announce=aeron.announce_stream_id,
         descriptor=aeron.descriptor_stream_id,
         qos=aeron.qos_stream_id,
         metadata=aeron.metadata_stream_id,
+        control_channel=aeron.control_channel,
+        qos_channel=aeron.qos_channel,
+        metadata_channel=aeron.metadata_channel,
+        own=tuple(
+            OwnStreams(
+                stream_id=each.stream_id,
+                descriptor=each.descriptor_stream_id,
+                control=each.control_stream_id,
+                qos=each.qos_stream_id,
+                metadata=each.metadata_stream_id,
+            )
+            for each in aeron.streams
+        ),
     )
 
 
@@ -202,6 +219,12 @@ def _shared_context(aeron_dir: str | None) -> Context:
         context = open("standalone", aeron_dir=aeron_dir, media_driver="external")
         _shared_contexts[aeron_dir] = context
     return context
+
+
+def close_shared_context(aeron_dir: str | None) -> None:
+    """Closes the context that `service` and `discover` share for a media driver, before the exit does."""
+    if (context := _shared_contexts.pop(aeron_dir, None)) is not None:
+        context.close()
 
 
 def discover(

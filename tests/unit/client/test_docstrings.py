@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 
 import pytest
@@ -13,6 +13,7 @@ import pytest
 MODULES = (
     "tensorpool",
     "tensorpool._native",
+    "tensorpool.cuda",
     "tensorpool.pipeline",
     "tensorpool.recording",
     "tensorpool.service",
@@ -43,15 +44,19 @@ def _class_members(kind: type, name: str) -> Iterator[tuple[str, object]]:
         for attribute, member in vars(base).items():
             if attribute.startswith("_"):
                 continue
-            if isinstance(member, _METHODS):
+            # Attributes of a native class; of a Python class with slots they have no docstring.
+            is_attribute = base.__module__ == "tensorpool._native" and isinstance(
+                member, types.MemberDescriptorType
+            )
+            if isinstance(member, _METHODS) or is_attribute:
                 yield f"{base.__module__}.{base.__qualname__}.{attribute}", member
             elif isinstance(member, type) and _is_ours(member):
                 yield from _class_members(member, f"{member.__module__}.{member.__qualname__}")
 
 
-def _members() -> dict[str, object]:
+def _members(modules: Iterable[str]) -> dict[str, object]:
     members: dict[str, object] = {}
-    for module_name in MODULES:
+    for module_name in modules:
         module = import_module(module_name)
         members[module_name] = module
         names = getattr(module, "__all__", None) or dir(module)
@@ -74,7 +79,13 @@ def _has_docstring(member: object) -> bool:
 
 
 def test_every_public_member_has_a_docstring() -> None:
-    missing = {name for name, member in _members().items() if not _has_docstring(member)}
+    missing = {name for name, member in _members(MODULES).items() if not _has_docstring(member)}
+    assert sorted(missing) == []
+
+
+def test_every_public_member_of_the_torch_module_has_a_docstring() -> None:
+    pytest.importorskip("torch", reason="tensorpool.torch cannot be imported without torch")
+    missing = {name for name, member in _members(["tensorpool.torch"]).items() if not _has_docstring(member)}
     assert sorted(missing) == []
 
 

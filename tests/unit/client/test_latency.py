@@ -13,13 +13,16 @@ from tensorpool.client import Latency, LatencySummary, ReportOptions
 from tensorpool.transport import Connection
 
 NO_CONNECTION: Connection = None  # type: ignore[assignment]
-FIGURES: Any = SimpleNamespace(
-    since="publish", excluded=3, total=(100, 2_000, 40_000, 1_234_567), last=(0, 0, 0, 0)
+REPORT: Any = SimpleNamespace(
+    since="publish",
+    excluded=3,
+    total=SimpleNamespace(count=100, p50_ns=2_000, p99_ns=40_000, max_ns=1_234_567),
+    last=SimpleNamespace(count=0, p50_ns=0, p99_ns=0, max_ns=0),
 )
 
 
-def test_latency_has_the_figures_of_the_native_consumer() -> None:
-    latency = Latency.from_figures(FIGURES)
+def test_latency_has_the_report_of_the_native_consumer() -> None:
+    latency = Latency.from_report(REPORT)
     assert latency == Latency(
         "publish", LatencySummary(0, 0, 0, 0), LatencySummary(100, 2_000, 40_000, 1_234_567), 3
     )
@@ -28,7 +31,7 @@ def test_latency_has_the_figures_of_the_native_consumer() -> None:
 
 
 def test_latency_json_has_the_keys_of_the_status_stream() -> None:
-    document = json.loads(json.dumps(Latency.from_figures(FIGURES).to_json()))
+    document = json.loads(json.dumps(Latency.from_report(REPORT).to_json()))
     assert document["total"] == {"count": 100, "p50_ns": 2_000, "p99_ns": 40_000, "max_ns": 1_234_567}
     assert (document["since"], document["excluded"], document["last"]["count"]) == ("publish", 3, 0)
 

@@ -25,7 +25,7 @@ PRODUCER = {
 
 
 def consumer(span: int, received: int, **drops: int) -> ConsumerLedger:
-    by_reason = {name: 0 for name, _, _ in _native.drop_reasons()} | drops
+    by_reason = {reason.name: 0 for reason in _native.drop_reasons()} | drops
     counters: Any = SimpleNamespace(span=span, received=received, drops=by_reason)
     return ConsumerLedger.from_counters(counters)
 
@@ -71,4 +71,4 @@ def test_descriptors_of_no_mapped_epoch_are_outside_every_span() -> None:
 
 def test_every_drop_reason_is_inside_or_outside_the_span() -> None:
     ledger = consumer(0, 0)
-    assert ledger.outside.keys() | ledger.dropped.keys() == {name for name, _, _ in _native.drop_reasons()}
+    assert ledger.outside.keys() | ledger.dropped.keys() == {reason.name for reason in _native.drop_reasons()}

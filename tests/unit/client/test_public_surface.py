@@ -21,23 +21,37 @@ PUBLIC = {
     "Consumer",
     "ConsumerLedger",
     "Context",
+    "DeviceError",
     "DiscoveryError",
     "DriverAlreadyRunning",
     "Event",
     "ForkedError",
     "Frame",
+    "FrameBatch",
+    "FrameChangedWarning",
     "FrameOverwritten",
     "InvalidConfig",
+    "Join",
+    "JoinLedger",
+    "JoinRejected",
+    "JoinedBatch",
+    "JoinedFrames",
     "Latency",
+    "Limiter",
     "LockHeld",
+    "MergeMapJoin",
     "MediaDriver",
     "MediaDriverBusy",
     "MediaDriverError",
     "MediaDriverUnavailable",
+    "MergeMap",
     "Metadata",
     "NoProvider",
     "NoSuchService",
+    "OfferManyResult",
+    "OfferRefused",
     "OfferResult",
+    "OfferWarning",
     "Outcome",
     "Phase",
     "Producer",
@@ -53,6 +67,7 @@ PUBLIC = {
     "ServiceError",
     "ServiceTimeout",
     "Slot",
+    "Stage",
     "StreamBusy",
     "StreamNotLocal",
     "DiscoveredStream",
@@ -69,6 +84,7 @@ PUBLIC = {
     "record",
     "replay",
     "service",
+    "stage",
 }
 
 
@@ -131,7 +147,7 @@ def test_error_tree_in_the_docstring_matches_the_classes() -> None:
 
 
 def test_every_drop_reason_has_a_unique_name_and_meaning() -> None:
-    names = [name for name, _, _ in _native.drop_reasons()]
+    names = [reason.name for reason in _native.drop_reasons()]
     assert len(set(names)) == len(names)
     assert list(DROP_REASONS) == names
     for name, meaning in DROP_REASONS.items():
@@ -142,7 +158,7 @@ def test_every_drop_reason_has_a_unique_name_and_meaning() -> None:
 
 
 def test_drop_reasons_outside_a_span_are_exactly_these() -> None:
-    outside = {name for name, _, in_span in _native.drop_reasons() if not in_span}
+    outside = {reason.name for reason in _native.drop_reasons() if not reason.is_in_span}
     assert outside == {"epoch", "unmapped", "before_joining", "duplicate", "regressed", "malformed"}
 
 
