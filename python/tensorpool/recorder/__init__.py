@@ -6,10 +6,12 @@ Only settings are imported here. `record` imports the writer and Arrow when it i
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..client.options import check_keywords
 from ..errors import ConfigError
 from ..units import parse_duration, parse_size
 from .config import RecorderSettings
@@ -24,7 +26,7 @@ __all__ = ["record"]
 def record(
     root: str | os.PathLike[str],
     *,
-    streams: Sequence[int] | None = None,
+    streams: Sequence[int | str] | None = None,
     services: bool = False,
     context: Context | None = None,
     frames: int | None = None,
@@ -34,6 +36,7 @@ def record(
     rotate_time: str | float = "60s",
     retain_bytes: str | int | None = None,
     retain_age: str | float | None = None,
+    archive: str | None = None,
     keep_free: str | int = "64MiB",
     instance: str = "",
     serve: bool = True,
@@ -44,18 +47,18 @@ def record(
     with tp.record("recording", streams=[10000]) as recorder:
         ...
 
-    The directory is created; an existing recording is continued. `streams` are stream ids; None records
-    every stream that is announced. `services` records the accepted commands of all services too; with
-    `streams=[]` nothing else. Times are seconds or texts ("10s"), sizes are bytes or texts ("256MiB").
+    The directory is created; an existing recording is continued. `streams` are ids or names of streams; a
+    name must exist already. None records every stream that is announced. `services` records the accepted
+    commands of all services too; with `streams=[]` nothing else. Times are seconds or texts ("10s"), sizes
+    are bytes or texts ("256MiB").
     `pre_trigger` keeps the frames of that time in memory and writes nothing until `recorder.trigger()`.
     `frames` ends the recording after that many frames. `retain_bytes` and `retain_age` remove the oldest
-    segments. Without a `context` the recorder opens its own with the remaining arguments (`aeron_dir=…`).
+    segments. `archive` is a URI (`s3://…`) to which sealed segments are pushed; retention then waits for it.
+    Without a `context` the recorder opens its own with the remaining arguments (`aeron_dir=…`).
     """
-    from ..context import open as open_context
-    from .recorder import Recorder
-
-    if context is not None and connection:
-        raise ConfigError(f"{next(iter(connection))}: not allowed together with context")
+    _check_keywords(connection, has_context=context is not None)
+    if isinstance(streams, str | int):
+        raise ConfigError(f"streams {streams!r}: use a list, as in streams=[{streams!r}]")
     if streams is not None and not streams and not services:
         raise ConfigError("streams: give at least one id, or None for all announced streams")
     if frames is not None and frames < 1:
@@ -72,16 +75,26 @@ def record(
         pre_trigger_ns=None if pre_trigger is None else _parse_time("pre_trigger", pre_trigger),
         retain_bytes=None if retain_bytes is None else _parse_size("retain_bytes", retain_bytes),
         retain_age_ns=None if retain_age is None else _parse_time("retain_age", retain_age),
+        archive=archive,
         keep_free_bytes=_parse_size("keep_free", keep_free, minimum=0),
     )
-    owned_context = open_context(**connection) if context is None else None
-    return Recorder(
-        context or owned_context,  # type: ignore[arg-type]
-        settings,
-        frames=frames,
-        serve=serve,
-        owns_context=owned_context is not None,
-    )
+    # Imported here: the import of Arrow takes longer than all checks above.
+    from ..context import open as open_context
+    from .recorder import Recorder
+
+    opened = open_context(**connection) if context is None else context
+    return Recorder(opened, settings, frames=frames, serve=serve, owns_context=context is None)
+
+
+def _check_keywords(connection: Mapping[str, object], *, has_context: bool) -> None:
+    """Raises for a keyword that `record` does not have, or that belongs to an open context."""
+    from ..context import open as open_context
+
+    own = [name for name in signature(record).parameters if name not in ("root", "connection")]
+    to_open = signature(open_context).parameters
+    if has_context and (late := next((name for name in connection if name in to_open), None)):
+        raise ConfigError(f"{late}: not together with a context, which is open; give it to tensorpool.open()")
+    check_keywords("record", connection, own if has_context else [*own, *to_open])
 
 
 def _parse_size(name: str, value: str | int, minimum: int = 1) -> int:

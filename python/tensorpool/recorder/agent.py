@@ -18,12 +18,13 @@ from ..clock import SYSTEM_CLOCK, Clock
 from ..context import Context
 from ..errors import ClosedError, RecordingError
 from ..monitor.listener import SystemListener
-from ..recording import RecordingLedger, RecoveredSegment, WriterLimits, retain
+from ..recording import RecordingLedger, RecoveredSegment, WriterLimits, apply_retention
+from ..recording.archive import Archiver
 from .arena import ArenaRows
 from .config import RecorderSettings
 from .messages import OBSERVED_STREAMS, MessageObserver, MessageRow, ServiceEvents
 from .sink import Sink
-from .state import NOT_TRIGGERED, PreTriggerBuffer, RateMeter, RecorderStats, State, TriggerGate
+from .state import NOT_TRIGGERED, PreTriggerBuffer, RecorderStats, State, ThroughputMeter, TriggerGate
 from .streams import RecordedStreams
 
 _LOG = logging.getLogger(__name__)
@@ -70,7 +71,7 @@ class RecorderAgent:
         self._frames_left = frames
         self._gate = TriggerGate(settings.pre_trigger_ns)
         self._pre_trigger = PreTriggerBuffer(settings.pre_trigger_ns or 0)
-        self._rates = RateMeter()
+        self._rates = ThroughputMeter()
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
         # Held while a call is queued and while the agent closes: every queued call gets its result.
         self._calls_lock = threading.Lock()
@@ -101,6 +102,7 @@ class RecorderAgent:
             self._sink.writer.close()
             raise
         self._streams = RecordedStreams(context, self._native, self._sink)
+        self._archiver: Archiver | None = None
         self._messages = MessageObserver(self._is_recorded)
         self._listener: SystemListener | None = None
         self._events: ServiceEvents | None = None
@@ -119,6 +121,8 @@ class RecorderAgent:
 
     def on_start(self) -> None:
         """Subscribe to messages and open the streams of the settings."""
+        if self.settings.archive is not None:
+            self._archiver = Archiver(self.root, self.settings.archive)
         # The media driver registers in order: a consumer that is connected implies that no message about its
         # frames is missed.
         self._listener = SystemListener(
@@ -129,8 +133,8 @@ class RecorderAgent:
             # The caller that started the recorder relies on the commands from then on.
             self._events = ServiceEvents(self._context.connection)
             self._context.connection.wait_ready(self._events)
-        for stream_id in self.settings.streams:
-            self._streams.open(stream_id)
+        for stream in self.settings.streams:
+            self._streams.open(self._context.find_stream(stream))
 
     def is_ready(self) -> bool:
         """True: a recorder waits for producers as part of its work."""
@@ -174,6 +178,9 @@ class RecorderAgent:
             self._drain()
             self._sink.close()
         finally:
+            if self._archiver is not None:
+                # Last, so that it finds every segment sealed.
+                self._archiver.close()
             self._stats = self._collect_stats()
             self._run_calls()
 
@@ -233,8 +240,8 @@ class RecorderAgent:
         if self._is_active:
             return
         self._is_active = True
-        for stream_id in self.settings.streams:
-            self._streams.open(stream_id)
+        for stream in self.settings.streams:
+            self._streams.open(self._context.find_stream(stream))
 
     def stop(self) -> None:
         """Close the streams, write all received frames and seal the segments."""
@@ -375,7 +382,7 @@ class RecorderAgent:
         if settings.retain_bytes is None and settings.retain_age_ns is None:
             return
         try:
-            result = retain(
+            result = apply_retention(
                 self.root, max_bytes=settings.retain_bytes, max_age_ns=settings.retain_age_ns,
                 clock=self._clock,
             )  # fmt: skip
@@ -415,4 +422,5 @@ class RecorderAgent:
             buffer_bytes=buffer.total_bytes,
             disk_free_bytes=self._sink.free_bytes,
             strays=self._streams.strays,
+            lost_messages=self._sink.lost_messages,
         )

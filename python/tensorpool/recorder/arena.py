@@ -63,8 +63,10 @@ class ArenaRows:
             columns = {name: table[name] for name in _COLUMNS}
             batch = FrameBatch(stream_id=stream_id, epoch=epoch, arena=arena.payload, **columns)
         gaps = tuple(
-            TimedGap(Gap(stream_id, gap_epoch, first_seq, count, reason), before_row, time_ns)
-            for gap_epoch, first_seq, count, reason, before_row, time_ns in arena.gaps
+            TimedGap(
+                Gap(stream_id, gap.epoch, gap.first_seq, gap.count, gap.reason), gap.before_row, gap.time_ns
+            )
+            for gap in arena.gaps
         )
         return cls(stream_id, epoch, batch, gaps)
 

@@ -6,19 +6,35 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from ..runtime.config import DurationNs, SizeBytes, parse_duration, setting, settings
-from ..units import parse_size
+from ..errors import ConfigError
+from ..runtime.config import DurationNs, SizeBytes, StreamRef, parse_duration, setting, settings
+from ..units import MAX_STREAM_ID, parse_size
 
-MAX_STREAM_ID: Final = 0xFFFF_FFFE
 _MIN_BUFFER_BYTES: Final = 1 << 20
 
 
-def _streams_fault(streams: tuple[int, ...]) -> str | None:
-    invalid = [stream_id for stream_id in streams if not 0 < stream_id <= MAX_STREAM_ID]
+def _streams_fault(streams: tuple[int | str, ...]) -> str | None:
+    ids = [stream for stream in streams if isinstance(stream, int)]
+    invalid = [stream_id for stream_id in ids if not 0 < stream_id <= MAX_STREAM_ID]
     if invalid:
         return f"{invalid[0]} is not a stream id; use 1 to {MAX_STREAM_ID}"
     if len(set(streams)) < len(streams):
-        return "a stream id is listed twice"
+        return "a stream is listed twice"
+    return None
+
+
+def _archive_fault(uri: str | None) -> str | None:
+    if uri is None:
+        return None
+    # Not before it is used: it imports pyarrow.
+    from ..recording.storage import StorageUri, local_path
+
+    try:
+        if local_path(uri) is not None:
+            return "is a local directory; use the URI of a store, as in s3://bucket/recording"
+        StorageUri.parse(uri)
+    except ConfigError as error:
+        return str(error)
     return None
 
 
@@ -29,8 +45,11 @@ class RecorderSettings:
     out: Path | None = setting(
         "Directory of the recording. An existing recording is continued.", default=None, flag="--out"
     )
-    streams: tuple[int, ...] = setting(
-        "Ids of the streams to record.", default=(), flag="--stream", check=_streams_fault
+    streams: tuple[StreamRef, ...] = setting(
+        "Ids or names of the streams to record. A name is resolved at the start.",
+        default=(),
+        flag="--stream",
+        check=_streams_fault,
     )
     all: bool = setting("Record every announced stream, now or later.", default=False, flag="--all")
     services: bool = setting(
@@ -82,6 +101,13 @@ class RecorderSettings:
         "Segments whose newest frame is older than this are removed. None: no limit.",
         default=None,
         flag="--retain-age",
+    )
+    archive: str | None = setting(
+        "URI at which sealed segments are archived, as in `s3://bucket/recording`. Retention then removes "
+        "only what was read back from there. Credentials come from the environment.",
+        default=None,
+        flag="--archive",
+        check=_archive_fault,
     )
     keep_free_bytes: SizeBytes = setting(
         "Space that stays free behind every write: writing stops before, and resumes at twice as much.",

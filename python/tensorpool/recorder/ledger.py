@@ -44,7 +44,7 @@ class EpochLedger:
         self.next_seq = max(self.next_seq, last_seq + 1)
 
 
-class StreamLedger:
+class EpochLedgers:
     """Counts of all epochs of a stream since the recorder started."""
 
     def __init__(self, stream_id: int, position: ResumePosition | None = None) -> None:

@@ -68,6 +68,16 @@ class MessageFilter:
         self._epochs: OrderedDict[int, int] = OrderedDict()
         self._messages: OrderedDict[int, OrderedDict[object, object]] = OrderedDict()
 
+    @property
+    def remembered_streams(self) -> int:
+        """The number of streams whose epoch is known."""
+        return len(self._epochs)
+
+    @property
+    def remembered_messages(self) -> int:
+        """The number of messages that would be recognised as repeated."""
+        return sum(map(len, self._messages.values()))
+
     def to_row(self, message: bytes) -> MessageRow | None:
         """The row of a message; None for repeated, unrelated and invalid messages."""
         try:

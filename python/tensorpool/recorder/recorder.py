@@ -6,15 +6,15 @@ import atexit
 import logging
 import os
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
 from ..context import Context
 from ..errors import ClosedError, ForkedError
 from ..recording import RecordingLedger, RecoveredSegment
-from ..runtime.idle import IdleStrategy
-from ..runtime.process import Readiness
-from ..runtime.runner import Runner
+from ..runtime.agent import IdleStrategy
+from ..runtime.runner import Readiness, Runner
 from .agent import RecorderAgent
 from .config import RecorderSettings
 from .service import RecorderService
@@ -36,7 +36,7 @@ class Recorder:
 
     with tp.record("recording", streams=[10000]) as recorder:
         ...
-        recorder.mark("the light goes on")
+        recorder.mark("light on")
     print(recorder.ledger())
     """
 
@@ -56,7 +56,8 @@ class Recorder:
             self._closing.callback(context.close)
         self._is_closed = False
         try:
-            self._agent = RecorderAgent(context, settings, frames=frames)
+            ids = tuple(context.find_stream(stream) for stream in settings.streams)
+            self._agent = RecorderAgent(context, replace(settings, streams=ids), frames=frames)
             self._runner = Runner(self._agent, idle=_NoIdle(), readiness=readiness)
             try:
                 self._runner.start()
@@ -72,6 +73,13 @@ class Recorder:
             self._closing.close()
             raise
         _open_recorders.add(self)
+
+    def __repr__(self) -> str:
+        if self._is_closed:
+            return f"<Recorder {self.root} closed>"
+        stats = self._agent.stats
+        streams = ", ".join(map(str, stats.streams))
+        return f"<Recorder {self.root} {stats.state} streams=[{streams}] frames={stats.rows}>"
 
     @property
     def root(self) -> str:

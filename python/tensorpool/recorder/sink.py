@@ -19,7 +19,7 @@ from ..errors import DiskFull, InvalidFrames, RecordingError, WriteFailed
 from ..recording import Gap, RecordingLedger, RecordingWriter, RecoveredSegment, WriterLimits
 from ..service import EventKind
 from .arena import ArenaRows
-from .ledger import ResumePosition, StreamLedger, rows_as_gaps
+from .ledger import EpochLedgers, ResumePosition, rows_as_gaps
 from .messages import MessageRow, lost_event
 from .state import DiskSpace
 
@@ -88,13 +88,15 @@ class Sink:
         self._clock = clock
         self._on_disk_change = on_disk_change
         self._free = free
-        self._ledgers: dict[int, StreamLedger] = {}
+        self._ledgers: dict[int, EpochLedgers] = {}
         # Ledgers that include the queue: they give the next expected sequence.
-        self._planned: dict[int, StreamLedger] = {}
+        self._planned: dict[int, EpochLedgers] = {}
         self._steps: deque[_WriteStep] = deque()
         self._logged_recovered = 0
         self._messages_while_full = 0
         self._lost_events = 0
+        # Since the disk is full, and before.
+        self._lost_now = self._lost_messages = 0
 
     # --- streams and their ledgers
 
@@ -105,8 +107,8 @@ class Sink:
         for segment in self.writer.recovered[self._logged_recovered :]:
             _LOG.warning("sealed a segment that an earlier recorder left open: %s", segment)
         self._logged_recovered = len(self.writer.recovered)
-        self._ledgers.setdefault(stream_id, StreamLedger(stream_id, resume))
-        self._planned.setdefault(stream_id, StreamLedger(stream_id, resume))
+        self._ledgers.setdefault(stream_id, EpochLedgers(stream_id, resume))
+        self._planned.setdefault(stream_id, EpochLedgers(stream_id, resume))
         return resume
 
     @property
@@ -228,6 +230,8 @@ class Sink:
     def _on_writable(self, is_writable: bool) -> None:
         # Messages wait in memory meanwhile: thousands of them would take the space that is kept free.
         self.writer.holds_messages = not is_writable
+        if is_writable:
+            self._report_lost()
         self._on_disk_change(is_writable)
 
     def _check_disk(self, *, at_once: bool = False) -> None:
@@ -252,18 +256,36 @@ class Sink:
 
     def write_message(self, row: MessageRow) -> None:
         """Write a message about a stream. While the disk is full only a bounded number is kept in memory."""
-        self._messages_while_full = 0 if self.disk.is_writable else self._messages_while_full + 1
-        if self._messages_while_full > _MAX_MESSAGES_WHILE_FULL:
+        if not self._has_room_for_message():
+            self._lost_now += 1
             return
         self.writer.add_message(
             row.table, row.message, stream_id=row.stream_id, epoch=row.epoch, meta_version=row.meta_version
         )
 
+    def _has_room_for_message(self) -> bool:
+        self._messages_while_full = 0 if self.disk.is_writable else self._messages_while_full + 1
+        return self._messages_while_full <= _MAX_MESSAGES_WHILE_FULL
+
+    @property
+    def lost_messages(self) -> int:
+        """Messages and events that are missing in the tables, because the disk was full."""
+        return self._lost_messages + self._lost_now
+
+    def _report_lost(self) -> None:
+        if self._lost_now:
+            _LOG.error(
+                "%d messages about streams are lost: %s",
+                self._lost_now,
+                self.disk.problem or "the disk was full",
+            )
+        self._lost_messages, self._lost_now = self.lost_messages, 0
+
     def write_event(self, message: bytes, kind: str) -> None:
         """Write an event of the services. While the disk is full only a bounded number is kept in memory."""
-        self._messages_while_full = 0 if self.disk.is_writable else self._messages_while_full + 1
-        if self._messages_while_full > _MAX_MESSAGES_WHILE_FULL:
+        if not self._has_room_for_message():
             self._lost_events += 1
+            self._lost_now += 1
             return
         if self._lost_events:
             # The record says what is missing in it.
@@ -281,6 +303,7 @@ class Sink:
                     self._write_gap(gap)
                 except RecordingError as error:
                     _LOG.error("the gap %s could not be written: %s", gap, error)
-        if not self.disk.is_writable and (count := self.writer.discard_messages()):
-            _LOG.error("%d messages about streams are lost: %s", count, self.disk.problem)
+        if not self.disk.is_writable:
+            self._lost_now += self.writer.discard_messages()
+        self._report_lost()
         self.writer.close()

@@ -175,6 +175,7 @@ class RecorderStatsReply(TypedDict):
     buffer_bytes: int
     disk_free_bytes: int
     strays: int
+    lost_messages: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +199,8 @@ class RecorderStats:
     disk_free_bytes: int = 0
     strays: int = 0
     """Frames announced twice or out of order; no ledger counts them."""
+    lost_messages: int = 0
+    """Messages about streams and events that are missing in the tables, because the disk was full."""
 
     @property
     def lost(self) -> int:
@@ -220,6 +223,7 @@ class RecorderStats:
             "buffer_bytes": self.buffer_bytes,
             "disk_free_bytes": self.disk_free_bytes,
             "strays": self.strays,
+            "lost_messages": self.lost_messages,
         }
 
 
@@ -229,7 +233,7 @@ class _Sample(NamedTuple):
     nbytes: int
 
 
-class RateMeter:
+class ThroughputMeter:
     """Rows and bytes per second, over the last `window_ns`."""
 
     def __init__(self, window_ns: int = 3_000_000_000) -> None:

@@ -1,5 +1,6 @@
 """Recordings: frames on disk as Arrow segments. Reading and writing them needs no Aeron."""
 
+from .archive import ArchivedRecording, PullResult, PushResult, list_recordings, pull, push
 from .batch import NO_TIMESTAMP, NO_TRACE, FrameBatch
 from .copy import cut, merge
 from .export import export
@@ -8,7 +9,7 @@ from .gaps import Gap, RecordingLedger
 from .inspect import info
 from .recording import FrameDataset, Recording, open
 from .repair import repair
-from .retention import ReaderLease, RetentionResult, read_leases, retain
+from .retention import ReaderLease, RetentionResult, apply_retention, read_leases
 from .selection import Frames
 from .stream_writer import RecoveredSegment
 from .verify import verify
@@ -17,12 +18,15 @@ from .writer import RecordingWriter, WriterLimits
 __all__ = [
     "NO_TIMESTAMP",
     "NO_TRACE",
+    "ArchivedRecording",
     "Cursor",
     "FrameBatch",
     "FrameDataset",
     "Frames",
     "Gap",
     "PayloadRef",
+    "PullResult",
+    "PushResult",
     "ReaderLease",
     "RecordedFrame",
     "Recording",
@@ -31,13 +35,16 @@ __all__ = [
     "RecoveredSegment",
     "RetentionResult",
     "WriterLimits",
+    "apply_retention",
     "cut",
     "export",
     "info",
+    "list_recordings",
     "merge",
     "open",
+    "pull",
+    "push",
     "read_leases",
     "repair",
-    "retain",
     "verify",
 ]

@@ -21,6 +21,8 @@ TableRow: TypeAlias = dict[str, Any]
 """A row of an Arrow table by column name; the schema in `TABLES` says what it holds."""
 
 CONTINUATION: Final = b"\xff\xff\xff\xff"
+"""The first four bytes of a message in an Arrow stream."""
+CONTINUATION_NUMBER: Final = int.from_bytes(CONTINUATION, "little")
 END_OF_STREAM: Final = CONTINUATION + b"\0\0\0\0"
 _PREFIX: Final = struct.Struct("<II")
 PREFIX_BYTES: Final = _PREFIX.size
@@ -179,7 +181,7 @@ def read_prefix(data: memoryview, at: int) -> int | None:
     if at + PREFIX_BYTES > len(data):
         return None
     mark, size = _PREFIX.unpack_from(data, at)
-    return int(size) if mark == 0xFFFF_FFFF else None
+    return int(size) if mark == CONTINUATION_NUMBER else None
 
 
 def _column(name: str, kind: pa.DataType, *, nullable: bool = False) -> pa.Field:

@@ -115,7 +115,7 @@ class FrameBatch:
         part = {name: getattr(self, name)[start:stop] for name in _COLUMNS}
         return replace(self, **part, crc32c=None if self.crc32c is None else self.crc32c[start:stop])
 
-    def problem(self) -> str | None:
+    def content_fault(self) -> str | None:
         """Why these frames cannot be recorded; None if they can."""
         count = len(self.seq)
         for name, (kind, ndim) in _COLUMNS.items():
@@ -130,9 +130,9 @@ class FrameBatch:
             return None
         if (self.seq[1:] <= self.seq[:-1]).any():
             return "sequences do not increase"
-        return self._tensor_problem() or self._arena_problem()
+        return self._tensor_fault() or self._arena_fault()
 
-    def _tensor_problem(self) -> str | None:
+    def _tensor_fault(self) -> str | None:
         known = np.isin(self.dtype, list(NAMES))
         if not known.all():
             return f"element type {self.dtype[~known][0]} is not in the registry"
@@ -146,7 +146,7 @@ class FrameBatch:
             return "a tensor extends beyond its payload"
         return None
 
-    def _arena_problem(self) -> str | None:
+    def _arena_fault(self) -> str | None:
         if (self.payload_bytes > layout.MAX_PAYLOAD_BYTES).any():
             return f"a payload is larger than {layout.MAX_PAYLOAD_BYTES} bytes"
         ends = self.payload_offset + self.payload_bytes

@@ -51,7 +51,7 @@ def cut(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],
     *,
-    streams: Iterable[int] | None = None,
+    streams: Iterable[int | str] | None = None,
     seq: tuple[int | None, int | None] | None = None,
     time: tuple[Time | None, Time | None] | None = None,
     limits: WriterLimits | None = None,
@@ -61,7 +61,8 @@ def cut(
     recording = Recording(source)
     result = CopyResult()
     total = int(recording.segments["payload_bytes"].sum())
-    stream_ids = list(streams) if streams is not None else list(recording.streams)
+    chosen = recording.streams if streams is None else streams
+    stream_ids = [recording.find_stream(stream) for stream in chosen]
     for stream_id in stream_ids:
         # Raises FrameNotRecorded for an unknown stream before the target is created.
         recording.frames(stream_id)

@@ -1,10 +1,12 @@
-"""Export of recordings to numpy files, Zarr and MCAP.
+"""Export of recordings to numpy files, Zarr, Parquet and MCAP.
 
 - npy: one array with all frames. npz: an archive with one array per frame.
 - Zarr: a group with the stacked frames, one chunk per frame, and one array per column.
+- Parquet: a row per frame, for pandas, DuckDB and other readers of tables.
 - MCAP, for viewers: images as Foxglove's RawImage, other tensors in a schema of their own.
 
-The packages zarr and mcap are imported only when they are used.
+Zarr, Parquet and MCAP also have the name, the tags and the attributes of the stream. The packages zarr and
+mcap are imported only when they are used.
 """
 
 from __future__ import annotations
@@ -15,33 +17,33 @@ import json
 import os
 import shutil
 import zipfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from ..attributes.metadata import TAGS_KEY
 from ..durable import RETRY_HINT, write_errors
-from ..errors import FrameNotRecorded, InvalidFrames, MissingPackage
+from ..errors import FrameNotRecorded, MissingPackage
 from ..text import JsonObject
 from .frame import RecordedFrame
 from .recording import Recording, Time
-from .selection import Frames
+from .selection import COLUMNS, Frames
 from .verify import Progress
 
-__all__ = ["FORMATS", "export", "export_mcap", "export_npy", "export_npz", "export_zarr"]
+__all__ = ["FORMATS", "export", "export_mcap", "export_npy", "export_npz", "export_parquet", "export_zarr"]
 
-FORMATS: Final = ("npy", "npz", "zarr", "mcap")
-COLUMNS: Final = {
-    "epoch": np.uint64,
-    "seq": np.uint64,
-    "timestamp_ns": np.uint64,
-    "receive_time_ns": np.int64,
-    "meta_version": np.int64,
-}
-
-
+_MCAP_SEQUENCE_MASK: Final = 0xFFFF_FFFF
+"""A sequence number in MCAP has 32 bits."""
+FORMATS: Final = ("npy", "npz", "zarr", "parquet", "mcap")
+_MAX_VERSIONS: Final = 256
+"""Metadata versions of a stream whose attributes are exported; the first ones."""
+_MAX_VALUE_BYTES: Final = 4096
+"""Larger arrays and bytes among the attributes are named by their size."""
 # Names and fields of Foxglove's schemas, which viewers recognise.
 _TIME: Final = {
     "type": "object",
@@ -80,6 +82,8 @@ _ENCODINGS: Final = {
     ("uint8", 3): "rgb8",
     ("uint8", 4): "rgba8",
 }
+# A row group of a Parquet file is in memory at once.
+_ROWS_AT_ONCE: Final = 64
 _NO_FRAMES: Final = "the selection has no frames to export"
 
 
@@ -88,7 +92,7 @@ def export(
     target: str | os.PathLike[str],
     *,
     form: str | None = None,
-    stream_id: int | None = None,
+    stream_id: int | str | None = None,
     epoch: int | None = None,
     seq: tuple[int | None, int | None] | None = None,
     time: tuple[Time | None, Time | None] | None = None,
@@ -96,8 +100,8 @@ def export(
 ) -> int:
     """Writes frames to `target` and returns their number. The format follows from the name or `form`.
 
-    `npy` and `zarr` stack the frames of one stream, which must have the same type and shape; `npz` takes any
-    frames of one stream; `mcap` takes all streams.
+    `stream_id` is the id or the name of a stream. `npy` and `zarr` stack the frames of one stream, which must
+    have the same type and shape; `npz` and `parquet` take any frames of one stream; `mcap` takes all streams.
     """
     path = Path(target)
     form = form or path.suffix.removeprefix(".")
@@ -107,33 +111,73 @@ def export(
         raise FileExistsError(f"{path} already exists; choose another name")
     recording = Recording(source)
     if form == "mcap":
-        stream_ids = [stream_id] if stream_id is not None else list(recording.streams)
+        chosen = [stream_id] if stream_id is not None else list(recording.streams)
+        stream_ids = [recording.find_stream(each) for each in chosen]
         streams = [recording.frames(each, epoch=epoch, seq=seq, time=time) for each in stream_ids]
-        return export_mcap(streams, path, progress)
+        described = zip(stream_ids, streams, strict=True)
+        all_facts = [StreamFacts.read(recording, each, frames) for each, frames in described]
+        return export_mcap(streams, path, progress, all_facts)
     if stream_id is None:
         if not recording.streams:
             raise ValueError(f"{source} has no frames")
         if len(recording.streams) != 1:
-            known = ", ".join(map(str, recording.streams))
+            known = ", ".join(map(recording.label, recording.streams))
             raise ValueError(f"choose a stream; recorded streams: {known}")
         stream_id = recording.streams[0]
+    stream_id = recording.find_stream(stream_id)
     frames = recording.frames(stream_id, epoch=epoch, seq=seq, time=time)
-    writers = {"npy": export_npy, "npz": export_npz, "zarr": export_zarr}
-    return writers[form](frames, path, progress)
+    if form in ("npy", "npz"):
+        return (export_npy if form == "npy" else export_npz)(frames, path, progress)
+    facts = StreamFacts.read(recording, stream_id, frames)
+    return (export_zarr if form == "zarr" else export_parquet)(frames, path, progress, facts)
 
 
-def _frame_columns(frames: Frames) -> dict[str, npt.NDArray[Any]]:
-    """The numbers of each frame, one array per column."""
-    parts: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in COLUMNS}
-    for block, rows in frames.runs():
-        numbers = np.asarray(rows, np.intp)
-        for name, kind in COLUMNS.items():
-            if name == "epoch":
-                values = np.full(len(numbers), block.epoch, kind)
-            else:
-                values = getattr(block, name)[numbers]
-            parts[name].append(values.astype(kind))
-    return {name: np.concatenate(arrays or [np.empty(0, COLUMNS[name])]) for name, arrays in parts.items()}
+@dataclass(frozen=True, slots=True)
+class StreamFacts:
+    """What an export says about a stream beside its frames."""
+
+    stream_id: int
+    name: str
+    tags: tuple[str, ...]
+    attributes: dict[str, JsonObject]
+    """By metadata version, which each frame names."""
+
+    @classmethod
+    def read(cls, recording: Recording, stream_id: int, frames: Frames) -> Self:
+        """The facts of the frames to export."""
+        attributes: dict[str, JsonObject] = {}
+        tags: tuple[str, ...] = ()
+        for version, metadata in frames.metadata(_MAX_VERSIONS).items():
+            found = metadata.get(TAGS_KEY)
+            tags = tuple(map(str, found)) if isinstance(found, list) else tags
+            attributes[str(version)] = {
+                key: _plain_value(metadata[key], metadata.raw(key)) for key in metadata if key != TAGS_KEY
+            }
+        return cls(stream_id, recording.names.get(stream_id, ""), tags, attributes)
+
+    @property
+    def topic(self) -> str:
+        """The topic of its messages."""
+        return f"/{self.name.strip('/')}" if self.name.strip("/") else f"/stream/{self.stream_id}"
+
+    def to_json(self) -> JsonObject:
+        """The facts with the names that all exports use."""
+        return {
+            "stream_id": self.stream_id,
+            "name": self.name,
+            "tags": list(self.tags),
+            "attributes": self.attributes,
+        }
+
+
+def _plain_value(value: Any, raw: tuple[str, bytes]) -> Any:
+    """An attribute as JSON. Of an array or bytes that are long, format and size."""
+    form, data = raw
+    if isinstance(value, np.ndarray | bytes) and len(data) > _MAX_VALUE_BYTES:
+        return {"format": form, "bytes": len(data)}
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return base64.b64encode(value).decode("ascii") if isinstance(value, bytes) else value
 
 
 def _plain_array(frame: RecordedFrame) -> npt.NDArray[Any]:
@@ -144,25 +188,23 @@ def _plain_array(frame: RecordedFrame) -> npt.NDArray[Any]:
 
 
 def _stackable_frames(frames: Frames, progress: Progress | None) -> Iterator[tuple[int, RecordedFrame]]:
-    """(number, frame). Raises InvalidFrames for a frame whose type or shape differs from the first one's."""
     total = len(frames)
-    if total == 0:
-        raise FrameNotRecorded(_NO_FRAMES)
-    first = frames[0]
-    for number, frame in enumerate(frames):
-        if (frame.dtype, frame.shape) != (first.dtype, first.shape):
-            raise InvalidFrames(
-                f"frame {frame.seq} is {frame.dtype} {frame.shape} and frame {first.seq} is {first.dtype} "
-                f"{first.shape}; only frames of one type and shape can be stacked: export to npz, or choose "
-                "a range"
-            )
-        yield number, frame.verify()
+    for number, frame in frames.stackable():
+        yield number, frame
         if progress is not None:
             progress(number + 1, total)
 
 
-def export_mcap(streams: Sequence[Frames], path: Path, progress: Progress | None = None) -> int:
-    """Writes every frame as a JSON message on the topic `/stream/<id>`, in order of receipt."""
+def export_mcap(
+    streams: Sequence[Frames],
+    path: Path,
+    progress: Progress | None = None,
+    facts: Sequence[StreamFacts] = (),
+) -> int:
+    """Writes every frame as a JSON message, in order of receipt.
+
+    The topic is the name of the stream, or `/stream/<id>`. `facts` are metadata records `stream:<id>`.
+    """
     try:
         from mcap.writer import Writer
     except ImportError:
@@ -170,11 +212,15 @@ def export_mcap(streams: Sequence[Frames], path: Path, progress: Progress | None
             "exporting to MCAP needs the package mcap: pip install 'aeron-tensorpool[mcap]'"
         ) from None
     total, done = sum(len(frames) for frames in streams), 0
+    known = {each.stream_id: each for each in facts}
+    topics = Counter(each.topic for each in facts)
     with write_errors(path, RETRY_HINT):
         try:
             with path.open("wb") as file:
                 writer: Any = Writer(file)
                 writer.start(profile="", library="tensorpool")
+                for each in facts:
+                    writer.add_metadata(f"stream:{each.stream_id}", _texts(each.to_json()))
                 channels: dict[tuple[int, str], int] = {}
                 for frame in heapq.merge(*streams, key=lambda frame: frame.receive_time_ns):
                     schema, content = _mcap_message(frame.verify())
@@ -183,14 +229,19 @@ def export_mcap(streams: Sequence[Frames], path: Path, progress: Progress | None
                         schema_id = writer.register_schema(
                             name=key[1], encoding="jsonschema", data=json.dumps(schema).encode()
                         )
+                        stream = known.get(frame.stream_id) or StreamFacts(frame.stream_id, "", (), {})
+                        is_shared = topics[stream.topic] > 1
                         channels[key] = writer.register_channel(
-                            topic=f"/stream/{frame.stream_id}", message_encoding="json", schema_id=schema_id
+                            topic=f"{stream.topic}/{frame.stream_id}" if is_shared else stream.topic,
+                            message_encoding="json",
+                            schema_id=schema_id,
+                            metadata=_texts(stream.to_json()),
                         )
                     writer.add_message(
                         channel_id=channels[key],
                         log_time=frame.receive_time_ns,
                         publish_time=frame.receive_time_ns,
-                        sequence=frame.seq & 0xFFFF_FFFF,
+                        sequence=frame.seq & _MCAP_SEQUENCE_MASK,
                         data=json.dumps(content).encode(),
                     )
                     done += 1
@@ -201,6 +252,11 @@ def export_mcap(streams: Sequence[Frames], path: Path, progress: Progress | None
             path.unlink(missing_ok=True)
             raise
     return done
+
+
+def _texts(facts: JsonObject) -> dict[str, str]:
+    """Values of MCAP metadata are texts: what is no text is JSON."""
+    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in facts.items()}
 
 
 def _mcap_message(frame: RecordedFrame) -> tuple[JsonObject, JsonObject]:
@@ -249,7 +305,7 @@ def export_npz(frames: Frames, path: Path, progress: Progress | None = None) -> 
     with write_errors(path, RETRY_HINT):
         try:
             with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-                for name, column in _frame_columns(frames).items():
+                for name, column in frames.columns().items():
                     _add_array(archive, name, column)
                 for number, frame in enumerate(frames):
                     _add_array(archive, f"frame_{number:08}", _plain_array(frame.verify()))
@@ -272,8 +328,53 @@ def _add_array(archive: zipfile.ZipFile, name: str, array: npt.NDArray[Any]) -> 
         np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
 
 
-def export_zarr(frames: Frames, path: Path, progress: Progress | None = None) -> int:
-    """Writes a Zarr group (version 3) with `frames` and one array per column."""
+def export_parquet(
+    frames: Frames, path: Path, progress: Progress | None = None, facts: StreamFacts | None = None
+) -> int:
+    """Writes a table with a row per frame: its numbers, `dtype`, `shape`, and `tensor`, its bytes in C order.
+
+    The metadata of the schema has the facts of the stream as JSON, under `tensorpool`.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    total, done = len(frames), 0
+    if total == 0:
+        raise FrameNotRecorded(_NO_FRAMES)
+    described = {} if facts is None else {"tensorpool": json.dumps(facts.to_json())}
+    with write_errors(path, RETRY_HINT):
+        try:
+            writer: Any = None
+            for start in range(0, total, _ROWS_AT_ONCE):
+                part = list(frames[start : start + _ROWS_AT_ONCE])
+                numbers = {
+                    name: pa.array(np.array([getattr(frame, name) for frame in part], kind))
+                    for name, kind in COLUMNS.items()
+                }
+                batch = pa.table(
+                    {
+                        **numbers,
+                        "dtype": pa.array([frame.element_type for frame in part], pa.string()),
+                        "shape": pa.array([frame.shape for frame in part], pa.list_(pa.int64())),
+                        "tensor": pa.array([frame.verify().array.tobytes() for frame in part], pa.binary()),
+                    }
+                ).replace_schema_metadata(described)
+                writer = writer or pq.ParquetWriter(path, batch.schema)
+                writer.write_table(batch)
+                done += len(part)
+                if progress is not None:
+                    progress(done, total)
+            writer.close()
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+    return done
+
+
+def export_zarr(
+    frames: Frames, path: Path, progress: Progress | None = None, facts: StreamFacts | None = None
+) -> int:
+    """Writes a Zarr group (version 3) with `frames` and one array per column; `facts` are its attributes."""
     try:
         import zarr
     except ImportError:
@@ -284,7 +385,8 @@ def export_zarr(frames: Frames, path: Path, progress: Progress | None = None) ->
     with write_errors(path, RETRY_HINT):
         try:
             group = zarr.open_group(str(path), mode="w")
-            for name, column in _frame_columns(frames).items():
+            group.attrs.update({} if facts is None else facts.to_json())
+            for name, column in frames.columns().items():
                 group.create_array(name, data=column)
             stack = group.create_array(
                 "frames", shape=(count, *sample.shape), chunks=(1, *(max(size, 1) for size in sample.shape)),

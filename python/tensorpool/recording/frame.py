@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +14,14 @@ import numpy.typing as npt
 from .. import _native
 from ..attributes import Metadata
 from ..errors import CorruptRecording
+from ..preview import array_html, frame_html, show_html, summarize
+from ..text import html_table
 from .batch import NO_TIMESTAMP, NO_TRACE
 from .batch_layout import TensorSpec
 from .rows import RowBlock
 from .tensors import NAMES, ORDERS
+
+_MAX_SEQ: Final = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -27,12 +32,20 @@ class Cursor:
     epoch: int
     seq: int
 
+    @classmethod
+    def before(cls, stream_id: int, epoch: int, seq: int) -> Cursor | None:
+        """The last position that can be before this frame; None before the first possible frame."""
+        if seq > 0:
+            return cls(stream_id, epoch, seq - 1)
+        return cls(stream_id, epoch - 1, _MAX_SEQ) if epoch > 0 else None
+
 
 @dataclass(frozen=True, slots=True)
 class PayloadRef:
     """Position of a payload in its file, for readers that map the file themselves."""
 
-    path: Path
+    path: Path | os.PathLike[str]
+    """A `Path`; of a remote recording the URI, as text by `str` or `os.fspath`."""
     offset: int
     length: int
     crc32c: int
@@ -223,9 +236,18 @@ class RecordedFrame:
     ) -> None:
         """Does nothing: unlike a live frame, a recorded one is never overwritten."""
 
+    def _repr_html_(self) -> str:
+        rows = {"stream": self.stream_id, "epoch": self.epoch, "seq": self.seq, "shape": self.shape}
+        times = {"timestamp_ns": self.timestamp_ns, "receive_time_ns": self.receive_time_ns}
+        facts = html_table({**rows, "dtype": self.element_type, "meta_version": self.meta_version, **times})
+        return frame_html(array_html(self.array), facts)
+
+    def show(self, side: int = 512) -> None:
+        """Shows the frame in a notebook, with at most `side` pixels a side; elsewhere prints a summary."""
+        show_html(array_html(self.array, side), f"{self!r}  {summarize(self.array)}")
+
     def __repr__(self) -> str:
-        shape = "x".join(map(str, self.shape))
         return (
-            f"RecordedFrame(stream_id={self.stream_id}, epoch={self.epoch}, seq={self.seq}, "
-            f"{self.element_type} {shape})"
+            f"<RecordedFrame stream={self.stream_id} epoch={self.epoch} seq={self.seq} shape={self.shape} "
+            f"dtype={self.element_type}>"
         )

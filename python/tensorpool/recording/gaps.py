@@ -12,6 +12,8 @@ from typing import Any, Final, NamedTuple, TypedDict
 import numpy as np
 import numpy.typing as npt
 
+from ..text import html_table
+
 UNEXPLAINED: Final = "unexplained"
 """Rows on both sides are recorded, and no gap was declared for these sequences."""
 NOT_RECORDING: Final = "not_recording"
@@ -82,6 +84,10 @@ class RecordingLedger:
     def __str__(self) -> str:
         gaps = "".join(f" + {reason} {count}" for reason, count in sorted(self.gaps.items()))
         return f"span {self.span} = rows {self.rows}{gaps}"
+
+    def _repr_html_(self) -> str:
+        rows = {"stream": self.stream_id, "epoch": self.epoch, "span": self.span, "rows": self.rows}
+        return html_table({**rows, **{f"gap: {reason}": n for reason, n in sorted(self.gaps.items())}})
 
     def to_json(self) -> LedgerReply:
         """The ledger as JSON."""
@@ -182,7 +188,7 @@ class GapTracker:
         """Returns to an earlier set of declared gaps."""
         self._declared = declared
 
-    def problem(self, seqs: npt.NDArray[np.uint64]) -> str | None:
+    def sequence_fault(self, seqs: npt.NDArray[np.uint64]) -> str | None:
         """Why these sequences cannot be the next rows; None if they can."""
         if self._last_seq is not None and int(seqs[0]) <= self._last_seq:
             return f"sequence {int(seqs[0])} comes after {self._last_seq}, which is recorded already"

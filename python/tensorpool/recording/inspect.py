@@ -10,7 +10,8 @@ from . import layout, manifest
 from .gaps import RecordingLedger
 from .manifest import RecordKind
 from .recording import Recording
-from .retention import LeaseClaim, read_leases
+from .retention import LeaseFile, read_leases
+from .storage import StorageUri
 
 
 @dataclass(slots=True)
@@ -25,6 +26,7 @@ class StreamInfo:
     first_time_ns: int | None
     last_time_ns: int | None
     ledgers: list[RecordingLedger] = field(default_factory=list)
+    name: str = ""
 
     @property
     def missing(self) -> dict[str, int]:
@@ -40,10 +42,11 @@ class StreamInfo:
 class RecordingInfo:
     """Totals of a recording."""
 
-    root: Path
+    root: Path | StorageUri
+    """The directory, or the URI."""
     version: int
     streams: list[StreamInfo]
-    leases: list[LeaseClaim]
+    leases: list[LeaseFile]
 
     @property
     def rows(self) -> int:
@@ -58,9 +61,9 @@ class RecordingInfo:
 
 def info(root: str | os.PathLike[str]) -> RecordingInfo:
     """Totals of a recording from its manifest. Opens only segments that are not sealed or have holes."""
-    recording = Recording(root)
-    streams = [_stream_info(recording, stream_id) for stream_id in recording.streams]
-    return RecordingInfo(recording.root, layout.VERSION, streams, read_leases(recording.root))
+    with Recording(root) as recording:
+        streams = [_stream_info(recording, stream_id) for stream_id in recording.streams]
+        return RecordingInfo(recording.location, layout.VERSION, streams, read_leases(recording.root))
 
 
 def _stream_info(recording: Recording, stream_id: int) -> StreamInfo:
@@ -89,6 +92,7 @@ def _stream_info(recording: Recording, stream_id: int) -> StreamInfo:
         first_time_ns=first,
         last_time_ns=last,
         ledgers=ledgers,
+        name=recording.names.get(stream_id, ""),
     )
 
 

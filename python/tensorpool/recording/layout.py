@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +19,7 @@ from ..errors import LockHeld, NotARecording
 
 VERSION: Final = 1
 """Format version. It increases when an old reader would misread the files."""
-MINOR: Final = 2
+MINOR: Final = 3
 """Minor version. It increases when columns, tables or keys are added that old readers can ignore."""
 
 ALIGNMENT: Final = 64
@@ -28,6 +29,7 @@ MAX_PAYLOAD_BYTES: Final = 2**31 - 2 * ALIGNMENT
 
 SEALED: Final = ".arrows"
 PARTIAL: Final = ".arrows.partial"
+INDEX: Final = ".index"
 MARKER_FILE: Final = "recording.json"
 MANIFEST_FILE: Final = "_manifest"
 MANIFEST_LOCK: Final = "_manifest.lock"
@@ -49,9 +51,11 @@ _EPOCH = re.compile(r"epoch=(\d+)", re.ASCII)
 _SEGMENT = re.compile(r"(\d{20})\.arrows(\.partial)?", re.ASCII)
 _FORMAT: Final = "tensorpool-recording"
 _CHECKSUM: Final = "crc32c"
+INDEXED_MINOR: Final = 3
+"""The minor version that added the index of segments."""
 _CHECKED_MINOR: Final = 2
 """The minor version that added the checksum of the marker."""
-_OWN_NAMES: Final = ("stream=", "_manifest", "_tables", "_leases", "_damaged", "recording.json")
+_OWN_NAMES: Final = ("stream=", "_manifest", "_tables", "_leases", "_damaged", "_archive", "recording.json")
 _U64 = 1 << 64
 
 
@@ -80,9 +84,17 @@ class SegmentName:
         """The file of the open segment."""
         return self._file(root, PARTIAL)
 
+    def index(self, root: Path) -> Path:
+        """The index of the sealed segment."""
+        return self._file(root, INDEX)
+
+    def relative(self, suffix: str = SEALED) -> str:
+        """The path of the sealed segment below any root, as in the keys of an object store."""
+        return f"stream={self.stream_id}/epoch={self.epoch}/{self.first_seq:020}{suffix}"
+
     def _file(self, root: Path, suffix: str) -> Path:
         # Twenty digits hold any 64-bit number, and sort by name as they do by value.
-        return root / f"stream={self.stream_id}/epoch={self.epoch}/{self.first_seq:020}{suffix}"
+        return root / self.relative(suffix)
 
 
 def stream_dirs(root: Path) -> dict[int, Path]:
@@ -149,13 +161,13 @@ def unsigned(value: int) -> int:
 
 def encode_marker(created_ns: int) -> bytes:
     """The content of `recording.json`. The last key is the checksum of the others."""
-    marker: dict[str, Any] = {
+    marker = {
         "format": _FORMAT, "version": VERSION, "minor": MINOR, "created_ns": created_ns,
     }  # fmt: skip
     return json.dumps(marker | {_CHECKSUM: _marker_checksum(marker)}).encode() + b"\n"
 
 
-def _marker_checksum(marker: dict[str, Any]) -> str:
+def _marker_checksum(marker: Mapping[str, object]) -> str:
     return f"{_native.crc32c(json.dumps(marker).encode()):08x}"
 
 
@@ -217,11 +229,16 @@ def _marker_fault(content: bytes) -> str | None:
 def check_root(root: Path) -> None:
     """Raises NotARecording unless the directory has a recording that this version can read.
 
-    The segments suffice: someone may have copied only them, and a damaged marker loses nothing.
+    The segments suffice: a user may have copied only them, and a damaged marker loses nothing.
     """
     path = root / MARKER_FILE
     try:
         content = path.read_bytes()
+    except NotADirectoryError:
+        raise NotARecording(
+            f"{root} is a file, and a recording is a directory; name that directory",
+            path=root,
+        ) from None
     except FileNotFoundError:
         if stream_dirs(root):
             return

@@ -101,7 +101,7 @@ class DamagedManifest(Exception):
     """The manifest is missing or inconsistent. The segment files must be scanned instead."""
 
     def __init__(self, reason: str, *, known: Manifest | None = None) -> None:
-        """`known` is what the intact part says: the files do not tell what retention removed."""
+        """`known` is what the intact part contains: the files do not show what retention removed."""
         super().__init__(reason)
         self.known = known
 
@@ -114,7 +114,7 @@ class LogCount(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class ManifestSnapshot:
     """A snapshot file that was read and verified. Its header identifies it: generation and checksum."""
 
     header: bytes
@@ -136,7 +136,7 @@ class Manifest:
     log_records: int = 0
     changed_ns: int = 0
     """Time of the last change, by the clock of the filesystem."""
-    snapshot: Snapshot | None = None
+    snapshot: ManifestSnapshot | None = None
     """The snapshot without the log, so that the next `load` can reuse it."""
 
     def open_segments(self) -> Records:
@@ -167,7 +167,7 @@ def _bounds(column: npt.NDArray[Any], value: Any) -> tuple[int, int]:
     return bisect_left(column, value), bisect_right(column, value)
 
 
-def load(root: Path, *, previous: Snapshot | None = None) -> Manifest:
+def load(root: Path, *, previous: ManifestSnapshot | None = None) -> Manifest:
     """Reads the manifest. Raises DamagedManifest if it is missing or inconsistent.
 
     A snapshot file that has not changed since `previous` is not read again.
@@ -251,7 +251,7 @@ def _read_generation(root: Path) -> int:
     return int(np.frombuffer(header, _HEADER)["generation"][0]) if len(header) == _HEADER.itemsize else -1
 
 
-def _read_snapshot(root: Path, previous: Snapshot | None) -> Manifest:
+def _read_snapshot(root: Path, previous: ManifestSnapshot | None) -> Manifest:
     try:
         with (root / layout.MANIFEST_FILE).open("rb", buffering=0) as file:
             header = file.read(_HEADER.itemsize)
@@ -270,11 +270,11 @@ def _read_snapshot(root: Path, previous: Snapshot | None) -> Manifest:
     )
 
 
-def _snapshot_size(snapshot: Snapshot) -> int:
+def _snapshot_size(snapshot: ManifestSnapshot) -> int:
     return _HEADER.itemsize + int(np.frombuffer(snapshot.header, _HEADER, 1)[0]["count"]) * RECORD.itemsize
 
 
-def _parse_snapshot(start: bytes, body: bytes) -> Snapshot:
+def _parse_snapshot(start: bytes, body: bytes) -> ManifestSnapshot:
     if len(start) < _HEADER.itemsize:
         raise DamagedManifest("the manifest is truncated")
     header = np.frombuffer(start, _HEADER, 1)[0]
@@ -289,12 +289,19 @@ def _parse_snapshot(start: bytes, body: bytes) -> Snapshot:
     kinds = records["kind"].copy()
     is_trimmed, has_open = kinds == RecordKind.TRIMMED, bool((kinds == RecordKind.OPEN).any())
     if not is_trimmed.any():
-        return Snapshot(start, records, {}, has_open)
+        return ManifestSnapshot(start, records, {}, has_open)
     trimmed = {
         (int(record["stream_id"]), int(record["epoch"])): int(record["last_seq"])
         for record in records[is_trimmed]
     }
-    return Snapshot(start, records[~is_trimmed], trimmed, has_open)
+    return ManifestSnapshot(start, records[~is_trimmed], trimmed, has_open)
+
+
+def decode_snapshot(content: bytes) -> Manifest:
+    """The manifest in the bytes of a snapshot file. Raises DamagedManifest."""
+    snapshot = _parse_snapshot(content[: _HEADER.itemsize], content[_HEADER.itemsize :])
+    generation = int(np.frombuffer(snapshot.header, _HEADER, 1)[0]["generation"])
+    return Manifest(generation, snapshot.segments, dict(snapshot.trimmed), snapshot=snapshot)
 
 
 def _snapshot_checksum(header: Any, body: memoryview | bytes) -> int:

@@ -95,7 +95,7 @@ def scan_files(
     known: Manifest | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Manifest:
-    """A manifest made from the files. `known` only adds what no file tells: the removals of retention."""
+    """A manifest made from the files. `known` only adds what no file contains: the removals of retention."""
     names = list(layout.all_segments(root))
     scanned = Manifest(known.generation if known else 0)
     scanned.trimmed = dict(known.trimmed) if known else {}
@@ -212,7 +212,8 @@ def compact_locked(root: Path, current: Manifest) -> None:
         # A crash after the log entry may have left the file, and the snapshot no longer names it.
         name = layout.SegmentName(*key)
         name.sealed(root).unlink(missing_ok=True)
-    # A generation that no file has: a log that someone copied would be applied to the new snapshot.
+        name.index(root).unlink(missing_ok=True)
+    # A generation that no file has: otherwise a copied log would be applied to the new snapshot.
     generation = max([current.generation, *_known_generations(root)]) + 1
     with write_errors(root / layout.MANIFEST_FILE):
         replace_file(root / layout.MANIFEST_FILE, manifest.encode_snapshot(generation, current))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -11,9 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..attributes import Extension, Metadata, describe
+from ..attributes.tags import from_wire
 from ..errors import CodecError, CorruptRecording
-from ..sbe import DataSourceMeta, decode
-from . import layout, metadata_index
+from ..sbe import DataSourceAnnounce, DataSourceMeta, decode
+from . import layout, metadata_index, table_index
 from .arrow_format import TableRow
 from .metadata_index import IndexRecordKind, Records
 from .tables import located_batches, read_batch, table_sessions
@@ -48,8 +50,10 @@ class MetadataReader:
     `invalidate`: the metadata of most frames is never requested.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, before_read: Callable[[], None] | None = None) -> None:
+        """`before_read` is called before the tables are read: it fetches those of a remote recording."""
         self._root = root
+        self._before_read = before_read
         self._directory = root / layout.TABLES_DIR / metadata_index.INDEXED
         self._tables: dict[str, _MetadataTable] = {}
         self._is_current = False
@@ -76,11 +80,27 @@ class MetadataReader:
                 self._cache[key] = self._find(key)
         return self._cache[key]
 
+    def source_names(self) -> dict[int, str]:
+        """The last recorded name of each stream that has one."""
+        if not self._is_current:
+            self._update()
+            self._is_current = True
+        names: dict[int, tuple[int, str]] = {}
+        for table in list(self._tables.values()):
+            for record in table.announces():
+                time_ns, stream_id = int(record["receive_time_ns"]), int(record["stream_id"])
+                # A producer without metadata announces its source without a name.
+                if time_ns >= names.get(stream_id, (time_ns, ""))[0] and (name := table.read_name(record)):
+                    names[stream_id] = time_ns, from_wire(name)
+        return {stream_id: name for stream_id, (_, name) in sorted(names.items())}
+
     def _sessions(self) -> list[str]:
         return table_sessions(self._root, metadata_index.INDEXED)
 
     def _update(self) -> None:
         """Reads the rows that the tables gained since the last time."""
+        if self._before_read is not None:
+            self._before_read()
         # By the indexes too: a table that is missing must not pass for one that never was.
         paths = [self._directory / f"{session}{layout.SEALED}" for session in self._sessions()]
         self._tables = {path.name: self._tables.get(path.name) or _MetadataTable(path) for path in paths}
@@ -161,7 +181,7 @@ class _MetadataTable:
         except CorruptRecording:
             if not self._has_index:
                 raise
-            # The index may be of another table: the whole table tells.
+            # The index may be of another table: read the whole table instead.
             self.read_without_index()
             return True
         for batch, start, end in behind:
@@ -190,6 +210,23 @@ class _MetadataTable:
         # Not in order of time if the clock was set back.
         last: Records = records[np.argsort(records["receive_time_ns"], kind="stable")[-1:]]
         return last
+
+    def announces(self) -> Records:
+        """Index records of the announces, one per stream, epoch and version: the last."""
+        records = metadata_index.select(self.records, self.records["kind"] == IndexRecordKind.ANNOUNCE)
+        last = {(r["stream_id"], r["epoch"], r["meta_version"]): at for at, r in enumerate(records)}
+        return records[sorted(last.values())]
+
+    def read_name(self, record: Any) -> str:
+        """The name in the announce at an index record, in wire form; empty if there is none."""
+        batch = read_batch(self._path, int(record["batch_start"]), int(record["batch_end"]))
+        row = int(record["row"])
+        with contextlib.suppress(CodecError):
+            if batch is not None and row < batch.num_rows:
+                message = decode(batch.column("message")[row].as_py())
+                if isinstance(message, DataSourceAnnounce) and message.stream_id == record["stream_id"]:
+                    return message.name
+        return ""
 
     def read(self, record: Any) -> FrameMetadata | None:
         """The metadata at an index record; None if the row is missing (after a crash) or another one."""
@@ -227,14 +264,25 @@ def index_fault(table: Path) -> str | None:
     found, end = metadata_index.read_index(table, 0)
     if end < size:
         return f"was changed or torn at byte {end}"
-    rows = metadata_index.select(found, found["kind"] != IndexRecordKind.REACH)
-    reach = int(found["batch_end"].max(initial=0))
+    is_reach = found["kind"] == IndexRecordKind.REACH
+    reach = int(found["batch_end"][is_reach].max(initial=0))
+    rows = metadata_index.select(found, ~is_reach & (found["batch_end"] <= reach))
     expected = _expected_records(table)
+    is_late = bool((expected["batch_end"] > reach).any())
+    if is_late and _is_closed(table):
+        return f"ends at byte {reach} of the table, and the table has later versions"
     # Rows behind its reach are read from the table.
     expected = metadata_index.select(expected, expected["batch_end"] <= reach)
     if not np.array_equal(metadata_index.without_checksum(rows), metadata_index.without_checksum(expected)):
         return "names other rows than the table has"
     return None
+
+
+def _is_closed(table: Path) -> bool:
+    """Whether the writer has ended the table: then its index is complete."""
+    session = table_index.read_session(table.parents[2], table.stem)
+    state = None if session is None else session.tables.get(metadata_index.INDEXED)
+    return state is not None and state.is_closed
 
 
 def write_index(table: Path) -> None:

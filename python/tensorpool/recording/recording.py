@@ -6,6 +6,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from html import escape
 from math import inf
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..errors import FrameNotRecorded
+from ..preview import TimelineRow, timeline_svg
 from . import manifest
+from .arrow_format import TABLES
 from .frame import Cursor, RecordedFrame
 from .gaps import UNEXPLAINED, Gap, RecordingLedger, classify_missing, find_holes
 from .layout import SegmentName, check_root
@@ -24,12 +27,16 @@ from .manifest import RecordKind, Records
 from .manifest_store import load_index
 from .rows import OpenSegment, SegmentCache
 from .selection import FrameFilter, Frames
-from .tables import read_all_gaps, read_gaps, read_table
+from .storage import StorageUri, is_uri, local_path, open_remote
+from .tables import read_all_gaps, read_table
 
 Time = int | datetime
 """Nanoseconds since 1970 (UTC), or a datetime with a time zone."""
 REMOVED: Final = "removed"
 """The reason of gaps that retention made."""
+_MAX_SHOWN: Final = 20
+"""Streams, and epochs of each, that a notebook shows."""
+_MAX_SHOWN_GAPS: Final = 500
 T = TypeVar("T")
 
 
@@ -43,7 +50,10 @@ class _SequenceRange(NamedTuple):
 
 
 def open(root: str | os.PathLike[str]) -> Recording:
-    """Opens a recording for reading, in the same time for any size. A writer may be running."""
+    """Opens a recording for reading, in the same time for any size. A writer may be running.
+
+    `root` is a directory, or a URI that pyarrow or fsspec knows: `s3://bucket/recording`.
+    """
     return Recording(root)
 
 
@@ -51,18 +61,25 @@ class Recording:
     """The content of a recording at the time of the last `refresh`. Not thread-safe.
 
     Frames are read-only views of mapped files. They stay valid while they are referenced, even after their
-    segment was removed.
+    segment was removed. Of a remote recording they are views of memory into which ranges were read.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
-        self.root = Path(root)
+        self.remote = open_remote(root)
+        """Where the files are, if they are not local."""
+        self.root = self.remote.root if self.remote is not None else (local_path(root) or Path(root))
+        """The directory; of a remote recording that of the copies of its small files."""
         check_root(self.root)
-        self._cache = SegmentCache(self.root)
+        self._cache = SegmentCache(self.root, self.remote)
         self._index = load_index(self.root)
+        self._names: dict[int, str] | None = None
 
     def refresh(self) -> None:
         """Reads which segments were written, sealed and removed meanwhile."""
         self._cache.metadata.invalidate()
+        self._names = None
+        if self.remote is not None:
+            self.remote.refresh()
         self._index = load_index(self.root, self._index)
 
     def close(self) -> None:
@@ -81,8 +98,26 @@ class Recording:
         self.close()
 
     def __repr__(self) -> str:
-        streams = ", ".join(map(str, self.streams[:4])) + (", …" if len(self.streams) > 4 else "")
-        return f"<Recording {self.root} streams=[{streams}] segments={len(self.segments)}>"
+        streams = ", ".join(map(self.label, self.streams[:4])) + (", …" if len(self.streams) > 4 else "")
+        return f"<Recording {self.location} streams=[{streams}] segments={len(self.segments)}>"
+
+    def _repr_html_(self) -> str:
+        """A timeline of rows and gaps by stream and epoch, for notebooks."""
+        rows = []
+        for stream_id in self.streams[:_MAX_SHOWN]:
+            for epoch in self.epochs(stream_id)[:_MAX_SHOWN]:
+                ledger, gaps = self._ledger_and_gaps(stream_id, epoch)
+                label = f"{self.label(stream_id)}, epoch {epoch}: {ledger.rows:,} rows of {ledger.span:,}"
+                shown = [(gap.first_seq, gap.count, gap.reason) for gap in gaps[:_MAX_SHOWN_GAPS]]
+                rows.append(TimelineRow(label, ledger.first_seq, ledger.span, shown))
+        more = len(self.streams) - _MAX_SHOWN
+        note = f"<p>{more:,} more streams</p>" if more > 0 else ""
+        return f"<p><b>{escape(str(self.location))}</b></p>{timeline_svg(rows)}{note}"
+
+    @property
+    def location(self) -> Path | StorageUri:
+        """The path or the URI that the recording was opened by."""
+        return self.root if self.remote is None else self.remote.uri
 
     # --- streams, epochs, frames
 
@@ -105,13 +140,39 @@ class Recording:
             at = bisect_right(column, column[at], at)
         return tuple(stream_ids)
 
+    @property
+    def names(self) -> dict[int, str]:
+        """The names of streams that had one when they were recorded, by stream id."""
+        if self._names is None:
+            self._names = self._cache.metadata.source_names()
+        return self._names
+
+    def label(self, stream_id: int) -> str:
+        """Id and name of a stream, as text for people."""
+        name = self.names.get(stream_id)
+        return f"{stream_id} ({name})" if name else str(stream_id)
+
+    def find_stream(self, stream: int | str) -> int:
+        """The id of a recorded stream that is given by its id or its name.
+
+        Raises FrameNotRecorded for a name that no recorded stream has, or that several have.
+        """
+        if not isinstance(stream, str):
+            return stream
+        ids = [stream_id for stream_id, name in self.names.items() if name == stream]
+        if len(ids) == 1:
+            return ids[0]
+        known = ", ".join(map(self.label, self.streams)) or "none"
+        reason = f"{len(ids)} streams are named {stream!r}" if ids else f"no stream is named {stream!r}"
+        raise FrameNotRecorded(f"{reason} in {self.location}; recorded streams: {known}", path=self.location)
+
     def epochs(self, stream_id: int) -> tuple[int, ...]:
         """Recorded epochs of a stream."""
         return tuple(np.unique(self._index.segments_of(stream_id)["epoch"]).tolist())
 
     def frames(
         self,
-        stream_id: int,
+        stream: int | str,
         *,
         epoch: int | None = None,
         seq: tuple[int | None, int | None] | None = None,
@@ -119,31 +180,35 @@ class Recording:
         after: Cursor | None = None,
         skip_damage: bool = False,
     ) -> Frames:
-        """Frames of a stream, in order of epoch and sequence.
+        """Frames of a stream (its id or its name), in order of epoch and sequence.
+
+        `to_arrow()`, `to_pandas()` and `stack()` of the result give all of them at once.
 
         `seq` and `time` are (first, last), both included, None for no bound; `time` is the time of receipt.
         `after` leaves out frames up to and including a cursor. Damage raises CorruptRecording where reading
         reaches it; with `skip_damage` the damaged frames are left out.
         """
+        stream_id = self.find_stream(stream)
         first_seq, last_seq = _bounds(seq)
         times = (None, None) if time is None else (_nanoseconds(time[0]), _nanoseconds(time[1]))
         frame_filter = FrameFilter((first_seq, last_seq), _bounds(times), skip_damage, after)
         records = self._prune(self._recorded_segments(stream_id, epoch), frame_filter)
         return Frames(self._cache, records, frame_filter)
 
-    def frame(self, stream_id: int, seq: int, *, epoch: int | None = None) -> RecordedFrame:
+    def frame(self, stream: int | str, seq: int, *, epoch: int | None = None) -> RecordedFrame:
         """The frame with this sequence, of the newest epoch that has it."""
+        stream_id = self.find_stream(stream)
         for candidate in [epoch] if epoch is not None else reversed(self.epochs(stream_id)):
             for frame in self.frames(stream_id, epoch=candidate, seq=(seq, seq)):
                 return frame
-        raise FrameNotRecorded(f"stream {stream_id} has no frame {seq} in this recording", path=self.root)
+        raise FrameNotRecorded(f"stream {stream_id} has no frame {seq} in this recording", path=self.location)
 
     def _recorded_segments(self, stream_id: int, epoch: int | None = None) -> Records:
         records = self._index.segments_of(stream_id, epoch)
         if not len(records) and stream_id not in self.streams:
-            known = ", ".join(map(str, self.streams)) or "none"
+            known = ", ".join(map(self.label, self.streams)) or "none"
             raise FrameNotRecorded(
-                f"stream {stream_id} is not in {self.root}; recorded streams: {known}", path=self.root
+                f"stream {stream_id} is not in {self.location}; recorded streams: {known}", path=self.location
             )
         return records
 
@@ -193,7 +258,7 @@ class Recording:
     def after(self, cursor: Cursor, *, until: Cursor | None = None) -> Frames:
         """The frames behind a cursor, up to another cursor (included) or to the present end.
 
-        `lost_since` tells which frames retention removed behind the cursor.
+        `lost_since` returns the frames that retention removed behind the cursor.
         """
         frame_filter = FrameFilter(after=cursor, until=until)
         return Frames(self._cache, self._filtered(cursor.stream_id, frame_filter), frame_filter)
@@ -245,12 +310,14 @@ class Recording:
 
     def table(self, name: str) -> pa.Table:
         """All rows of a table: gaps, anchors, marks, metadata, qos, announces or events."""
+        if self.remote is not None:
+            self.remote.require_tables(*([name] if name in TABLES else []))
         return read_table(self.root, name)
 
     def declared_gaps(self) -> list[Gap]:
         """The gaps of all streams that writers declared or noticed, without what retention removed."""
         gaps = []
-        for gap in read_all_gaps(self.root):
+        for gap in self._written_gaps():
             removed = self._index.trimmed.get((gap.stream_id, gap.epoch), -1)
             if gap.first_seq > removed:
                 gaps.append(gap)
@@ -258,6 +325,19 @@ class Recording:
                 count = gap.last_seq - removed
                 gaps.append(Gap(gap.stream_id, gap.epoch, removed + 1, count, gap.reason))
         return gaps
+
+    def _written_gaps(self) -> list[Gap]:
+        """The rows of the table of gaps, as far as they are about frames that the recording can have."""
+        if self.remote is None:
+            return read_all_gaps(self.root)
+        self.remote.require_tables("gaps")
+        # Its tables are ahead of its segments: what lies before a later gap may be in a segment that is open.
+        open_from = {(stream, epoch): seq for stream, epoch, seq in self.remote.list.open_from}
+        return [
+            gap
+            for gap in read_all_gaps(self.root)
+            if gap.first_seq < open_from.get((gap.stream_id, gap.epoch), gap.first_seq + 1)
+        ]
 
     def ledgers(self) -> list[RecordingLedger]:
         """The ledgers of all streams and epochs, also of those that have gaps and no frames."""
@@ -292,7 +372,11 @@ class Recording:
 
     def _ledger_and_gaps(self, stream_id: int, epoch: int) -> tuple[RecordingLedger, list[Gap]]:
         removed = self._index.trimmed.get((stream_id, epoch), -1)
-        declared = [gap for gap in read_gaps(self.root, stream_id, epoch) if gap.last_seq > removed]
+        declared = [
+            gap
+            for gap in self._written_gaps()
+            if (gap.stream_id, gap.epoch) == (stream_id, epoch) and gap.last_seq > removed
+        ]
         rows, missing = 0, []
         first: int | None = None
         last: int | None = None
@@ -374,23 +458,23 @@ class FrameDataset(Generic[T]):
     def __init__(
         self,
         root: str | os.PathLike[str],
-        stream_id: int,
+        stream: int | str,
         *,
         epoch: int | None = None,
         seq: tuple[int | None, int | None] | None = None,
         time: tuple[Time | None, Time | None] | None = None,
         transform: Callable[[RecordedFrame], T] | None = None,
     ) -> None:
-        self._root = Path(root)
+        self._root = str(root) if is_uri(root) else Path(root)
         self._selection: _Selection = {"epoch": epoch, "seq": seq, "time": time}
-        self._stream_id = stream_id
+        self._stream = stream
         self._transform: Callable[[RecordedFrame], Any] = transform or _copy_array
         self._frames: Frames | None = None
         self._length = len(self._open())
 
     def _open(self) -> Frames:
         if self._frames is None:
-            self._frames = Recording(self._root).frames(self._stream_id, **self._selection)
+            self._frames = Recording(self._root).frames(self._stream, **self._selection)
         return self._frames
 
     def __len__(self) -> int:

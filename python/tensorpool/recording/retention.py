@@ -21,22 +21,25 @@ from typing import Any, Final, Self
 from ..clock import SYSTEM_CLOCK, Clock
 from ..durable import JsonState, make_directories, sync_directory, write_errors
 from ..errors import ClosedError, RecordingError
+from ..units import INT64_LIMIT
 from . import layout, manifest, manifest_store
+from .archive import proven_segments
 from .frame import Cursor
 from .layout import check_root
 from .manifest import RecordKind
 from .manifest_store import locked
+from .storage import archive_of
 
 DEFAULT_TTL_NS: Final = 60_000_000_000
 _SUFFIX: Final = ".json"
-_NO_DEADLINE_NS: Final = (1 << 63) - 1
+_NO_DEADLINE_NS: Final = INT64_LIMIT - 1
 # A lease is renewed three times within its lifetime: two renewals may fail.
 _RENEWALS_PER_TTL: Final = 3
 _LOG: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseClaim:
+class LeaseFile:
     """The content of a lease file."""
 
     path: Path
@@ -130,26 +133,26 @@ class ReaderLease:
         self.release()
 
 
-def read_leases(root: Path) -> list[LeaseClaim]:
+def read_leases(root: Path) -> list[LeaseFile]:
     """All leases, expired ones too."""
-    claims = []
+    leases = []
     directory = root / layout.LEASES_DIR
     for path in sorted(directory.glob(f"*{_SUFFIX}")) if directory.is_dir() else ():
         try:
-            claims.append(_parse_claim(path, json.loads(path.read_bytes())))
+            leases.append(_parse_lease_file(path, json.loads(path.read_bytes())))
         except FileNotFoundError:
             continue
         except (ValueError, TypeError, KeyError, AttributeError):
-            claims.append(LeaseClaim(path, "unreadable", _NO_DEADLINE_NS, claims_all=True))
-    return claims
+            leases.append(LeaseFile(path, "unreadable", _NO_DEADLINE_NS, claims_all=True))
+    return leases
 
 
-def _parse_claim(path: Path, content: Any) -> LeaseClaim:
+def _parse_lease_file(path: Path, content: Any) -> LeaseFile:
     cursors = {
         int(stream): None if cursor is None else (int(cursor["epoch"]), int(cursor["seq"]))
         for stream, cursor in content["cursors"].items()
     }
-    return LeaseClaim(path, str(content["holder"]), int(content["deadline_ns"]), cursors)
+    return LeaseFile(path, str(content["holder"]), int(content["deadline_ns"]), cursors)
 
 
 class LeaseKeeper:
@@ -254,11 +257,11 @@ class RetentionResult:
     removed_bytes: int = 0
     kept_bytes: int = 0
     held: list[layout.SegmentName] = field(default_factory=list)
-    """Segments that a lease kept from being removed."""
+    """Segments that a lease kept from being removed, or that are not proven to be in the archive."""
     holders: list[str] = field(default_factory=list)
 
 
-def retain(
+def apply_retention(
     root: str | os.PathLike[str],
     *,
     max_bytes: int | None = None,
@@ -268,7 +271,8 @@ def retain(
     """Removes sealed segments, oldest first, until the recording is within `max_bytes` and `max_age_ns`.
 
     The age of a segment is that of its newest frame. Segments are removed from the start of each stream,
-    never from the middle; open segments are kept.
+    never from the middle; open segments are kept. If the recording has an archive, a segment is kept until
+    its upload was read back.
     """
     root = Path(root)
     check_root(root)
@@ -276,6 +280,8 @@ def retain(
     with manifest_store.locked(root):
         current = manifest_store.load_or_rebuild(root)
         leases = _active_leases(root, now_ns)
+        archive = archive_of(root)
+        proven = proven_segments(root) if archive is not None else set()
         result = RetentionResult(kept_bytes=_size_bytes(root, current))
         streams: dict[int, deque[Any]] = {}
         for record in current.segments:
@@ -290,6 +296,9 @@ def retain(
             if not too_large and not too_old:
                 break
             holders = [lease.holder for lease in leases if _covers(lease, oldest)]
+            key = manifest.record_key(oldest), int(oldest["size_bytes"])
+            if archive is not None and key not in proven:
+                holders.append(f"archive {archive}")
             if holders:
                 result.held.append(manifest.segment_name(oldest))
                 result.holders = sorted({*result.holders, *holders})
@@ -308,15 +317,16 @@ def retain(
             result.removed = [manifest.segment_name(record) for record in to_remove]
             for name in result.removed:
                 name.sealed(root).unlink(missing_ok=True)
+                name.index(root).unlink(missing_ok=True)
             manifest_store.compact_locked(root, manifest.load(root))
     return result
 
 
-def _covers(lease: LeaseClaim, record: Any) -> bool:
+def _covers(lease: LeaseFile, record: Any) -> bool:
     return lease.covers(int(record["stream_id"]), int(record["epoch"]), int(record["last_seq"]))
 
 
-def _active_leases(root: Path, now_ns: int) -> list[LeaseClaim]:
+def _active_leases(root: Path, now_ns: int) -> list[LeaseFile]:
     """The leases that have not expired. Removes the files of the others."""
     active = []
     for lease in read_leases(root):

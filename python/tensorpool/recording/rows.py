@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,11 +18,15 @@ from . import layout
 from .batch import NO_TIMESTAMP, NO_TRACE, FrameBatch
 from .batch_layout import InvalidBatch
 from .metadata import FrameMetadata, MetadataReader
+from .metadata_index import INDEXED
 from .segment_file import BatchLocation, SegmentFile
+from .storage import RemoteRecording, StorageUri, archive_of, reference
 from .tensors import NAMES
 
 # Address space is plentiful, but the number of mappings of a process is limited.
 _MAX_FILES: Final = 64
+# Of remote ones the payloads that were used last are in memory.
+_MAX_REMOTE_FILES: Final = 4
 _MAX_BLOCKS: Final = 8
 # Shape and stride of the last axis of a complex tensor that is carried as pairs of float64.
 _PAIR_AXIS: Final = (2, 8)
@@ -35,28 +39,62 @@ class RowBlock:
     """
 
     def __init__(
-        self, file: SegmentFile, location: BatchLocation, metadata: MetadataReader | None = None
+        self,
+        file: SegmentFile,
+        location: BatchLocation,
+        metadata: MetadataReader | None = None,
+        archive: tuple[Path, StorageUri] | None = None,
     ) -> None:
+        """`archive` is the directory of a local recording, and where its archive is."""
+        self._archive = archive
         self.path = file.path
         self._metadata = metadata
         self.location = location
         self._file = file
         # Kept here: the file may be mapped again while this block is in use.
-        self.bytes = file.bytes
-        self.data = file.data
+        self._columns = file.bytes
+        self._columns_data = file.data
         try:
             self._layout, self.tensors = file.read_tensors(location)
         except InvalidBatch as error:
             raise self._corrupt(str(error)) from None
         versions = location.body + self._layout.versions_at
-        self._has_versions = bool(self.data[versions : versions + 8 * location.rows].tobytes().strip(b"\0"))
+        in_use = self._columns_data[versions : versions + 8 * location.rows]
+        self._has_versions = bool(in_use.tobytes().strip(b"\0"))
         self.payload_start = location.body + self._layout.payloads_at
         """Position of the payload buffer in the file."""
-        self.stack = self._stack()
+
+    @property
+    def reference(self) -> str:
+        """The text by which rows refer to the segment: its path, or the URI of its archive."""
+        text = self._file.reference()
+        if self._archive is None:
+            return text
+        root, uri = self._archive
+        return reference(uri / Path(text).relative_to(root).as_posix(), str(root))
+
+    # --- payloads, which a remote file fetches at their first use
+
+    @property
+    def has_payloads(self) -> bool:
+        """Whether the payloads are in memory, or mapped."""
+        return self._file.has_payloads
+
+    @cached_property
+    def data(self) -> memoryview:
+        """The mapped file."""
+        return self._file.load_payloads(self.location, self._columns_data)
+
+    @cached_property
+    def bytes(self) -> npt.NDArray[np.uint8]:
+        """The mapped file, as an array."""
+        # The same object for all batches of a mapping: a replay recognises neighbours by it.
+        return self._columns if self.data is self._columns_data else np.frombuffer(self.data, np.uint8)
+
+    @cached_property
+    def stack(self) -> npt.NDArray[Any] | None:
         """All tensors as one array: slicing it is faster than making a view of the file. None if the tensors
         differ, are not evenly spaced, or metadata may define another element type."""
-
-    def _stack(self) -> npt.NDArray[Any] | None:
         stacked = self.tensors.stacked
         if stacked is None or (self._has_versions and self._metadata is not None):
             return None
@@ -83,14 +121,14 @@ class RowBlock:
     # --- columns
 
     def _numbers(self, name: str) -> npt.NDArray[np.int64]:
-        return np.frombuffer(self.bytes, np.int64, len(self), self._buffer(name, 1)[0])
+        return np.frombuffer(self._columns, np.int64, len(self), self._buffer(name, 1)[0])
 
     def _nullable(self, name: str, null_value: int) -> npt.NDArray[np.uint64]:
         values = self._numbers(name).view(np.uint64)
         if not self._layout.nulls(name):
             return values
         start, length = self._buffer(name, 0)
-        bits = np.unpackbits(self.bytes[start : start + length], count=len(self), bitorder="little")
+        bits = np.unpackbits(self._columns[start : start + length], count=len(self), bitorder="little")
         return np.where(bits, values, np.uint64(null_value))
 
     @cached_property
@@ -240,8 +278,16 @@ class RowBlock:
 class OpenSegment:
     """One segment that a reader has open, with its most recently used batches."""
 
-    def __init__(self, path: Path, metadata: MetadataReader, *, is_sealed: bool) -> None:
-        self.file = SegmentFile(path, growing=not is_sealed)
+    def __init__(
+        self,
+        file: SegmentFile,
+        metadata: MetadataReader,
+        *,
+        is_sealed: bool,
+        archive: tuple[Path, StorageUri] | None = None,
+    ) -> None:
+        self.file = file
+        self._archive = archive
         self.is_sealed = is_sealed
         self._metadata = metadata
         self._blocks: OrderedDict[int, RowBlock] = OrderedDict()
@@ -251,7 +297,7 @@ class OpenSegment:
         if number in self._blocks:
             self._blocks.move_to_end(number)
             return self._blocks[number]
-        block = RowBlock(self.file, self.file.scan.batches[number], self._metadata)
+        block = RowBlock(self.file, self.file.scan.batches[number], self._metadata, self._archive)
         self._blocks[number] = block
         if len(self._blocks) > _MAX_BLOCKS:
             self._blocks.popitem(last=False)
@@ -261,9 +307,14 @@ class OpenSegment:
 class SegmentCache:
     """Opens segments by name and keeps the most recently used ones open."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, remote: RemoteRecording | None = None) -> None:
         self._root = root
-        self.metadata = MetadataReader(root)
+        self._remote = remote
+        archive = archive_of(root) if remote is None else None
+        self._archive = (root.absolute(), archive) if archive is not None else None
+        self._max_files = _MAX_FILES if remote is None else _MAX_REMOTE_FILES
+        before_read = None if remote is None else partial(remote.require_tables, INDEXED)
+        self.metadata = MetadataReader(root, before_read=before_read)
         self._segments: OrderedDict[layout.SegmentName, OpenSegment] = OrderedDict()
 
     def open(self, name: layout.SegmentName, *, is_sealed: bool = False) -> OpenSegment:
@@ -281,7 +332,7 @@ class SegmentCache:
         if segment is None:
             segment = self._open(name, is_sealed)
             self._segments[name] = segment
-            if len(self._segments) > _MAX_FILES:
+            if len(self._segments) > self._max_files:
                 self._segments.popitem(last=False)
         self._segments.move_to_end(name)
         segment.file.scan_more()
@@ -295,11 +346,14 @@ class SegmentCache:
         return segment
 
     def _open(self, name: layout.SegmentName, is_sealed: bool) -> OpenSegment:
+        if self._remote is not None:
+            return self._open_remote(self._remote, name)
         # The partial name first: a segment may be sealed between the two attempts, but never unsealed.
         for is_final in (True,) if is_sealed else (False, True):
             path = name.sealed(self._root) if is_final else name.partial(self._root)
             try:
-                return OpenSegment(path, self.metadata, is_sealed=is_final)
+                file = SegmentFile(path, growing=not is_final)
+                return OpenSegment(file, self.metadata, is_sealed=is_final, archive=self._archive)
             except FileNotFoundError:
                 continue
         raise FrameNotRecorded(
@@ -308,6 +362,18 @@ class SegmentCache:
             path=name.sealed(self._root),
         )
 
+    def _open_remote(self, remote: RemoteRecording, name: layout.SegmentName) -> OpenSegment:
+        try:
+            return OpenSegment(remote.open_segment(name), self.metadata, is_sealed=True)
+        except FileNotFoundError:
+            raise FrameNotRecorded(
+                f"{remote.uri / name.relative()} does not exist: it was removed from the store, or is not "
+                "uploaded yet; `tensorpool recording push` uploads it",
+                path=remote.uri / name.relative(),
+            ) from None
+
     def clear(self) -> None:
         """Closes all segments. Views of them stay valid."""
         self._segments.clear()
+        if self._remote is not None:
+            self._remote.close()

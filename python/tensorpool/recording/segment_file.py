@@ -1,10 +1,17 @@
-"""A mapped segment file and a scan of it: the locations of its complete batches and of damage."""
+"""A mapped segment file and a scan of it: the locations of its complete batches and of damage.
+
+Maps can be cached beyond the life of their readers. Mapping and unmapping a file costs about as much as
+reading all of its bytes, because the kernel handles every page. Spark's workers run many short tasks over the
+same segments, so they enable the cache. Not thread-safe.
+"""
 
 from __future__ import annotations
 
+import mmap
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -18,12 +25,72 @@ from ..errors import CorruptRecording, NotARecording
 from . import arrow_format, layout
 from .arrow_format import ColumnIndex
 from .batch_layout import TENSOR_BUFFERS, BatchLayout, LayoutCache, TensorTable
-from .mmap_cache import map_file
+
+_MAX_FILES: Final = 64
+_MAX_BYTES: Final = 4 << 30
+
+
+class _CachedMap(NamedTuple):
+    path: Path
+    mapping: mmap.mmap
+
+
+_cache: OrderedDict[tuple[int, int], _CachedMap] = OrderedDict()
+"""By device and inode, which the kernel does not reuse while the file is mapped."""
+_is_enabled = False
+
+
+def map_file(fd: int, path: Path) -> mmap.mmap:
+    """A read-only mapping of an open, non-empty file at its present size."""
+    status = os.fstat(fd)
+    identity = status.st_dev, status.st_ino
+    cached = _cache.get(identity)
+    if cached is not None and len(cached.mapping) == status.st_size:
+        _cache.move_to_end(identity)
+        return cached.mapping
+    try:
+        mapping = mmap.mmap(fd, status.st_size, prot=mmap.PROT_READ)
+    except OSError:
+        if not _cache:
+            raise
+        # Probably a limit on address space: release the mappings that are only cached, and try again.
+        _cache.clear()
+        mapping = mmap.mmap(fd, status.st_size, prot=mmap.PROT_READ)
+    if _is_enabled:
+        _cache[identity] = _CachedMap(path, mapping)
+        _cache.move_to_end(identity)
+        while len(_cache) > _MAX_FILES or _cached_bytes() > _MAX_BYTES:
+            _cache.popitem(last=False)
+    return mapping
+
+
+def _cached_bytes() -> int:
+    return sum(len(cached.mapping) for cached in _cache.values())
+
+
+def enable_cache(enabled: bool = True) -> None:
+    """Switches the cache on, or off and empties it."""
+    global _is_enabled  # noqa: PLW0603  one address space per process
+    _is_enabled = enabled
+    if not enabled:
+        _cache.clear()
+
+
+def evict_removed() -> None:
+    """Drops mappings of files that were removed or renamed: a mapping would keep their disk space in use."""
+    for identity, cached in list(_cache.items()):
+        try:
+            status = os.stat(cached.path)
+            is_present = (status.st_dev, status.st_ino) == identity
+        except OSError:
+            is_present = False
+        if not is_present:
+            del _cache[identity]
+
 
 _PAIR: Final = struct.Struct("<qq")
 _U64: Final = struct.Struct("<Q")
 _PAIR_BYTES: Final = _PAIR.size
-_CONTINUATION_WORD: Final = 0xFFFF_FFFF
 _U32_PER_STEP: Final = layout.ALIGNMENT // 4
 _MAX_CACHED_SCHEMA_BYTES: Final = 64 << 10
 
@@ -75,6 +142,23 @@ class BatchLocation(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class BatchTemplate:
+    """Where the numbers are in the metadata of a batch, for a scan for batches that differ in them only."""
+
+    body_bytes_at: int
+    rows_at: int
+    nodes: range
+    """The bytes of the node table."""
+    buffers: range
+    """The bytes of the buffer table."""
+    check_at: int
+    seq_buffer: int
+    """Number of the buffer with the sequences."""
+    tensor_buffers: list[int]
+    """Numbers of the buffers that describe tensors."""
+
+
+@dataclass(frozen=True, slots=True)
 class Damage:
     """A range of a file that holds no complete batch."""
 
@@ -110,18 +194,15 @@ class SegmentFile:
     The file may grow: `refresh` maps it again. Views of an earlier mapping stay valid.
     """
 
-    def __init__(self, path: Path, *, lenient: bool = False, growing: bool = False) -> None:
+    def __init__(
+        self, path: Path | os.PathLike[str], *, lenient: bool = False, growing: bool = False
+    ) -> None:
         """With `lenient`, a damaged schema is replaced by the one that this version writes. With `growing`,
         an incomplete schema is not an error: the file has no batches until a `refresh` finds the schema.
         """
         self.path = path
         self._growing = growing
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            self.identity = os.fstat(fd).st_ino
-            self._map(fd)
-        finally:
-            os.close(fd)
+        self._open()
         self.scan = ScanResult()
         self._last_tensors: tuple[int, tuple[BatchLayout, TensorTable]] | None = None
         self.schema: pa.Schema | None = None
@@ -132,9 +213,34 @@ class SegmentFile:
                 raise
             self._set_plan(_plan(arrow_format.FRAMES))
 
+    def _open(self) -> None:
+        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self.identity = os.fstat(fd).st_ino
+            self._map(fd)
+        finally:
+            os.close(fd)
+
+    def reference(self) -> str:
+        """The text by which rows refer to the segment: an open one is renamed when it is sealed."""
+        name = os.fspath(self.path)
+        if name.endswith(layout.PARTIAL):
+            return name.removesuffix(layout.PARTIAL) + layout.SEALED
+        return name
+
+    @property
+    def has_payloads(self) -> bool:
+        """Whether the payloads are in memory, or mapped."""
+        return True
+
+    def load_payloads(self, location: BatchLocation, data: memoryview) -> memoryview:
+        """The file with the payloads of a batch; `data` is the file that has the batch's columns."""
+        del location
+        return data
+
     def _map(self, fd: int) -> None:
         # An empty file cannot be mapped.
-        self.data = memoryview(map_file(fd, self.path) if os.fstat(fd).st_size else b"")
+        self.data = memoryview(map_file(fd, Path(self.path)) if os.fstat(fd).st_size else b"")
         self.bytes: np.ndarray[tuple[int], np.dtype[np.uint8]] = np.frombuffer(self.data, np.uint8)
 
     def _load_schema(self) -> None:
@@ -148,7 +254,7 @@ class SegmentFile:
 
     def _set_plan(self, plan: SchemaPlan) -> None:
         self.schema, self._nodes, self._buffers = plan.schema, plan.nodes, plan.buffers
-        self._layouts = LayoutCache(plan.columns, plan.nodes, plan.buffers)
+        self.layouts = LayoutCache(plan.columns, plan.nodes, plan.buffers)
         self._seq_buffer = plan.columns["seq"].buffer + 1
         self._tensor_buffers = [plan.columns[name].buffer + number for name, number in TENSOR_BUFFERS]
 
@@ -217,7 +323,7 @@ class SegmentFile:
         """Continues behind the last complete batch. With `resume`, also past damage to the next batch."""
         scan = self.scan
         while self.schema is not None and not scan.is_ended:
-            batch = self._batch_at(scan.end)
+            batch = self.batch_at(scan.end)
             if isinstance(batch, BatchLocation):
                 scan.batches.append(batch)
                 scan.batches += self._following_batches(batch)
@@ -240,10 +346,10 @@ class SegmentFile:
             return None
         if self.schema is None:
             return Damage(0, size, "the schema is truncated")
-        batch = "follows the end of the stream" if self.scan.is_ended else self._batch_at(end)
+        batch = "follows the end of the stream" if self.scan.is_ended else self.batch_at(end)
         return Damage(end, size, batch if isinstance(batch, str) else "was not scanned")
 
-    def _batch_at(self, start: int) -> BatchLocation | str:
+    def batch_at(self, start: int) -> BatchLocation | str:
         """The batch at a position; "" at the end of the stream, else text that says what is wrong there."""
         size = arrow_format.read_prefix(self.data, start)
         body = start + arrow_format.PREFIX_BYTES + (size or 0)
@@ -278,30 +384,28 @@ class SegmentFile:
             start, body, end, rows, first, last, tables + offsets.nodes_at, tables + offsets.buffers_at, start
         )
 
-    def _following_batches(self, last: BatchLocation) -> Iterator[BatchLocation]:
+    def _following_batches(self, last: BatchLocation) -> list[BatchLocation]:
         """The batches behind `last` whose metadata differs from it in numbers only.
 
         Native, and without decoding their flatbuffers: opening a long segment takes a fraction of the time.
         """
         offsets = self._offsets
-        locations = _native.scan_batches(
-            self.data,
-            last.start,
+        template = BatchTemplate(
             body_bytes_at=offsets.body_bytes_at,
             rows_at=offsets.rows_at,
-            nodes=(offsets.nodes_at, offsets.nodes_at + _PAIR_BYTES * self._nodes),
-            buffers=(offsets.buffers_at, offsets.buffers_at + _PAIR_BYTES * self._buffers),
+            nodes=range(offsets.nodes_at, offsets.nodes_at + _PAIR_BYTES * self._nodes),
+            buffers=range(offsets.buffers_at, offsets.buffers_at + _PAIR_BYTES * self._buffers),
             check_at=offsets.check_at,
-            seq=self._seq_buffer,
-            sources=self._tensor_buffers,
+            seq_buffer=self._seq_buffer,
+            tensor_buffers=self._tensor_buffers,
         )
-        return map(BatchLocation._make, locations)
+        return _native.scan_batches(self.data, last.start, template, BatchLocation)
 
     def read_tensors(self, location: BatchLocation) -> tuple[BatchLayout, TensorTable]:
         """The layout of a batch and the tensors that its rows describe. Raises InvalidBatch."""
         last = self._last_tensors
         if last is None or last[0] != location.same_tensors_at:
-            batch_layout = self._layouts.get(self.data, location)
+            batch_layout = self.layouts.get(self.data, location)
             tensors = batch_layout.read_tensors(self.data[location.body : location.end], location.rows)
             # Assigned as one value: another thread may replace it meanwhile.
             self._last_tensors = last = location.same_tensors_at, (batch_layout, tensors)
@@ -312,8 +416,8 @@ class SegmentFile:
         step = layout.ALIGNMENT
         first = layout.aligned(start + 1)
         numbers = self.bytes[first : first + (len(self.data) - first) // step * step].view(np.uint32)
-        for number in np.flatnonzero(numbers[::_U32_PER_STEP] == _CONTINUATION_WORD).tolist():
+        for number in np.flatnonzero(numbers[::_U32_PER_STEP] == arrow_format.CONTINUATION_NUMBER).tolist():
             at = first + number * step
-            if not isinstance(self._batch_at(at), str):
+            if not isinstance(self.batch_at(at), str):
                 return int(at)
         return len(self.data)

@@ -19,7 +19,7 @@ import pyarrow as pa
 from .. import _native
 from ..durable import make_directories, sync_directory, write_all, write_errors
 from ..errors import InvalidFrames, WriteFailed
-from . import arrow_format, layout
+from . import arrow_format, layout, segment_index
 from .arrow_format import END_OF_STREAM
 from .batch import NO_TIMESTAMP, NO_TRACE, FrameBatch
 from .tensors import NAMES, ORDERS
@@ -228,8 +228,8 @@ class SegmentWriter:
         """Appends a batch. It survives a crash of the process now, and of the host after the next `sync`."""
         if self._broken is not None:
             raise self._broken
-        if problem := frames.problem():
-            raise InvalidFrames(f"stream {self.name.stream_id}: {problem}", path=self.path)
+        if fault := frames.content_fault():
+            raise InvalidFrames(f"stream {self.name.stream_id}: {fault}", path=self.path)
         parts = self._encoder.encode(frames)
         with write_errors(self.path):
             try:
@@ -285,6 +285,8 @@ class SegmentWriter:
                     os.ftruncate(self._fd, self._end)
                 self.stats.size_bytes = self._end
                 os.fsync(self._fd)
+                # Before the rename: a reader that sees the sealed segment finds its index.
+                segment_index.write(self.root, self.name, self.path)
                 self.path.rename(self.name.sealed(self.root))
             os.close(self._fd)
             self._fd = -1

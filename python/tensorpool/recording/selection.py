@@ -13,18 +13,31 @@ from typing import TYPE_CHECKING, Any, Final, overload
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import CorruptRecording, FrameNotRecorded
+from ..attributes import Metadata
+from ..errors import CorruptRecording, FrameNotRecorded, InvalidFrames, MissingPackage
 from . import manifest
 from .frame import RecordedFrame
 from .manifest import RecordKind, Records
 from .rows import OpenSegment, RowBlock, SegmentCache
 
 if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
     from .frame import Cursor
 
 _ALL: Final = -math.inf, math.inf
 # Frame objects are created in groups: one at a time, each would find the CPU caches full of a payload.
 _FRAMES_AT_ONCE: Final = 16
+COLUMNS: Final = {
+    "stream_id": np.int64,
+    "epoch": np.uint64,
+    "seq": np.uint64,
+    "timestamp_ns": np.uint64,
+    "receive_time_ns": np.int64,
+    "meta_version": np.int64,
+}
+"""The numbers of each frame that tables and exports have, and their types."""
 Bounds = tuple[float, float]
 """First and last, both included; infinite for no bound."""
 Rows = npt.NDArray[np.intp] | range
@@ -85,7 +98,7 @@ def _bound(column: npt.NDArray[Any], value: float) -> Any:
 
 def _make_frames(block: RowBlock, rows: Rows) -> list[RecordedFrame]:
     """The frames of some rows, with their tensors if the batch has them as one array."""
-    if isinstance(rows, range) and block.stack is not None:
+    if isinstance(rows, range) and block.has_payloads and block.stack is not None:
         return [*map(RecordedFrame, repeat(block), rows, block.stack[rows.start : rows.stop])]
     return [*map(RecordedFrame, repeat(block), rows if isinstance(rows, range) else rows.tolist())]
 
@@ -131,6 +144,102 @@ class Frames(Sequence[RecordedFrame]):
         for frame in self:
             return frame
         raise FrameNotRecorded("the selection has no frames")
+
+    # --- all at once
+
+    def columns(self) -> dict[str, npt.NDArray[Any]]:
+        """The numbers of each frame, one array per column of COLUMNS."""
+        parts: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in COLUMNS}
+        for block, rows in self.runs():
+            numbers = np.asarray(rows, np.intp)
+            for name, kind in COLUMNS.items():
+                values = getattr(block, name)
+                is_column = isinstance(values, np.ndarray)
+                chosen = values[numbers] if is_column else np.full(len(numbers), values, kind)
+                parts[name].append(chosen.astype(kind))
+        return {
+            name: np.concatenate(arrays or [np.empty(0, COLUMNS[name])]) for name, arrays in parts.items()
+        }
+
+    def metadata(self, limit: int) -> dict[int, Metadata]:
+        """The attributes of the first `limit` metadata versions of these frames, by version."""
+        found: dict[int, Metadata] = {}
+        for block, rows in self.runs():
+            numbers = np.asarray(rows, np.intp)
+            versions, first = np.unique(block.meta_version[numbers], return_index=True)
+            for version, at in zip(versions.tolist(), first.tolist(), strict=True):
+                frame = RecordedFrame(block, int(numbers[at]))
+                if version and version not in found and (metadata := frame.meta) is not None:
+                    found[version] = metadata
+                if len(found) >= limit:
+                    return found
+        return found
+
+    def stack(self) -> npt.NDArray[Any]:
+        """All tensors as one new array of shape (frames, *shape), checked against their checksums.
+
+        Raises InvalidFrames if they differ in type or shape, CorruptRecording for damage, FrameNotRecorded if
+        there are none. It takes memory for all of them: select fewer with `seq` or `time`, or iterate.
+        """
+        first = self.first()
+        stack = np.empty((len(self), *first.shape), first.dtype)
+        for number, frame in self.stackable():
+            stack[number] = frame.array
+        return stack
+
+    def stackable(self) -> Iterator[tuple[int, RecordedFrame]]:
+        """(number, frame). Raises InvalidFrames for a frame of another type or shape than the first one."""
+        first = self.first()
+        for number, frame in enumerate(self):
+            if (frame.dtype, frame.shape) != (first.dtype, first.shape):
+                raise InvalidFrames(
+                    f"frame {frame.seq} is {frame.dtype} {frame.shape} and frame {first.seq} is "
+                    f"{first.dtype} {first.shape}; only frames of one type and shape can be stacked: choose "
+                    "a range, or export to npz"
+                )
+            yield number, frame.verify()
+
+    def to_arrow(self) -> pa.Table:
+        """A table with a row per frame: the numbers of COLUMNS, `dtype`, `shape` and `tensor`.
+
+        `tensor` is a fixed-shape tensor column if all frames have one type and shape, else the bytes of each
+        tensor in C order. Both are copies. Raises as `stack` does for damage.
+        """
+        import pyarrow as pa
+
+        frames = list(self)
+        table = {name: pa.array(column) for name, column in self.columns().items()}
+        table["dtype"] = pa.array([frame.element_type for frame in frames], pa.string())
+        table["shape"] = pa.array([frame.shape for frame in frames], pa.list_(pa.int64()))
+        kinds = {(frame.dtype, frame.shape) for frame in frames}
+        is_uniform = len(kinds) == 1 and all(len(shape) and 0 not in shape for _, shape in kinds)
+        if is_uniform and frames[0].dtype.kind in "iuf" and frames[0].dtype.isbuiltin == 1:
+            table["tensor"] = pa.FixedShapeTensorArray.from_numpy_ndarray(self.stack())
+        else:
+            tensors = [frame.verify().array.tobytes() for frame in frames]
+            table["tensor"] = pa.array(tensors, pa.large_binary())
+        return pa.table(table)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A data frame with a row per frame: the numbers of COLUMNS, `dtype`, `shape` and `array`.
+
+        `array` holds read-only views of the mapped files, so nothing is copied and nothing is checked against
+        its checksum. Raises MissingPackage without pandas.
+        """
+        try:
+            import pandas as pd
+        except ImportError:
+            raise MissingPackage("to_pandas needs the package pandas: pip install pandas") from None
+        frames = list(self)
+        data = pd.DataFrame(self.columns())
+        data["dtype"] = [frame.element_type for frame in frames]
+        data["shape"] = [frame.shape for frame in frames]
+        # One by one: pandas would make one array of arrays of one shape.
+        arrays = np.empty(len(frames), object)
+        for number, frame in enumerate(frames):
+            arrays[number] = frame.array
+        data["array"] = arrays
+        return data
 
     def _open(self, record: Any) -> tuple[OpenSegment, int]:
         segment = self._cache.open(
@@ -225,7 +334,11 @@ class Frames(Sequence[RecordedFrame]):
         raise FrameNotRecorded(f"frame {index} is no longer in the recording; refresh() it")
 
     def __repr__(self) -> str:
-        return f"<frames of {len(self._records)} segments>"
+        streams = ", ".join(str(stream_id) for stream_id in sorted(set(self._records["stream_id"].tolist())))
+        # Counting reads segments that are open or match in part: too much for a line on a screen.
+        is_counted = self._ends is not None or bool(self._is_whole.all())
+        count = f"frames={len(self)}" if is_counted else f"segments={len(self._records)}"
+        return f"<Frames stream={streams or 'none'} {count}>"
 
 
 class FrameSlice(Sequence[RecordedFrame]):
@@ -237,6 +350,9 @@ class FrameSlice(Sequence[RecordedFrame]):
 
     def __len__(self) -> int:
         return len(self._numbers)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} of {self._frames!r}>"
 
     @overload
     def __getitem__(self, index: int) -> RecordedFrame: ...

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..durable import make_directories, sync_directory, write_all, write_errors
 from ..errors import CorruptRecording, InvalidFrames
-from . import layout, manifest, manifest_store
+from . import layout, manifest, manifest_store, segment_index
 from .arrow_format import END_OF_STREAM
 from .batch import BatchBuilder, FrameBatch
 from .gaps import Gap, GapTracker
@@ -78,6 +78,7 @@ def recover_segment(root: Path, name: layout.SegmentName) -> RecoveredSegment:
             os.fsync(fd)
         finally:
             os.close(fd)
+        segment_index.write(root, name, path)
         sealed = name.sealed(root)
         path.rename(sealed)
         sync_directory(sealed.parent)
@@ -222,11 +223,11 @@ class StreamWriter:
 
     def check(self, frames: FrameBatch) -> GapTracker:
         """The tracker of the frames' epoch. Raises InvalidFrames if they cannot be the next rows."""
-        if problem := frames.problem():
-            raise InvalidFrames(f"stream {self.stream_id}: {problem}", path=self.root)
+        if fault := frames.content_fault():
+            raise InvalidFrames(f"stream {self.stream_id}: {fault}", path=self.root)
         tracker = self.tracker(frames.epoch)
-        if problem := tracker.problem(frames.seq):
-            raise InvalidFrames(f"stream {self.stream_id}, epoch {frames.epoch}: {problem}", path=self.root)
+        if fault := tracker.sequence_fault(frames.seq):
+            raise InvalidFrames(f"stream {self.stream_id}, epoch {frames.epoch}: {fault}", path=self.root)
         return tracker
 
     def open_segment(self, frames: FrameBatch, now_ns: int) -> SegmentWriter:

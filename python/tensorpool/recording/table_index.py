@@ -86,6 +86,14 @@ def write_index(root: Path, session: str, tables: dict[str, TableState]) -> None
     replace_file(index_path(root, session), encode_index(session, tables))
 
 
+def _write_at(fd: int, content: bytes, offset: int) -> None:
+    """Writes all bytes. A disk that is nearly full takes a part of them, and refuses the rest."""
+    rest = memoryview(content)
+    while rest:
+        written = os.pwrite(fd, rest, offset)
+        rest, offset = rest[written:], offset + written
+
+
 class TableIndexWriter:
     """Writes the index of one session. A failed write is repeated by the next call, with newer values."""
 
@@ -102,7 +110,7 @@ class TableIndexWriter:
             return
         self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
-            os.pwrite(self._fd, _session_record(self._session), 0)
+            _write_at(self._fd, _session_record(self._session), 0)
         except OSError:
             os.close(self._fd)
             self._fd = None
@@ -119,9 +127,9 @@ class TableIndexWriter:
             first = (1 + 2 * list(self._turns).index(table)) * RECORD_BYTES
             try:
                 if turn == 0:
-                    os.pwrite(self._fd, content * 2, first)
+                    _write_at(self._fd, content * 2, first)
                 else:
-                    os.pwrite(self._fd, content, first + turn % 2 * RECORD_BYTES)
+                    _write_at(self._fd, content, first + turn % 2 * RECORD_BYTES)
             except OSError:
                 return False
             self._turns[table] = turn + 1

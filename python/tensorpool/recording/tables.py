@@ -288,7 +288,7 @@ def read_batches(path: Path, offset: int) -> tuple[list[pa.RecordBatch], int]:
 
 def located_batches(path: Path, offset: int) -> list[LocatedBatch]:
     """The complete batches from an offset on with their positions; none if there is no file."""
-    # Before the file: a table only grows, so an intact one has at least what its index said before.
+    # Before the file: a table only grows, so an intact one has at least what its index contained before.
     root, session = path.parents[2], path.stem
     index = table_index.read_session(root, session)
     state = index.tables.get(path.parent.name) if index is not None else None
@@ -385,7 +385,7 @@ def scan_table(content: bytes, *, offset: int = 0, file_start: bytes | None = No
         else:
             following = _find_batch(data, at, schema)
             if following is None:
-                # A torn end. The index tells whether a crash left it.
+                # A torn end. The index shows whether a crash left it.
                 break
             damage.append(f"was changed between bytes {offset + at} and {offset + following}")
             at = following

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from .. import _native
+from ..durable import replace_file
 from ..errors import CorruptRecording, NotARecording
-from . import layout, manifest, metadata, metadata_index, table_index
+from . import layout, manifest, metadata, metadata_index, segment_index, table_index
 from .arrow_format import TABLES
 from .gaps import RecordingLedger
 from .layout import check_root
@@ -21,6 +23,7 @@ from .manifest_store import load_index
 from .recording import Recording
 from .rows import RowBlock
 from .segment_file import SegmentFile
+from .storage import RemoteRecording, StorageUri, local_path, open_remote, read_object
 from .tables import COPIED, COPY_SUFFIX, scan_table, table_path, table_sessions
 
 Progress = Callable[[int, int], None]
@@ -38,7 +41,7 @@ class Problem:
     """A difference between a recording and what was written. `kind` is a stable identifier."""
 
     kind: str
-    path: Path
+    path: Path | StorageUri
     offset: int | None
     message: str
 
@@ -63,27 +66,56 @@ class VerifyResult:
         """Whether there are no problems."""
         return not self.problems
 
-    def add_problem(self, kind: str, path: Path, offset: int | None, message: str) -> None:
+    def add_problem(self, kind: str, path: Path | StorageUri, offset: int | None, message: str) -> None:
         """Adds a problem."""
         self.problems.append(Problem(kind, path, offset, message))
 
-    def add_note(self, kind: str, path: Path, offset: int | None, message: str) -> None:
+    def add_note(self, kind: str, path: Path | StorageUri, offset: int | None, message: str) -> None:
         """Adds a note: a finding that does not make the recording bad."""
         self.notes.append(Problem(kind, path, offset, message))
 
 
 def verify(root: str | os.PathLike[str], *, progress: Progress | None = None) -> VerifyResult:
-    """Checks every batch, payload and table against its checksum, and every index against the files."""
-    root = Path(root)
+    """Checks every batch, payload and table against its checksum, and every index against the files.
+
+    Of a remote recording every byte that the manifest and `_archive.json` name is read.
+    """
+    remote = open_remote(root)
+    if remote is not None:
+        try:
+            remote.require_tables()
+            result = _verify(remote.root, remote, progress)
+        finally:
+            remote.close()
+        # The small files were checked as copies: name the originals.
+        result.problems = [_in_store(remote, problem) for problem in result.problems]
+        result.notes = [_in_store(remote, note) for note in result.notes]
+        return result
+    return _verify(local_path(root) or Path(root), None, progress)
+
+
+def _in_store(remote: RemoteRecording, problem: Problem) -> Problem:
+    path = problem.path
+    if isinstance(path, Path) and path.is_relative_to(remote.root):
+        relative = path.relative_to(remote.root).as_posix()
+        path = remote.uri if relative == "." else remote.uri / relative
+    return replace(problem, path=path)
+
+
+def _verify(root: Path, remote: RemoteRecording | None, progress: Progress | None) -> VerifyResult:
     check_root(root)
     result = VerifyResult()
     if fault := layout.marker_fault(root):
         result.add_problem("marker", root / layout.MARKER_FILE, None, f"{fault}; repair writes a new one")
     listed = _check_manifest(root, result)
-    segments = layout.all_segments(root)
-    sizes = {name: sum(path.stat().st_size for path in _files_of(root, name)) for name in segments}
+    if remote is None:
+        segments = layout.all_segments(root)
+        sizes = {name: sum(path.stat().st_size for path in _files_of(root, name)) for name in segments}
+    else:
+        segments = {name: True for name, record in (listed or {}).items() if record.kind == RecordKind.SEALED}
+        sizes = {name: record.size_bytes for name, record in (listed or {}).items()}
     done, total = 0, sum(sizes.values())
-    checker = _SegmentChecker(root, result)
+    checker = _SegmentChecker(root, result, remote)
     for name, is_sealed in segments.items():
         record = listed.get(name) if listed is not None else None
         if listed is not None and record is None:
@@ -95,12 +127,12 @@ def verify(root: str | os.PathLike[str], *, progress: Progress | None = None) ->
     for name, record in (listed or {}).items():
         if name not in segments and record.kind == RecordKind.SEALED:
             result.add_problem("missing", name.sealed(root), None, "is in the manifest, but has no file")
-    for path in foreign_files(root):
+    for path in foreign_files(root) if remote is None else ():
         result.add_note("foreign", path, None, "is not a file of the recording; readers ignore it")
     _check_tables(root, result)
     if result.ok:
-        recording = Recording(root)
-        result.ledgers = recording.ledgers()
+        with Recording(root if remote is None else str(remote.uri)) as recording:
+            result.ledgers = recording.ledgers()
         for ledger in result.ledgers:
             if not ledger.balanced:
                 message = f"stream {ledger.stream_id}, epoch {ledger.epoch} does not add up: {ledger}"
@@ -129,7 +161,7 @@ def _check_manifest(root: Path, result: VerifyResult) -> dict[layout.SegmentName
     except DamagedManifest as error:
         if path.exists() or layout.all_segments(root):
             message = f"{error}; readers read every segment instead, and repair writes a new one"
-            # Someone may have copied the segments alone. A manifest that was changed is another matter.
+            # A user may have copied the segments alone. A changed manifest is a problem.
             add = result.add_problem if path.exists() else result.add_note
             add("manifest", path, None, message)
         # Otherwise nothing was recorded, so there is nothing to list.
@@ -168,8 +200,9 @@ def manifest_leftovers(root: Path, known: manifest.Manifest) -> list[Problem]:
 class _SegmentChecker:
     """Checks segments in order, and that their sequences only grow."""
 
-    def __init__(self, root: Path, result: VerifyResult) -> None:
+    def __init__(self, root: Path, result: VerifyResult, remote: RemoteRecording | None) -> None:
         self._root = root
+        self._remote = remote
         self._result = result
         self._last: tuple[tuple[int, int], int] | None = None
         """Stream and epoch of the last segment, and its last sequence."""
@@ -177,14 +210,20 @@ class _SegmentChecker:
     def check(self, name: layout.SegmentName, is_sealed: bool, record: _ListedSegment | None) -> None:
         """Checks the file of a segment against its checksums and its record."""
         root, result = self._root, self._result
-        path = name.sealed(root) if is_sealed else name.partial(root)
+        path: Path | StorageUri = name.sealed(root) if is_sealed else name.partial(root)
         if is_sealed and name.partial(root).exists():
             message = "exists beside the sealed segment of this name; repair sets it aside"
             result.add_problem("duplicate", name.partial(root), None, message)
         try:
-            file = SegmentFile(path)
+            if self._remote is None:
+                file = SegmentFile(path)
+            else:
+                path = self._remote.uri / name.relative()
+                file = self._remote.open_segment(name, whole=True)
         except FileNotFoundError:
-            if not is_sealed:
+            if self._remote is not None:
+                result.add_problem("missing", path, None, "is in the manifest, but not in the store")
+            elif not is_sealed:
                 self.check(name, True, record)
             return
         except (CorruptRecording, NotARecording) as error:
@@ -211,8 +250,22 @@ class _SegmentChecker:
             self._check_batch(name, path, file, batch)
         if record is not None and not scan.damage:
             self._check_record(path, file, record)
+        if self._remote is not None:
+            # Of the store: an index that is missing or wrong costs time only.
+            with contextlib.suppress(FileNotFoundError, CorruptRecording):
+                name.directory(root).mkdir(parents=True, exist_ok=True)
+                replace_file(
+                    name.index(root),
+                    read_object(self._remote.uri / name.relative(layout.INDEX)),
+                    sync=False,
+                )
+        if is_sealed and (fault := segment_index.fault(root, name, file)) is not None:
+            message = f"{fault}; no frame is affected, and repair writes a new one"
+            result.add_note("index", name.index(root), None, message)
 
-    def _check_batch(self, name: layout.SegmentName, path: Path, file: SegmentFile, batch: Any) -> None:
+    def _check_batch(
+        self, name: layout.SegmentName, path: Path | StorageUri, file: SegmentFile, batch: Any
+    ) -> None:
         result = self._result
         try:
             block = RowBlock(file, batch)
@@ -235,12 +288,12 @@ class _SegmentChecker:
         ends = (block.payload_offset + block.payload_bytes).astype(np.uint64)
         step = np.uint64(layout.ALIGNMENT)
         sizes = (step - ends % step) % step
-        wrong = _native.crc32c_each(file.bytes, ends, sizes) != _ZERO_CHECKSUMS[sizes]
+        wrong = _native.crc32c_each(block.bytes, ends, sizes) != _ZERO_CHECKSUMS[sizes]
         for row in np.flatnonzero(wrong).tolist():
             message = f"the padding behind frame {int(block.seq[row])} is not zero; no frame is affected"
             result.add_note("padding", path, int(ends[row]), message)
 
-    def _check_record(self, path: Path, file: SegmentFile, record: _ListedSegment) -> None:
+    def _check_record(self, path: Path | StorageUri, file: SegmentFile, record: _ListedSegment) -> None:
         scan, result = file.scan, self._result
         if record.rows > scan.rows:
             message = f"has {scan.rows} rows, but the manifest lists {record.rows}"
@@ -257,7 +310,12 @@ def foreign_files(root: Path) -> list[Path]:
     found: list[Path] = []
     for stream_dir in layout.stream_dirs(root).values():
         for epoch_dir in layout.epoch_dirs(stream_dir).values():
-            found += [path for path in epoch_dir.iterdir() if not layout.is_segment_file(path.name)]
+            expected = {f"{first_seq:020}{layout.INDEX}" for first_seq in layout.segments_in(epoch_dir)}
+            found += [
+                path
+                for path in epoch_dir.iterdir()
+                if not layout.is_segment_file(path.name) and path.name not in expected
+            ]
     for table in TABLES:
         directory = root / layout.TABLES_DIR / table
         expected = {f"{session}{layout.SEALED}" for session in table_sessions(root, table)}
@@ -318,5 +376,5 @@ def _check_table(
     if has_index and scan.is_ended and (state is None or not state.is_closed):
         result.add_note("index", path, None, "is not in the index as it ended; repair adds it")
     if not has_index and scan.minor >= _INDEXED_MINOR and path.suffix != COPY_SUFFIX:
-        message = "has no index: whether rows are missing at its end cannot be told; repair writes one"
+        message = "has no index: whether rows are missing at its end is not known; repair writes one"
         result.add_note("index", path, None, message)

@@ -88,11 +88,13 @@ class ReplayAgent:
         options, recording = self._options, self._recording
         stream_ids = tuple(options.streams) if options.streams is not None else recording.streams
         if not stream_ids:
-            raise FrameNotRecorded(f"{recording.root} has no frames", path=recording.root)
-        self._lease = LeaseKeeper(
-            recording.root, holder="replay", clock=self._clock, missing_level=logging.INFO
-        )
-        self._lease.hold(stream_ids)
+            raise FrameNotRecorded(f"{recording.location} has no frames", path=recording.location)
+        if recording.remote is None:
+            # No retention removes what is in a store.
+            self._lease = LeaseKeeper(
+                recording.root, holder="replay", clock=self._clock, missing_level=logging.INFO
+            )
+            self._lease.hold(stream_ids)
         metadata = read_metadata(recording, stream_ids) if options.metadata else {}
         layouts = recorded_layouts(recording, stream_ids)
         readers = {
@@ -103,7 +105,7 @@ class ReplayAgent:
             stream_id: self._executor.submit(reader.next_block) for stream_id, reader in readers.items()
         }
         if all(first.result() is None for first in first_blocks.values()):
-            raise FrameNotRecorded("no frame was recorded there", path=recording.root)
+            raise FrameNotRecorded("no frame was recorded there", path=recording.location)
         for stream_id, first in first_blocks.items():
             block = first.result()
             max_bytes = 0 if block is None else block.max_payload_bytes
@@ -119,7 +121,7 @@ class ReplayAgent:
                 )
             )  # fmt: skip
         if any(stream.metadata.parents for stream in self.streams):
-            self._control = self._context.connection.publication(self._context.stream_ids.control)
+            self._control = self._context.connection.publication(self._context.stream_ids.control_address)
         for stream in self.streams:
             # Published now, so that consumers have the metadata before the first frame.
             block = stream.next_blocks[0].result()
@@ -253,7 +255,7 @@ class ReplayAgent:
     def _publish_rows(self, schedule: Schedule, end: int, due: Times | None, until_ns: int) -> None:
         """Publish entries up to `end`, until `until_ns` or an obstacle."""
         window, start, totals = schedule.window, schedule.position, self.totals
-        schedule.position, stop, stopped_stream, nbytes, unfit, late, late_max_ns = _native.replay_rows(
+        result = _native.replay_rows(
             schedule.native_streams(self.streams),
             stream=window.stream[:end],
             row=window.row[:end],
@@ -261,18 +263,19 @@ class ReplayAgent:
             start=start,
             until_ns=until_ns,
         )
+        schedule.position = result.position
         if schedule.position > start:
-            totals.frames += schedule.position - start - unfit
-            totals.nbytes += nbytes
-            totals.unfit += unfit
-            totals.late += late
-            totals.late_max_ns = max(totals.late_max_ns, late_max_ns)
+            totals.frames += schedule.position - start - result.unfit
+            totals.nbytes += result.nbytes
+            totals.unfit += result.unfit
+            totals.late += result.late
+            totals.late_max_ns = max(totals.late_max_ns, result.late_max_ns)
             if start == 0 and schedule.is_first_of_pass:
                 totals.passes += 1
             self.position_ns = int(window.time_ns[schedule.position - 1])
             self._count_rows(schedule, start)
-        if stop not in ("done", "time"):
-            self._handle_obstacle(stop, schedule, self.streams[stopped_stream])
+        if result.stop not in ("done", "time"):
+            self._handle_obstacle(result.stop, schedule, self.streams[result.stream])
 
     def _count_rows(self, schedule: Schedule, start: int) -> None:
         published = schedule.window.stream[start : schedule.position]
@@ -357,7 +360,7 @@ class ReplayAgent:
         starts = {
             stream.reader.stream_id: _StartPosition(since=frame.receive_time_ns) for stream in self.streams
         }
-        starts[stream_id] = _StartPosition(after=_before(frame.cursor))
+        starts[stream_id] = _StartPosition(after=Cursor.before(stream_id, frame.epoch, frame.seq))
         self._seek(starts)
 
     def _seek(self, starts: dict[int, _StartPosition]) -> None:
@@ -377,10 +380,3 @@ class ReplayAgent:
         else:
             next_play_ns = self.playhead.last_play_ns
         self.playhead.set_speed(speed, self._clock.monotonic_ns(), next_play_ns)
-
-
-def _before(cursor: Cursor) -> Cursor | None:
-    """The cursor directly before a frame; None before the first possible frame."""
-    if cursor.seq > 0:
-        return Cursor(cursor.stream_id, cursor.epoch, cursor.seq - 1)
-    return Cursor(cursor.stream_id, cursor.epoch - 1, (1 << 64) - 1) if cursor.epoch > 0 else None

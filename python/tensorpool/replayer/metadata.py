@@ -20,6 +20,7 @@ from .. import _native, sbe
 from ..attributes.metadata import BLOBS_KEY, JSON
 from ..errors import CodecError
 from ..recording import Recording
+from ..recording.layout import unsigned
 from ..sbe.trace import TraceLinkSet
 
 MAX_BLOB_BYTES: Final = 128 << 20
@@ -122,7 +123,7 @@ class RecordedMetadata:
     # --- reading
 
     def _add(self, message: sbe.Message, recorded_epoch: int | None) -> None:
-        epoch = self._epoch if recorded_epoch is None else recorded_epoch % (1 << 64)
+        epoch = self._epoch if recorded_epoch is None else unsigned(recorded_epoch)
         match message:
             case sbe.DataSourceAnnounce():
                 # DataSourceMeta has no epoch: it belongs to the epoch of the last announce.

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
@@ -46,8 +47,8 @@ def replay(
     end: Time | None = None,
     seq: tuple[int | None, int | None] | None = None,
     epoch: int | None = None,
-    streams: Sequence[int] | None = None,
-    mapping: Mapping[int, int] | None = None,
+    streams: Sequence[int | str] | None = None,
+    mapping: Mapping[int | str, int] | None = None,
     loop: bool = False,
     paused: bool = False,
     time_base: TimeBase = "receive",
@@ -63,8 +64,9 @@ def replay(
     """Publish a recording again, through producers of this process.
 
     `speed` is a factor to the recorded speed, or "max". `start` and `end` select frames by time of receipt,
-    `seq` by sequence, `streams` by stream id. `mapping` publishes a stream under another id
-    (`{10000: 10050}`). `loop` starts over at the end. `paused` waits for `resume()` or `step()`.
+    `seq` by sequence, `streams` by id or recorded name. `mapping` publishes a stream under another id
+    (`{10000: 10050}`, `{"camera-1": 10050}`). `loop` starts over at the end. `paused` waits for `resume()` or
+    `step()`.
 
     `time_base` chooses the times whose spacing is kept: time of receipt, time of publication, or the source's
     timestamp. `rate_hz` publishes at a fixed rate instead. `max_pause` shortens longer pauses (seconds).
@@ -78,14 +80,18 @@ def replay(
     `metadata=False` publishes no metadata. Without a `context` the replay opens and closes its own.
     """
     options = ReplayOptions(
-        speed=speed, start=start, end=end, seq=seq, epoch=epoch, streams=streams,
-        mapping=dict(mapping or {}), loop=loop, paused=paused, time_base=time_base, rate_hz=rate_hz,
-        max_pause=max_pause, wait=wait, linger=linger, nslots=nslots, check=check, skip_damage=skip_damage,
-        metadata=metadata,
+        speed=speed, start=start, end=end, seq=seq, epoch=epoch, loop=loop, paused=paused,
+        time_base=time_base, rate_hz=rate_hz, max_pause=max_pause, wait=wait, linger=linger, nslots=nslots,
+        check=check, skip_damage=skip_damage, metadata=metadata,
     )  # fmt: skip
     recording = Recording(root)
     with ExitStack() as undo:
         undo.callback(recording.close)
+        options = replace(
+            options,
+            streams=None if streams is None else [recording.find_stream(stream) for stream in streams],
+            mapping={recording.find_stream(stream): target for stream, target in (mapping or {}).items()},
+        )
         if context is None:
             context = undo.enter_context(open_context())
             owned_context: Context | None = context
@@ -132,6 +138,10 @@ class Replay:
         self._last_frame_ns: int | None = None
         self._thread = threading.Thread(target=self._run, name="replay", daemon=True)
         self._thread.start()
+
+    def __repr__(self) -> str:
+        stats = self.stats()
+        return f"<Replay {self.root} {stats.state} frames={stats.frames}>"
 
     @property
     def root(self) -> Path:

@@ -49,6 +49,14 @@ class ScheduledBlock(NamedTuple):
     shift_ns: int
 
 
+class NativeStream(NamedTuple):
+    """A stream of `_native.replay_rows`: who publishes, what, and the time that is added to timestamps."""
+
+    producer: _native.Producer
+    rows: _native.ReplayRows
+    shift_ns: int
+
+
 class RowLocation(NamedTuple):
     """A row of a block."""
 
@@ -88,12 +96,10 @@ class Schedule:
         """The block and row of an entry."""
         return RowLocation(self.block(int(self.window.stream[entry])), int(self.window.row[entry]))
 
-    def native_streams(
-        self, streams: Sequence[ReplayStream]
-    ) -> list[tuple[_native.Producer, _native.ReplayRows, int]]:
+    def native_streams(self, streams: Sequence[ReplayStream]) -> list[NativeStream]:
         """The streams as `_native.replay_rows` takes them."""
         return [
-            (stream.producer, _EMPTY_ROWS if block is None else block.native, shift_ns)
+            NativeStream(stream.producer, _EMPTY_ROWS if block is None else block.native, shift_ns)
             for stream, (block, shift_ns) in zip(streams, self.blocks, strict=True)
         ]
 

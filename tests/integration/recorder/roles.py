@@ -111,7 +111,7 @@ class RecorderProcess:
         self.recorder.mark(label)
 
     def is_mapped(self, stream_id: int) -> bool:
-        return self.recorder._agent._streams._consumers[stream_id].epoch is not None
+        return self.recorder.mapped()[stream_id] is not None
 
     def consumer_ledger(self, stream_id: int) -> dict[str, Any]:
         consumer = self.recorder._agent._streams._consumers[stream_id]

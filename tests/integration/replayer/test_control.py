@@ -33,6 +33,7 @@ def test_each_step_publishes_one_frame_in_order(
     collectors = {stream: open_collector(stream) for stream in (first, second)}
     with ctx.replay(root, paused=True, **RING) as replay:
         until(lambda: replay.stats().state == "paused")
+        assert repr(replay) == f"<Replay {replay.root} paused frames={replay.stats().frames}>"
         steps: list[tuple[int, int]] = []
         while len(steps) < 10:
             frame = replay.step()

@@ -241,9 +241,9 @@ def test_frame_larger_than_the_pools_reopens_the_stream(
 
 def damage(root: Path, stream_id: int, seq: int) -> None:
     ref = recording.open(root).frame(stream_id, seq).ref
-    content = bytearray(ref.path.read_bytes())
+    content = bytearray(Path(ref.path).read_bytes())
     content[ref.offset] ^= 1
-    ref.path.write_bytes(content)
+    Path(ref.path).write_bytes(content)
 
 
 def test_damage_ends_the_replay_after_the_frames_before_it(
@@ -281,5 +281,5 @@ def test_retention_keeps_segments_of_a_running_replay(
 ) -> None:
     record(root, free_stream_id, segment_bytes=1)
     with ctx.replay(root, paused=True):
-        assert not recording.retain(root, max_bytes=1).removed
-    assert recording.retain(root, max_bytes=1).removed
+        assert not recording.apply_retention(root, max_bytes=1).removed
+    assert recording.apply_retention(root, max_bytes=1).removed

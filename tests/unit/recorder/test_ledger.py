@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorpool.recorder.arena import ROW, ArenaRows, TimedGap
-from tensorpool.recorder.ledger import ResumePosition, StreamLedger, rows_as_gaps
+from tensorpool.recorder.ledger import EpochLedgers, ResumePosition, rows_as_gaps
 from tensorpool.recording import Gap
 from tests.unit.recording.conftest import STREAM, frames
 
@@ -35,7 +35,7 @@ def test_row_dtype_matches_the_native_struct() -> None:
 
 
 def test_ledger_balances_over_rows_gaps_and_epochs() -> None:
-    ledger = StreamLedger(STREAM)
+    ledger = EpochLedgers(STREAM)
     past, current = arena_rows(10, 4, (14, 2, 4)), arena_rows(0, 3, epoch=2)
     ledger.add(past, [timed.gap for timed in past.gaps])
     ledger.add(current, [Gap(STREAM, 1, 16, 5, "epoch")])
@@ -48,14 +48,14 @@ def test_ledger_balances_over_rows_gaps_and_epochs() -> None:
 
 
 def test_ledger_with_missing_sequences_is_not_balanced() -> None:
-    ledger = StreamLedger(STREAM)
+    ledger = EpochLedgers(STREAM)
     ledger.add(arena_rows(10, 4), [])
     ledger.add(arena_rows(15, 4), [])
     assert not ledger.ledgers()[0].balanced
 
 
 def test_gap_before_spans_the_sequences_since_the_last_rows() -> None:
-    ledger = StreamLedger(STREAM, ResumePosition(1, 4))
+    ledger = EpochLedgers(STREAM, ResumePosition(1, 4))
     assert ledger.gap_before(arena_rows(10, 1), "why") == Gap(STREAM, 1, 5, 5, "why")
     assert ledger.gap_before(arena_rows(10, 1, epoch=2), "why") is None, (
         "the span of an epoch begins with its first row"
@@ -123,7 +123,7 @@ def test_arena_rows_halves_contain_every_sequence_once(runs: list[int], cut: int
     halves = [half for half in (whole.up_to_row(cut), whole.from_row(cut)) if half is not None]
     if whole.up_to_row(cut) is whole or cut == 0:
         halves = [whole]
-    ledger = StreamLedger(STREAM)
+    ledger = EpochLedgers(STREAM)
     for half in halves:
         ledger.add(half, [timed.gap for timed in half.gaps])
     (epoch,) = ledger.ledgers()

@@ -117,7 +117,7 @@ def test_filter_memory_of_one_stream_is_bounded(monkeypatch: pytest.MonkeyPatch)
         # Repeated in between: the most recently used entry is not evicted.
         assert message_filter.to_row(announce(timestamp_ns=version)) is None
     assert message_filter.to_row(announce(producer_id=2)) is not None
-    assert sum(map(len, message_filter._messages.values())) <= 10
+    assert message_filter.remembered_messages <= 10
 
 
 def test_filter_memory_of_many_streams_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,4 +130,4 @@ def test_filter_memory_of_many_streams_is_bounded(monkeypatch: pytest.MonkeyPatc
         row = message_filter.to_row(meta)
         assert row is not None
         assert row.epoch == 1
-    assert (len(message_filter._messages), len(message_filter._epochs)) == (10, 10)
+    assert (message_filter.remembered_streams, message_filter.remembered_messages) == (10, 2 * 10)

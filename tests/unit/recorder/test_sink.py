@@ -13,6 +13,7 @@ import pytest
 from tensorpool import recording
 from tensorpool.clock import ManualClock
 from tensorpool.errors import DiskFull
+from tensorpool.recorder import sink as sink_module
 from tensorpool.recorder.arena import ArenaRows, TimedGap
 from tensorpool.recorder.messages import MessageRow
 from tensorpool.recorder.sink import Sink
@@ -308,3 +309,29 @@ def test_sink_close_raises_a_failed_write(
         patch.setattr(harness.sink.writer._tables, "close", fail)
         with pytest.raises(DiskFull):
             harness.sink.close()
+
+
+def test_sink_counts_messages_that_a_full_disk_costs(
+    open_sink: Callable[..., SinkHarness], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sink_module, "_MAX_MESSAGES_WHILE_FULL", 3)
+    harness = open_sink(keep_free=1 << 20)
+    harness.free = 0
+    harness.sink.enqueue(arena_rows(10, 4))
+    assert not harness.sink.write_pending()
+    for _ in range(5):
+        harness.sink.write_message(MessageRow("qos", b"qos", STREAM))
+    assert harness.sink.lost_messages == 2
+    harness.free = 1 << 30
+    harness.advance()
+    assert harness.sink.write_pending()
+    assert "2 messages about streams are lost" in caplog.text
+    harness.sink.write_message(MessageRow("qos", b"qos", STREAM))
+    harness.free = 0
+    harness.sink.enqueue(arena_rows(14, 4))
+    assert not harness.sink.write_pending()
+    harness.sink.write_message(MessageRow("qos", b"qos", STREAM))
+    harness.sink.close()
+    with recording.open(harness.root) as opened:
+        kept = opened.table("qos").num_rows
+    assert kept + harness.sink.lost_messages == 7

@@ -78,9 +78,9 @@ def test_verify_notes_a_missing_manifest(root: Path) -> None:
 def test_verify_exit_status_and_repair(root: Path) -> None:
     assert run("verify", root).exit_code == 0
     ref = recording.open(root).frame(STREAM, 2).ref
-    content = bytearray(ref.path.read_bytes())
+    content = bytearray(Path(ref.path).read_bytes())
     content[ref.offset] ^= 1
-    ref.path.write_bytes(content)
+    Path(ref.path).write_bytes(content)
     done = run("verify", root)
     assert done.exit_code == 1
     assert "frame 2" in done.stdout

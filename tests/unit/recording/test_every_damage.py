@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import shutil
 from collections.abc import Iterator
@@ -15,11 +17,13 @@ from tensorpool.recording import layout, table_index
 from tests.unit.recording.conftest import STREAM, frames, segment_files, seqs
 from tests.unit.recording.damages import (
     PAYLOAD_BYTES,
+    Damage,
     check_damage,
     damages,
     flip,
     kind_of,
     read_all,
+    truncate,
     write_recording,
     zero,
 )  # fmt: skip
@@ -130,3 +134,36 @@ def test_index_of_tables_stays_small(tmp_path: Path) -> None:
     assert index is not None
     assert (index.fault, index.tables["marks"].rows, index.tables["marks"].is_closed) == (None, 50, True)
     assert recording.open(root).table("marks")["label"].to_pylist() == [str(number) for number in range(50)]
+
+
+def test_index_record_is_written_whole_by_a_disk_that_takes_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.pwrite
+    (tmp_path / layout.TABLES_DIR).mkdir()
+    index = table_index.TableIndexWriter(tmp_path, "session")
+    monkeypatch.setattr(os, "pwrite", lambda fd, content, offset: real(fd, bytes(content)[:10], offset))
+    index.open()
+    assert index.write({"marks": table_index.TableState(100, 3, 7)})
+    assert index.write({"marks": table_index.TableState(200, 5, 8)})
+
+    def refuse(fd: int, content: bytes, offset: int) -> int:
+        if offset % table_index.RECORD_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(fd, bytes(content)[:10], offset)
+
+    monkeypatch.setattr(os, "pwrite", refuse)
+    assert not index.write({"marks": table_index.TableState(300, 6, 9)})
+    index.close()
+    found = table_index.read_session(tmp_path, "session")
+    assert found is not None
+    assert found.tables == {"marks": table_index.TableState(200, 5, 8)}
+
+
+@pytest.mark.parametrize("records", [0, 1])
+def test_truncated_index_of_versions_is_noticed_and_mended(records: int, tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    write_recording(whole)
+    (path,) = (path for path in whole.rglob("*.versions") if path.stat().st_size)
+    content = read_all(whole)
+    check_damage(whole, content, path, Damage("truncate", truncate), 64 * records, tmp_path)

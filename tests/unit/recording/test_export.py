@@ -122,9 +122,9 @@ def test_invalid_export_is_rejected(images: Path, tmp_path: Path, make_writer: W
 
 def test_damaged_payload_is_not_exported(images: Path, tmp_path: Path) -> None:
     ref = recording.open(images).frames(STREAM)[2].ref
-    content = bytearray(ref.path.read_bytes())
+    content = bytearray(Path(ref.path).read_bytes())
     content[ref.offset] ^= 1
-    ref.path.write_bytes(content)
+    Path(ref.path).write_bytes(content)
     with pytest.raises(CorruptRecording, match="frame 2"):
         recording.export(images, tmp_path / "f.npy")
     assert not (tmp_path / "f.npy").exists()

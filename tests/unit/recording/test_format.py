@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,15 @@ def test_every_element_type_is_read_back_in_every_shape(
         assert frame.nbytes == expected.nbytes
         assert frame.major_order == "row"
         assert frame.valid()
+
+
+def test_directory_of_a_new_recording_is_private(make_writer: WriterFactory, root: Path) -> None:
+    umask = os.umask(0)
+    try:
+        make_writer().close()
+    finally:
+        os.umask(umask)
+    assert root.stat().st_mode & 0o777 == 0o700
 
 
 def test_padding_is_zero_in_a_reused_arena(make_writer: WriterFactory, root: Path) -> None:

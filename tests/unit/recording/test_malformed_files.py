@@ -26,7 +26,7 @@ def forge(path: Path, change: Change, batch: int = 0) -> None:
     change(content, file, location)
     message = bytearray(content[location.start : location.body])
     offsets = arrow_format.find_offsets(memoryview(message)[arrow_format.PREFIX_BYTES :])
-    covered = file._layouts.get(file.data, location).buffer("payload", 2).start
+    covered = file.layouts.get(file.data, location).buffer("payload", 2).start
     body = memoryview(content)[location.body : location.end]
     arrow_format.write_checksum(message, offsets.check_at, body, covered)
     content[location.start : location.body] = message
@@ -37,7 +37,7 @@ def value(column: str, buffer: int, form: str, at: int, new: int | bytes) -> Cha
     """Sets one value in a column's buffer."""
 
     def change(content: bytearray, file: SegmentFile, location: BatchLocation) -> None:
-        start = location.body + file._layouts.get(file.data, location).buffer(column, buffer).start
+        start = location.body + file.layouts.get(file.data, location).buffer(column, buffer).start
         struct.pack_into(form, content, start + struct.calcsize(form) * at, new)
 
     return change

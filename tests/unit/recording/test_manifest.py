@@ -208,7 +208,7 @@ def test_load_retries_when_a_snapshot_is_written_meanwhile(
     real = manifest._read_snapshot
     generations: list[int] = []
 
-    def read_then_compact(directory: Path, previous: manifest.Snapshot | None) -> manifest.Manifest:
+    def read_then_compact(directory: Path, previous: manifest.ManifestSnapshot | None) -> manifest.Manifest:
         found = real(directory, previous)
         if len(generations) < 3:
             generations.append(found.generation)

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from tensorpool.recording import mmap_cache
+from tensorpool.recording import segment_file
 
 
 @pytest.fixture
 def cache_enabled() -> Iterator[None]:
-    mmap_cache.enable_cache()
+    segment_file.enable_cache()
     yield
-    mmap_cache.enable_cache(False)
+    segment_file.enable_cache(False)
 
 
 def mapped(path: Path) -> mmap.mmap:
     with path.open("rb") as file:
-        return mmap_cache.map_file(file.fileno(), path)
+        return segment_file.map_file(file.fileno(), path)
 
 
 def test_mapping_is_shared_only_while_the_cache_is_enabled(tmp_path: Path) -> None:
@@ -29,12 +29,12 @@ def test_mapping_is_shared_only_while_the_cache_is_enabled(tmp_path: Path) -> No
     path.write_bytes(b"abc")
     first = mapped(path)
     assert mapped(path) is not first
-    mmap_cache.enable_cache()
+    segment_file.enable_cache()
     try:
         first = mapped(path)
         assert mapped(path) is first
     finally:
-        mmap_cache.enable_cache(False)
+        segment_file.enable_cache(False)
     assert mapped(path) is not first
 
 
@@ -64,21 +64,21 @@ def test_evict_removed_drops_only_removed_and_renamed_files(tmp_path: Path) -> N
     gone.unlink()
     renamed.rename(tmp_path / "d")
     assert _maps(tmp_path) == 3
-    mmap_cache.evict_removed()
+    segment_file.evict_removed()
     assert _maps(tmp_path) == 1
     assert mapped(here) is first
 
 
 @pytest.mark.usefixtures("cache_enabled")
 def test_cache_limits_files_and_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mmap_cache, "_MAX_FILES", 3)
+    monkeypatch.setattr(segment_file, "_MAX_FILES", 3)
     paths = [tmp_path / str(number) for number in range(5)]
     for path in paths:
         path.write_bytes(b"x" * 10)
         mapped(path)
     assert _maps(tmp_path) == 3
     last = mapped(paths[2])
-    monkeypatch.setattr(mmap_cache, "_MAX_BYTES", 20)
+    monkeypatch.setattr(segment_file, "_MAX_BYTES", 20)
     mapped(paths[0])
     # The file used last stays, although others were mapped later.
     assert _maps(tmp_path) == 2

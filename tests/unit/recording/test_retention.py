@@ -37,20 +37,20 @@ def size_of(root: Path) -> int:
 
 def test_retention_removes_the_oldest_until_the_size_fits(ten_segments: Path, clock: ManualClock) -> None:
     each = size_of(ten_segments) // 10
-    done = recording.retain(ten_segments, max_bytes=4 * each, clock=clock)
+    done = recording.apply_retention(ten_segments, max_bytes=4 * each, clock=clock)
     assert [name.first_seq for name in done.removed] == [0, 2, 4, 6, 8, 10]
     assert done.kept_bytes == size_of(ten_segments) == 4 * each
     assert seqs(recording.open(ten_segments)) == list(range(12, 20))
-    assert recording.retain(ten_segments, max_bytes=4 * each, clock=clock).removed == []
+    assert recording.apply_retention(ten_segments, max_bytes=4 * each, clock=clock).removed == []
     assert recording.verify(ten_segments).ok
 
 
 def test_retention_removes_old_segments_of_any_size(ten_segments: Path, clock: ManualClock) -> None:
-    done = recording.retain(ten_segments, max_age_ns=4 * SECOND + SECOND // 2, clock=clock)
+    done = recording.apply_retention(ten_segments, max_age_ns=4 * SECOND + SECOND // 2, clock=clock)
     assert [name.first_seq for name in done.removed] == [0, 2, 4, 6, 8, 10]
-    assert recording.retain(ten_segments, clock=clock).removed == []
+    assert recording.apply_retention(ten_segments, clock=clock).removed == []
     clock.advance(100)
-    assert len(recording.retain(ten_segments, max_age_ns=SECOND, clock=clock).removed) == 4
+    assert len(recording.apply_retention(ten_segments, max_age_ns=SECOND, clock=clock).removed) == 4
     assert recording.open(ten_segments).streams == ()
 
 
@@ -59,7 +59,7 @@ def test_retention_keeps_open_segments(make_writer: WriterFactory, root: Path) -
         writer.write_batch(frames(0, 2))
         writer.rotate()
         writer.write_batch(frames(2, 2))
-        done = recording.retain(root, max_bytes=0, max_age_ns=0, clock=make_writer.clock)
+        done = recording.apply_retention(root, max_bytes=0, max_age_ns=0, clock=make_writer.clock)
         assert [name.first_seq for name in done.removed] == [0]
         assert seqs(recording.open(root)) == [2, 3]
         assert done.kept_bytes > 0
@@ -69,20 +69,21 @@ def test_lease_protects_frames_behind_its_cursor(ten_segments: Path, clock: Manu
     with recording.ReaderLease(
         ten_segments, [Cursor(STREAM, 1, 4)], holder="query-1", ttl_ns=60 * SECOND, clock=clock
     ) as lease:
-        done = recording.retain(ten_segments, max_bytes=0, clock=clock)
+        done = recording.apply_retention(ten_segments, max_bytes=0, clock=clock)
         # Frame 5 is still needed, and is in the segment that begins with 4.
         assert [name.first_seq for name in done.removed] == [0, 2]
         assert ([name.first_seq for name in done.held], done.holders) == ([4], ["query-1"])
         lease.renew([Cursor(STREAM, 1, 9)])
         assert [
-            name.first_seq for name in recording.retain(ten_segments, max_bytes=0, clock=clock).removed
+            name.first_seq
+            for name in recording.apply_retention(ten_segments, max_bytes=0, clock=clock).removed
         ] == [
             4,
             6,
             8,
         ]
         assert seqs(recording.open(ten_segments)) == list(range(10, 20))
-    assert len(recording.retain(ten_segments, max_bytes=0, clock=clock).removed) == 5
+    assert len(recording.apply_retention(ten_segments, max_bytes=0, clock=clock).removed) == 5
     with pytest.raises(ClosedError):
         lease.renew()
 
@@ -91,32 +92,32 @@ def test_lease_expires_unless_renewed(ten_segments: Path, clock: ManualClock) ->
     lease = recording.ReaderLease(ten_segments, [STREAM], holder="dead", ttl_ns=10 * SECOND, clock=clock)
     other = recording.ReaderLease(ten_segments, [99], holder="elsewhere", ttl_ns=1000 * SECOND, clock=clock)
     clock.advance(9)
-    assert recording.retain(ten_segments, max_bytes=0, clock=clock).removed == []
+    assert recording.apply_retention(ten_segments, max_bytes=0, clock=clock).removed == []
     lease.renew()
     clock.advance(9)
-    assert recording.retain(ten_segments, max_bytes=0, clock=clock).removed == []
+    assert recording.apply_retention(ten_segments, max_bytes=0, clock=clock).removed == []
     assert [lease.holder for lease in recording.read_leases(ten_segments)] == sorted(
         ["dead", "elsewhere"], key=lambda name: {"dead": lease, "elsewhere": other}[name].path
     )
     clock.advance(2)
-    assert len(recording.retain(ten_segments, max_bytes=0, clock=clock).removed) == 10
+    assert len(recording.apply_retention(ten_segments, max_bytes=0, clock=clock).removed) == 10
     assert [lease.holder for lease in recording.read_leases(ten_segments)] == ["elsewhere"]
 
 
 def test_unreadable_lease_protects_everything(ten_segments: Path, clock: ManualClock) -> None:
     lease = recording.ReaderLease(ten_segments, [99], holder="h", clock=clock)
     lease.path.write_text("{")
-    done = recording.retain(ten_segments, max_bytes=0, clock=clock)
+    done = recording.apply_retention(ten_segments, max_bytes=0, clock=clock)
     assert (done.removed, done.holders) == ([], ["unreadable"])
     lease.release()
-    assert len(recording.retain(ten_segments, max_bytes=0, clock=clock).removed) == 10
+    assert len(recording.apply_retention(ten_segments, max_bytes=0, clock=clock).removed) == 10
 
 
 def test_reader_finds_frames_that_retention_removed(ten_segments: Path, clock: ManualClock) -> None:
     found = recording.open(ten_segments)
     cursor = Cursor(STREAM, 1, 3)
     assert found.lost_since(cursor) == []
-    recording.retain(ten_segments, max_bytes=size_of(ten_segments) // 2, clock=clock)
+    recording.apply_retention(ten_segments, max_bytes=size_of(ten_segments) // 2, clock=clock)
     found.refresh()
     (lost,) = found.lost_since(cursor)
     assert (lost.first_seq, lost.last_seq, lost.reason) == (4, 9, "removed")
@@ -139,13 +140,13 @@ def test_interrupted_removal_is_completed_later(ten_segments: Path, clock: Manua
     )
     assert all(path.exists() for path in removed)
     assert seqs(recording.open(ten_segments)) == list(range(10, 20))
-    recording.retain(ten_segments, max_bytes=size_of(ten_segments) // 2 - 1, clock=clock)
+    recording.apply_retention(ten_segments, max_bytes=size_of(ten_segments) // 2 - 1, clock=clock)
     assert not any(path.exists() for path in removed)
     assert seqs(recording.open(ten_segments)) == list(range(12, 20))
 
 
 def test_writer_continues_behind_removed_frames(ten_segments: Path, make_writer: WriterFactory) -> None:
-    recording.retain(ten_segments, max_bytes=0, clock=make_writer.clock)
+    recording.apply_retention(ten_segments, max_bytes=0, clock=make_writer.clock)
     with make_writer() as writer:
         writer.write_batch(frames(25, 1))
     found = recording.open(ten_segments)
@@ -201,7 +202,7 @@ def test_lease_and_concurrent_retention_are_ordered(ten_segments: Path, clock: M
         reader = context.Process(target=_claim_and_read, args=(ten_segments, results))
         reader.start()
     # In either order, the frames that the reader saw under its lease existed while it read them.
-    recording.retain(ten_segments, max_bytes=size_of(ten_segments) // 2, clock=clock)
+    recording.apply_retention(ten_segments, max_bytes=size_of(ten_segments) // 2, clock=clock)
     read = results.get(timeout=60)
     reader.join()
     results.close()

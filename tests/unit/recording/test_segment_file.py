@@ -14,7 +14,7 @@ def decoded_batches(file: SegmentFile) -> list[BatchLocation | str]:
     """The batches, each decoded on its own, and the reason why the last position has none."""
     batches: list[BatchLocation | str] = []
     at = SegmentFile(file.path).scan.end
-    while isinstance(location := file._batch_at(at), BatchLocation):
+    while isinstance(location := file.batch_at(at), BatchLocation):
         batches.append(location)
         at = location.end
     return [*batches, location]
@@ -53,7 +53,7 @@ def test_tensors_are_shared_by_batches_with_the_same_tensors(path: Path) -> None
         location = batches[number]
         batch_layout, tensors = file.read_tensors(location)
         assert (batch_layout.key.rows, len(tensors.dtype)) == (location.rows, location.rows)
-        assert batch_layout.key == file._layouts.get(file.data, location).key
+        assert batch_layout.key == file.layouts.get(file.data, location).key
     assert file.read_tensors(batches[3]) == file.read_tensors(batches[2])
 
 
@@ -62,7 +62,7 @@ def test_scan_detects_a_change_of_any_byte(path: Path, tmp_path: Path) -> None:
     file = SegmentFile(path)
     assert scanned_batches(file) == decoded_batches(file)
     location = file.scan.batches[1]
-    columns = file._layouts.get(file.data, location).payloads_at
+    columns = file.layouts.get(file.data, location).payloads_at
     changed_path = tmp_path / "changed"
     for at in range(location.start, location.body + columns):
         changed = bytearray(intact)
