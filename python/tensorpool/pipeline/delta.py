@@ -1,75 +1,330 @@
-"""Files as part of a Delta table, once for each micro-batch. Needs `deltalake`; no jar is involved.
+"""Delta tables, through the package `deltalake`: no jar, whatever the version of Spark.
 
-The transaction carries the pipeline's id and the batch's number: a batch that is in is known by that.
+A transaction carries the pipeline's id and the number of its decision. So a decision that is replayed, by the
+same process or by another one at the same time, is in a table once: the table's log refuses a second
+transaction of the same number.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Final
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, unquote
 
-from ..errors import MissingPackage
+import pyarrow as pa
+
+from ..errors import MissingPackage, PipelineError
+from ..text import JsonObject
 from .schemas import Table
 
-_KEPT_HOURS: Final = 24
-"""Files that were merged can be read as long, by who began before."""
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from deltalake.transaction import AddAction
+
+_TRIES: Final = 20
+_HOUR_NS: Final = 3_600_000_000_000
+LOG: Final = "_delta_log"
 
 
 def require() -> None:
-    """Raises MissingPackage where Delta tables cannot be written."""
+    """Raises MissingPackage if the package for Delta tables is not installed."""
     try:
         import deltalake  # noqa: F401
     except ImportError as error:
-        raise MissingPackage("Delta tables need a package: pip install 'aeron-tensorpool[delta]'") from error
+        raise MissingPackage("tables need a package: pip install 'aeron-tensorpool[delta]'") from error
 
 
-def add_files(root: Path, table: Table, files: Sequence[dict[str, Any]], app: str, batch: int) -> None:
-    """Adds files that lie in the table's directory already, unless this batch did so before."""
-    from deltalake import CommitProperties, DeltaTable, Transaction
-    from deltalake.transaction import AddAction, RemoveAction
+@dataclass(slots=True)
+class DataFile:
+    """A file of a table, as its decision and the log of the table name it."""
 
-    place = str(root / table.name)
-    # Plain metadata only: what is in the files' own schema is no concern of the table's.
-    schema = table.whole
-    if DeltaTable.is_deltatable(place):
-        found = DeltaTable(place)
-        if (done := found.transaction_version(app)) is not None and done >= batch:
-            return
-    else:
-        found = DeltaTable.create(place, schema, mode="ignore", partition_by=list(table.partitions))
-    actions: list[AddAction | RemoveAction] = [
-        AddAction(
-            str(Path(one["path"]).relative_to(table.name)),
-            one["bytes"],
-            dict(one["partition"]),
-            0,
-            True,
-            "{}",
+    table: str
+    path: str
+    """Below the directory of the table."""
+    rows: int
+    bytes: int
+    date: str | None
+    """The partition, as in `2026-03-01`; None if the table is not partitioned."""
+    bounds: dict[str, tuple[Any, Any]]
+    """The smallest and the largest value of columns; without it a reader opens the file to find out."""
+    nulls: dict[str, int]
+    payload_bytes: int = 0
+
+    def to_json(self) -> JsonObject:
+        """The file as JSON values."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @classmethod
+    def from_json(cls, values: JsonObject) -> DataFile:
+        """The file of a decision."""
+        bounds = {name: (low, high) for name, (low, high) in values["bounds"].items()}
+        return cls(**{**values, "bounds": bounds})
+
+    def statistics(self) -> str:
+        """The statistics of the log."""
+        return json.dumps(
+            {
+                "numRecords": self.rows,
+                "minValues": {name: bounds[0] for name, bounds in self.bounds.items()},
+                "maxValues": {name: bounds[1] for name, bounds in self.bounds.items()},
+                "nullCount": self.nulls,
+            }
         )
-        for one in files
-    ]
-    found.create_write_transaction(
-        actions,
-        "append",
-        schema,
-        list(table.partitions),
-        commit_properties=CommitProperties(app_transactions=[Transaction(app, batch)]),
-    )
 
 
-def compact(place: Path, target_bytes: int, dates: Sequence[tuple[str, str, str]]) -> tuple[int, int]:
-    """Merges small files of a table, of some days where it has such; gives how many became how many. Its
-    transactions, and what they say of batches, stay."""
-    from deltalake import DeltaTable
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file of a table, as its log has it."""
 
-    found = DeltaTable(str(place))
-    has_days = "date" in found.metadata().partition_columns
-    # One at a time: each merges in memory, and the tasks of Spark want some too.
-    done = found.optimize.compact(
-        partition_filters=list(dates) if has_days and dates else None,
-        target_size=target_bytes,
-        max_concurrent_tasks=1,
-    )
-    found.vacuum(_KEPT_HOURS, dry_run=False, enforce_retention_duration=False)
-    return int(done["numFilesRemoved"]), int(done["numFilesAdded"])
+    path: str
+    """Below the directory of the table."""
+    bytes: int
+    rows: int
+    date: str | None
+    times: tuple[int | None, int | None]
+    """The smallest and the largest receive time; None if the log does not have it."""
+
+
+@dataclass(slots=True)
+class CompactionResult:
+    """The numbers of a table's merged files, and of the files written instead."""
+
+    before: int = 0
+    after: int = 0
+
+    def to_json(self) -> dict[str, int]:
+        """The result as JSON values."""
+        return {"before": self.before, "after": self.after}
+
+
+class DeltaTables:
+    """The tables below a root. Keeps them open, so that a commit reads only what is new in a log."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root.rstrip("/")
+        self._open: dict[str, DeltaTable] = {}
+
+    def uri(self, name: str) -> str:
+        """Where a table is."""
+        return f"{self._root}/{name}"
+
+    def find(self, name: str) -> DeltaTable | None:
+        """The table as it is now; None if it does not exist."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        table = self._open.get(name)
+        if table is not None:
+            table.update_incremental()
+            return table
+        try:
+            table = DeltaTable(self.uri(name))
+        except (TableNotFoundError, FileNotFoundError):
+            return None
+        self._open[name] = table
+        return table
+
+    def prepare(self, table: Table) -> DeltaTable:
+        """The table with the columns of the definition; creates it, and adds columns to it.
+
+        Raises PipelineError if a column has another type in the table.
+        """
+        from deltalake import DeltaTable, Schema
+
+        found = self.find(table.name)
+        if found is None:
+            if "://" not in self._root:
+                os.makedirs(self.uri(table.name), mode=0o700, exist_ok=True)
+            found = DeltaTable.create(
+                self.uri(table.name), table.whole, mode="ignore", partition_by=list(table.partitions)
+            )
+            self._open[table.name] = found
+            found.update_incremental()
+        present = {field.name: field for field in pa.schema(found.schema()).remove_metadata()}
+        missing = []
+        for field in Schema.from_arrow(table.whole).fields:
+            column = table.whole.field(field.name)
+            if field.name not in present:
+                missing.append(field)
+            elif not _same(present[field.name].type, column.type):
+                raise PipelineError(
+                    f"column {field.name} of {self.uri(table.name)} is {present[field.name].type}, and the "
+                    f"definition makes it {column.type}: a column keeps its type. Give the new column "
+                    "another name, or the function a new name, which is a new table"
+                )
+        if missing:
+            found.alter.add_columns(missing)
+            found.update_incremental()
+        return found
+
+    def commit(
+        self, table: Table, files: Sequence[DataFile], *, app: str, number: int, replace: bool
+    ) -> None:
+        """Adds files to a table, or replaces its files. Does nothing if the decision is in the table."""
+        from deltalake import CommitProperties, Transaction
+        from deltalake.exceptions import CommitFailedError
+        from deltalake.transaction import RemoveAction
+
+        for attempt in range(_TRIES):
+            target = self.prepare(table)
+            done = target.transaction_version(app)
+            if done is not None and done >= number:
+                return
+            now_ms = time.time_ns() // 1_000_000
+            actions: list[AddAction | RemoveAction] = [_added(file, now_ms) for file in files]
+            try:
+                target.create_write_transaction(
+                    actions,
+                    "overwrite" if replace else "append",
+                    pa.schema(target.schema()),
+                    list(table.partitions),
+                    commit_properties=CommitProperties(app_transactions=[Transaction(app, number)]),
+                )
+            except CommitFailedError:
+                # Another process changed the table at the same moment, or committed this very decision.
+                self._open.pop(table.name, None)
+                if attempt == _TRIES - 1:
+                    raise
+                time.sleep(0.02 * attempt)
+            else:
+                return
+
+    def files(self, name: str) -> list[StoredFile]:
+        """The files of a table as it is now; none if it does not exist."""
+        table = self.find(name)
+        if table is None:
+            return []
+        found = []
+        for entry in pa.table(table.get_add_actions(flatten=True)).to_pylist():
+            day = entry.get("partition.date")
+            times = entry.get("min.receive_time_ns"), entry.get("max.receive_time_ns")
+            found.append(
+                StoredFile(
+                    unquote(entry["path"]),
+                    entry["size_bytes"],
+                    entry["num_records"] or 0,
+                    None if day is None else str(day),
+                    times,
+                )
+            )
+        return sorted(found, key=lambda file: file.path)
+
+    def replace(self, table: Table, old: Sequence[StoredFile], new: Sequence[DataFile]) -> bool:
+        """Replaces files of a table in one transaction. False if one of them is no longer in the table."""
+        from deltalake import CommitProperties
+        from deltalake.exceptions import CommitFailedError
+        from deltalake.transaction import RemoveAction
+
+        now_ms = time.time_ns() // 1_000_000
+        actions: list[AddAction | RemoveAction] = [
+            RemoveAction(
+                quote(file.path, safe="/="),
+                True,
+                now_ms,
+                file.bytes,
+                {} if file.date is None else {"date": file.date},
+            )
+            for file in old
+        ]
+        actions += [_added(file, now_ms) for file in new]
+        if not actions:
+            return True
+        for attempt in range(_TRIES):
+            target = self.prepare(table)
+            if not {file.path for file in old} <= {file.path for file in self.files(table.name)}:
+                return False
+            try:
+                # Without attempts of the library's own: it would not notice that a file was merged meanwhile.
+                target.create_write_transaction(
+                    actions,
+                    "append",
+                    pa.schema(target.schema()),
+                    list(table.partitions),
+                    commit_properties=CommitProperties(max_commit_retries=0),
+                )
+            except CommitFailedError:
+                self._open.pop(table.name, None)
+                time.sleep(0.02 * attempt)
+            else:
+                return True
+        return False
+
+    def compact(
+        self, name: str, target_bytes: int, *, before: str | None = None, since: str | None = None
+    ) -> CompactionResult:
+        """Merges the small files of a table, of the days before and since the given ones."""
+        table = self.find(name)
+        if table is None:
+            return CompactionResult()
+        from deltalake.exceptions import CommitFailedError
+
+        filters: list[tuple[str, str, str]] = []
+        if "date" in table.metadata().partition_columns:
+            filters += [("date", "<", before)] if before is not None else []
+            filters += [("date", ">=", since)] if since is not None else []
+        try:
+            # One merge at a time: merges use memory, which the tasks of Spark need as well.
+            metrics = table.optimize.compact(
+                partition_filters=filters or None,
+                target_size=target_bytes,
+                max_concurrent_tasks=1,
+            )
+        except CommitFailedError:
+            # Another process merges the same files. The next time will do.
+            self._open.pop(name, None)
+            return CompactionResult()
+        return CompactionResult(int(metrics["numFilesRemoved"]), int(metrics["numFilesAdded"]))
+
+    def vacuum(self, name: str, retain_ns: int, *, unreferenced: bool = False) -> int:
+        """Removes merged files after the retention. `unreferenced`: also files that no transaction names.
+
+        The caller has replayed the last decision: its files would be among them.
+        """
+        table = self.find(name)
+        if table is None:
+            return 0
+        hours = max(-(-retain_ns // _HOUR_NS), 0)
+        removed = table.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=unreferenced)
+        table.create_checkpoint()
+        table.cleanup_metadata()
+        return len(removed)
+
+
+def _added(file: DataFile, now_ms: int) -> AddAction:
+    from deltalake.transaction import AddAction
+
+    partition = {} if file.date is None else {"date": file.date}
+    return AddAction(file.path, file.bytes, partition, now_ms, True, file.statistics())
+
+
+def _same(stored: pa.DataType, declared: pa.DataType) -> bool:
+    """Whether two types are one type in a Delta table, whose names of list elements and keys vary."""
+    if pa.types.is_list(declared) or pa.types.is_large_list(declared):
+        return (pa.types.is_list(stored) or pa.types.is_large_list(stored)) and _same(
+            stored.value_type, declared.value_type
+        )
+    if pa.types.is_map(declared):
+        return pa.types.is_map(stored) and _same(stored.item_type, declared.item_type)
+    if pa.types.is_struct(declared):
+        return pa.types.is_struct(stored) and all(
+            stored.get_field_index(field.name) >= 0 and _same(stored.field(field.name).type, field.type)
+            for field in declared
+        )
+    plain = {pa.large_string(): pa.string(), pa.string_view(): pa.string(), pa.large_binary(): pa.binary()}
+    return bool(plain.get(stored, stored) == declared)
+
+
+def bound_of(value: Any, *, is_high: bool) -> Any:
+    """A value for the statistics of a log: whole milliseconds, outwards, for a time."""
+    if isinstance(value, datetime):
+        micros = value.microsecond
+        value = value.astimezone(UTC).replace(microsecond=0)
+        millis = micros // 1_000 + (1 if is_high and micros % 1_000 else 0)
+        text = datetime.fromtimestamp(value.timestamp() + millis // 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        return f"{text}.{millis % 1_000:03}Z"
+    return value.isoformat() if isinstance(value, date) else value

@@ -1,21 +1,23 @@
 """The columns of every table, and their version.
 
-Within a version columns are only added, behind the known ones: readers find them by name. `pipeline.json`
-says with which versions a root was begun; a root of a later version than this code knows is refused.
+Within a version columns are only added, after the existing ones; readers find them by name. `pipeline.json`
+contains the versions of a root. A root of a later version is refused.
 
-Columns that a table is partitioned by are in the names of its directories and not in its files.
+Tables are partitioned by day: `date` is in the names of directories and not in files.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
 import pyarrow as pa
 
+from ..errors import ConfigError
 from . import layout
 
-VERSIONS: Final = {"bronze": 1, "silver": 1, "gold": 1}
+VERSIONS: Final = {"bronze": 2, "silver": 2, "gold": 2}
 VERSION_KEY: Final = b"tensorpool.pipeline.version"
 
 Payload = Literal["ref", "inline"]
@@ -26,6 +28,7 @@ _STRIDES: Final = pa.list_(pa.field("element", pa.int64(), nullable=False))
 _COUNTS: Final = pa.map_(pa.string(), pa.field("value", pa.int64(), nullable=False))
 
 _FRAME: Final = (
+    pa.field("stream_id", pa.int64()),
     pa.field("epoch", pa.int64()),
     pa.field("seq", pa.int64()),
     pa.field("timestamp_ns", pa.int64()),
@@ -40,7 +43,7 @@ _FRAME: Final = (
     pa.field("payload_bytes", pa.int64()),
     pa.field("crc32c", pa.int64()),
 )
-"""As in a recording; 64-bit numbers are signed, with the same bits."""
+"""The columns of a recording. 64-bit numbers are signed, with the same bits."""
 _WHERE: Final[dict[str, tuple[pa.Field, ...]]] = {
     "ref": (pa.field("segment", pa.string()), pa.field("payload_offset", pa.int64())),
     "inline": (pa.field("payload", pa.binary()),),
@@ -65,7 +68,7 @@ MEMBER: Final = pa.struct(
         pa.field("payload_offset", pa.int64()),
     ]
 )
-"""One frame of an aligned row. `segment` and `payload_offset` are null where payloads are inline."""
+"""One frame of an aligned row. `segment` and `payload_offset` are null if payloads are inline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,38 +78,33 @@ class Table:
     name: str
     schema: pa.Schema
     partitions: tuple[str, ...] = ()
-    of_version: int | None = None
-    """Of files that are there already; None: of this code."""
-
-    @property
-    def version(self) -> int:
-        return self.of_version if self.of_version is not None else VERSIONS[self.name.partition("/")[0]]
 
     @property
     def stored(self) -> pa.Schema:
-        """What its files have: the version is in the metadata."""
-        return self.schema.with_metadata({VERSION_KEY: str(self.version).encode()})
+        """The schema of its files, with the version as metadata."""
+        version = VERSIONS[self.name.partition("/")[0]]
+        return self.schema.with_metadata({VERSION_KEY: str(version).encode()})
 
     @property
     def whole(self) -> pa.Schema:
-        """With the partition columns, as a reader of the directory sees it."""
-        kinds = {"stream_id": pa.int64(), "date": pa.string()}
-        return pa.schema([*self.schema, *(pa.field(name, kinds[name]) for name in self.partitions)])
+        """The schema with the partition columns, as a reader of the table sees it."""
+        return pa.schema([*self.schema, *(pa.field(name, pa.date32()) for name in self.partitions)])
 
 
-_STREAM_AND_DATE: Final = ("stream_id", "date")
+_DATE: Final = ("date",)
 
 
 def bronze_frames(payload: Payload = "ref") -> Table:
     """Every frame, as recorded."""
-    schema = pa.schema([*_FRAME, *_WHERE[payload], _RECORDING])
-    return Table(layout.BRONZE_FRAMES, schema, _STREAM_AND_DATE)
+    schema = pa.schema([*_FRAME, *_WHERE[payload], _RECORDING, _TIME])
+    return Table(layout.BRONZE_FRAMES, schema, _DATE)
 
 
 def bronze_gaps() -> Table:
-    """Runs of sequences that no row of the recording has. A gap has no time of its own."""
+    """Runs of sequences that are missing in a recording. A gap has no receive time."""
     schema = pa.schema(
         [
+            pa.field("stream_id", pa.int64()),
             pa.field("epoch", pa.int64()),
             pa.field("seq", pa.int64()),
             pa.field("gap_count", pa.int64()),
@@ -114,11 +112,11 @@ def bronze_gaps() -> Table:
             _RECORDING,
         ]
     )
-    return Table(layout.BRONZE_GAPS, schema, ("stream_id",))
+    return Table(layout.BRONZE_GAPS, schema)
 
 
 def bronze_metadata() -> Table:
-    """What producers said of their streams, as it came."""
+    """The metadata of streams, as their producers published it."""
     schema = pa.schema(
         [
             pa.field("receive_time_ns", pa.int64()),
@@ -135,7 +133,7 @@ def bronze_metadata() -> Table:
 
 
 def silver_frames(payload: Payload = "ref") -> Table:
-    """Frames that are what they say, each once, with what was said of them."""
+    """Valid frames, each once, with their metadata."""
     schema = pa.schema(
         [
             *_FRAME,
@@ -146,11 +144,11 @@ def silver_frames(payload: Payload = "ref") -> Table:
             pa.field("metadata", pa.string()),
         ]
     )
-    return Table(layout.SILVER_FRAMES, schema, _STREAM_AND_DATE)
+    return Table(layout.SILVER_FRAMES, schema, _DATE)
 
 
 def silver_rejects(payload: Payload = "ref") -> Table:
-    """Frames that were turned away: `checksum`, `missing`, `dtype`, `shape`, `size`, `duplicate`, `late`."""
+    """Rejected frames: `checksum`, `missing`, `dtype`, `shape`, `size`, `duplicate`, `late`."""
     schema = pa.schema(
         [
             *_FRAME,
@@ -161,13 +159,14 @@ def silver_rejects(payload: Payload = "ref") -> Table:
             pa.field("detail", pa.string()),
         ]
     )
-    return Table(layout.SILVER_REJECTS, schema, _STREAM_AND_DATE)
+    return Table(layout.SILVER_REJECTS, schema, _DATE)
 
 
 def silver_gaps() -> Table:
-    """Sequences that nobody has. The time is that of the frame behind the gap, else of the one before."""
+    """Sequences that are in no recording. The time is of the frame after the gap, else of the one before."""
     schema = pa.schema(
         [
+            pa.field("stream_id", pa.int64()),
             pa.field("epoch", pa.int64()),
             pa.field("first_seq", pa.int64()),
             pa.field("count", pa.int64()),
@@ -176,14 +175,14 @@ def silver_gaps() -> Table:
             _TIME,
         ]
     )
-    return Table(layout.SILVER_GAPS, schema, _STREAM_AND_DATE)
+    return Table(layout.SILVER_GAPS, schema, _DATE)
 
 
 def aligned(name: str) -> Table:
-    """A row for each frame of the first stream that has a partner in every other.
+    """A row for each frame of the first stream that has a partner in every other stream.
 
-    `frames` are in the order of the definition's streams. `key` is what was compared, of the first stream's
-    frame; `spread` is the largest distance from it.
+    `frames` are in the order of the definition's streams. `key` is the compared value of the first stream's
+    frame; `spread` is the largest distance of a partner from it.
     """
     schema = pa.schema(
         [
@@ -193,12 +192,15 @@ def aligned(name: str) -> Table:
             pa.field("frames", pa.list_(pa.field("element", MEMBER, nullable=False))),
         ]
     )
-    return Table(layout.aligned(name), schema, ("date",))
+    return Table(layout.aligned(name), schema, _DATE)
 
 
 def unaligned(name: str) -> Table:
-    """Frames of the first stream without a partner somewhere (`missing`, `timeout`), and frames that came
-    after their time was decided (`late`). `streams` are those that lacked, or the late frame's own."""
+    """Frames without a set.
+
+    `missing` and `timeout`: a frame of the first stream; `streams` are the streams without a partner.
+    `late`: a frame that arrived after the frames around it were decided; `streams` is its own stream.
+    """
     schema = pa.schema(
         [
             pa.field("stream_id", pa.int64()),
@@ -210,15 +212,17 @@ def unaligned(name: str) -> Table:
             pa.field("streams", pa.list_(pa.field("element", pa.int64(), nullable=False))),
         ]
     )
-    return Table(layout.unaligned(name), schema, ("date",))
+    return Table(layout.unaligned(name), schema, _DATE)
 
 
-def quality() -> Table:
-    """How well a stream came in, by interval of receive time. Rows with `is_open` are replaced as they grow.
+def quality(*, is_open: bool = False) -> Table:
+    """The quality of streams by interval of receive time. Open intervals have a table of their own.
 
-    Rates are over the whole interval. A period is the time between two frames of one epoch that follow one
-    another in it; jitter is how far a period is from their median. Latency is from publishing to receipt, on
-    one host.
+    Rows of `gold/quality` are final. Each batch replaces `gold/quality_open`, which is small.
+
+    Rates are over the whole interval. A period is the time between two frames of one epoch with consecutive
+    sequences; jitter is the distance of a period from the median period. Latency is the time from publication
+    to receipt, on one host.
     """
     percentiles = [
         pa.field(f"{what}_ns_{of}", pa.int64())
@@ -248,10 +252,11 @@ def quality() -> Table:
             pa.field("lineage_depth_max", pa.int64()),
         ]
     )
-    return Table(layout.GOLD_QUALITY, schema, ("date",))
+    return Table(layout.GOLD_QUALITY_OPEN if is_open else layout.GOLD_QUALITY, schema, _DATE)
 
 
 _OF_FRAME: Final = (
+    pa.field("stream_id", pa.int64()),
     pa.field("epoch", pa.int64()),
     pa.field("seq", pa.int64()),
     pa.field("receive_time_ns", pa.int64()),
@@ -260,7 +265,7 @@ _OF_FRAME: Final = (
 
 
 def statistics() -> Table:
-    """What a look at every n-th tensor gives."""
+    """Statistics of every n-th tensor."""
     schema = pa.schema(
         [
             *_OF_FRAME,
@@ -273,9 +278,49 @@ def statistics() -> Table:
             pa.field("nan_count", pa.int64()),
         ]
     )
-    return Table(layout.GOLD_STATISTICS, schema, _STREAM_AND_DATE)
+    return Table(layout.GOLD_STATISTICS, schema, _DATE)
 
 
 def function(name: str, columns: pa.Schema) -> Table:
-    """What a user's function gave for each frame."""
-    return Table(layout.function(name), pa.schema([*_OF_FRAME, *columns]), _STREAM_AND_DATE)
+    """The results of a user's function for each frame."""
+    return Table(layout.function(name), pa.schema([*_OF_FRAME, *columns]), _DATE)
+
+
+# --- columns of functions
+
+KINDS: Final[dict[str, pa.DataType]] = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+}
+_COLUMN: Final = re.compile(r"\s*([A-Za-z_]\w*)\s+(array\s*<\s*)?([a-z]+)\s*(>)?\s*", re.ASCII)
+_TAKEN_NAMES: Final = frozenset({"stream_id", "date", "epoch", "seq", "receive_time_ns", "time"})
+
+
+def parse_columns(text: str) -> pa.Schema:
+    """The schema of a column list. Raises ConfigError with the allowed types."""
+    fields: list[pa.Field] = []
+    for part in text.split(","):
+        match = _COLUMN.fullmatch(part)
+        if match is None or bool(match[2]) != bool(match[4]) or match[3] not in KINDS:
+            raise ConfigError(
+                f"{part.strip()!r} is not a column; write a name and one of {', '.join(KINDS)}, or array<…>"
+            )
+        name, kind = match[1], KINDS[match[3]]
+        if name in _TAKEN_NAMES or any(known.name == name for known in fields):
+            raise ConfigError(f"column {name} is in the table already; use another name")
+        fields.append(pa.field(name, pa.list_(pa.field("element", kind)) if match[2] else kind))
+    return pa.schema(fields)
+
+
+def columns_fault(text: str) -> str | None:
+    """Why a column list is invalid; None if it is valid."""
+    try:
+        parse_columns(text)
+    except ConfigError as error:
+        return str(error)
+    return None

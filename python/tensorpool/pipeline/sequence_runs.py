@@ -1,12 +1,11 @@
-"""Which sequences of an epoch were seen, as runs: small however many there are, as long as few are missing.
-Pure."""
+"""Sets of sequences of an epoch, stored as runs, which are few if few sequences are missing. Pure."""
 
 from __future__ import annotations
 
 import bisect
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -15,48 +14,72 @@ Run = tuple[int, int]
 """First and last sequence, both included."""
 
 
-class SequenceRuns:
-    """A set of sequences. Keeps at most `most` runs: the lowest holes are closed first, and known as
-    closed."""
+@dataclass(frozen=True, slots=True)
+class StoredRuns:
+    """The sequences of an epoch as a decision stores them, for `SequenceRuns.load`."""
 
-    def __init__(self, runs: Iterable[Sequence[int]] = (), *, closed: int | None = None, most: int) -> None:
+    runs: list[Run] = field(default_factory=list)
+    closed: int | None = None
+
+
+class SequenceRuns:
+    """A set of sequences with at most `max_runs` runs.
+
+    Beyond that the lowest holes are closed, and `closed` is set.
+    """
+
+    def __init__(
+        self, runs: Iterable[Sequence[int]] = (), *, closed: int | None = None, max_runs: int
+    ) -> None:
         self._runs: list[Run] = _merged((int(first), int(last)) for first, last in runs)
-        self._most = most
+        self._max_runs = max_runs
         self.closed = closed
-        """At or below this sequence nothing is remembered any more: what comes there is late."""
+        """At or below this sequence holes were closed: it is unknown whether a sequence is in the set."""
         self._trim()
+
+    @classmethod
+    def load(cls, stored: StoredRuns, *, max_runs: int) -> SequenceRuns:
+        """The set that `store` returned."""
+        return cls(stored.runs, closed=stored.closed, max_runs=max_runs)
+
+    def store(self) -> StoredRuns:
+        """The set for the next micro-batch."""
+        return StoredRuns(list(self._runs), self.closed)
 
     @property
     def runs(self) -> list[Run]:
+        """The runs, in order."""
         return list(self._runs)
 
     def __len__(self) -> int:
-        """How many sequences."""
+        """The number of sequences."""
         return sum(last - first + 1 for first, last in self._runs)
 
     def contains(self, seqs: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Whether each sequence is in the set."""
         if not self._runs:
             return np.zeros(len(seqs), np.bool_)
         starts = np.array([first for first, _ in self._runs], np.int64)
         ends = np.array([last for _, last in self._runs], np.int64)
         at = np.searchsorted(starts, seqs, "right") - 1
-        found: npt.NDArray[np.bool_] = (at >= 0) & (seqs <= ends[np.maximum(at, 0)])
-        return found
+        is_contained: npt.NDArray[np.bool_] = (at >= 0) & (seqs <= ends[np.maximum(at, 0)])
+        return is_contained
 
     def is_closed(self, seqs: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Whether they lie where holes were closed: it is not known any more if they are in the set."""
-        found: npt.NDArray[np.bool_] = (
+        """Whether each sequence is where holes were closed, so that its presence is unknown."""
+        is_below: npt.NDArray[np.bool_] = (
             np.zeros(len(seqs), np.bool_) if self.closed is None else seqs <= self.closed
         )
-        return found
+        return is_below
 
     def add(self, runs: Iterable[Run]) -> None:
+        """Adds the sequences of runs."""
         self._runs = _merged([*self._runs, *runs])
         self._trim()
 
     def missing(self, first: int, count: int) -> list[Run]:
-        """What of a run is not in the set."""
-        found, at, end = [], first, first + count - 1
+        """The parts of the run of `count` sequences from `first` that are not in the set."""
+        parts, at, end = [], first, first + count - 1
         begin = max(bisect.bisect_right(self._runs, (first, 1 << 63)) - 1, 0)
         for low, high in itertools.islice(self._runs, begin, None):
             if high < at:
@@ -64,26 +87,23 @@ class SequenceRuns:
             if low > end:
                 break
             if low > at:
-                found.append((at, low - 1))
+                parts.append((at, low - 1))
             at = high + 1
         if at <= end:
-            found.append((at, end))
-        return found
-
-    def to_json(self) -> dict[str, Any]:
-        return {"runs": [list(run) for run in self._runs], "closed": self.closed}
+            parts.append((at, end))
+        return parts
 
     def _trim(self) -> None:
-        if len(self._runs) > self._most:
-            behind = len(self._runs) - self._most
+        if len(self._runs) > self._max_runs:
+            behind = len(self._runs) - self._max_runs
             last = self._runs[behind][1]
-            # The last of them is known as a whole; what is not known lies before it.
+            # The last joined run is known as a whole; unknown sequences are before it.
             self.closed = max(self._runs[behind][0] - 1, self.closed if self.closed is not None else 0)
             self._runs = [(self._runs[0][0], last), *self._runs[behind + 1 :]]
 
 
 def runs_of(seqs: npt.NDArray[np.int64]) -> list[Run]:
-    """The runs of some sequences, in any order."""
+    """The runs of some sequences, which may be in any order."""
     if not len(seqs):
         return []
     ordered = np.unique(seqs)
@@ -94,10 +114,10 @@ def runs_of(seqs: npt.NDArray[np.int64]) -> list[Run]:
 
 
 def _merged(runs: Iterable[Run]) -> list[Run]:
-    found: list[Run] = []
+    merged: list[Run] = []
     for first, last in sorted(runs):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = found[-1][0], max(found[-1][1], last)
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = merged[-1][0], max(merged[-1][1], last)
         else:
-            found.append((first, last))
-    return found
+            merged.append((first, last))
+    return merged

@@ -1,105 +1,85 @@
-"""How far a pipeline is, read from its root: also while it runs, also from elsewhere."""
+"""The status of a pipeline, read from its root by any process, also while the pipeline runs."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-from .. import _native
-from ..errors import LockHeld
+from ..recording.table_store import open_store
+from ..text import JsonObject
 from . import layout, marker
-from .commit import Commit, last_commit
-from .engine import STAGES
-from .layout import Layout
+from .decisions import Memory, StageFigures, StageTotals, is_running, last_decision
+
+Counts = Mapping[str, int | Mapping[str, int]]
+"""Numbers by name. Some of them are divided by reason, or by function."""
 
 
-@dataclass(slots=True)
-class StageStatus:
-    """A stage's last commit, and its totals."""
-
-    stage: str
-    batch: int = -1
-    rows: int = 0
-    bytes: int = 0
-    seconds: float = 0.0
-    at_ns: int | None = None
-    totals: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def bytes_per_s(self) -> float:
-        return self.bytes / self.seconds if self.seconds > 0 else 0.0
-
-    def to_json(self) -> dict[str, Any]:
+def counts_of(stage: str, totals: StageTotals) -> Counts:
+    """The counts of a stage, by the names under which it shows them."""
+    if stage == layout.BRONZE:
+        return {"frames": totals.frames, "bytes": totals.bytes, "files": totals.files}
+    if stage == layout.SILVER:
         return {
-            "batch": self.batch,
-            "rows": self.rows,
-            "bytes": self.bytes,
-            "seconds": self.seconds,
-            "at_ns": None if self.at_ns is None else str(self.at_ns),
-            "totals": self.totals,
+            "frames": totals.frames,
+            "bytes": totals.bytes,
+            "missing": totals.missing,
+            "rejects": totals.rejects,
         }
+    return totals.alignments if stage == layout.ALIGN else {"functions": totals.functions}
+
+
+def _stage_json(stage: str, figures: StageFigures) -> JsonObject:
+    return {
+        "batch": figures.batch,
+        "rows": figures.rows,
+        "bytes": figures.bytes,
+        "seconds": figures.seconds,
+        "at_ns": None if figures.at_ns is None else str(figures.at_ns),
+        "totals": counts_of(stage, figures.totals) if figures.batch >= 0 else {},
+    }
 
 
 @dataclass(slots=True)
 class Status:
-    """A pipeline, as its root tells."""
+    """The state of a pipeline, read from its root."""
 
-    root: Path
+    root: str
     pipeline_id: str
     versions: dict[str, int]
-    stages: dict[str, StageStatus]
+    stages: dict[str, StageFigures]
     last_frames: dict[int, int]
-    """Stream → when its latest frame was received. One that stays behind the others has gone quiet."""
+    """Stream → receive time of its latest frame. A stream that has stopped stays behind the others."""
     pending: dict[str, int]
-    """Alignment → frames that are kept until they are decided."""
+    """Alignment → number of its pending frames."""
     is_running: bool
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The status as JSON values, as `tensorpool pipeline status --json` prints them."""
         return {
-            "root": str(self.root),
+            "root": self.root,
             "id": self.pipeline_id,
             "versions": self.versions,
             "is_running": self.is_running,
-            "stages": {name: one.to_json() for name, one in self.stages.items()},
+            "stages": {name: _stage_json(name, figures) for name, figures in self.stages.items()},
             "last_frames_ns": {str(stream): str(at) for stream, at in self.last_frames.items()},
             "pending": self.pending,
         }
 
 
 def status(root: str | os.PathLike[str]) -> Status:
-    """Raises PipelineError where there is no pipeline."""
-    place = Path(root)
-    found = marker.read(place)
-    where = Layout(place)
-    commits = {stage: last_commit(where, stage) for stage in STAGES}
-    silver, align = commits[layout.SILVER], commits["align"]
+    """The status of the pipeline at `root`, a directory or a URI. Raises PipelineError if there is none."""
+    pipeline_marker = marker.read(root)
+    store = open_store(root)
+    last = last_decision(store)
+    stages = {} if last is None else last.stages
+    memory = Memory() if last is None else last.memory
     return Status(
-        place,
-        found.pipeline_id,
-        found.versions,
-        {stage: _stage(stage, commit) for stage, commit in commits.items()},
-        {} if silver is None else {int(s): at for s, at in silver.state.get("last", {}).items()},
-        {} if align is None else {n: one["pending"] for n, one in align.state.get("alignments", {}).items()},
-        _is_held(where.lock),
+        store.url,
+        pipeline_marker.pipeline_id,
+        pipeline_marker.versions,
+        {stage: stages.get(stage, StageFigures()) for stage in layout.STAGES},
+        memory.last_frames,
+        {name: state.pending for name, state in memory.alignments.items()},
+        is_running(store),
     )
-
-
-def _stage(stage: str, commit: Commit | None) -> StageStatus:
-    if commit is None:
-        return StageStatus(stage)
-    return StageStatus(
-        stage, commit.batch, commit.rows, commit.bytes, commit.seconds, commit.at_ns, commit.totals
-    )
-
-
-def _is_held(lock: Path) -> bool:
-    if not lock.exists():
-        return False
-    try:
-        _native.FileLock(lock, f"process {os.getpid()} (status)").release()
-    except (LockHeld, OSError):
-        return True
-    return False

@@ -1,19 +1,16 @@
-"""Files of tables, written by tasks: Parquet, sized, in a staging directory until a commit names them.
+"""Parquet files of tables, which tasks write into the directories of the tables, and the payloads of rows.
 
-Lives in executors. Nothing of a payload passes through Spark on its way into a file.
+A file is part of its table when a decision is applied that names it. Runs in executors. Payloads are written
+to files without a copy through Spark.
 """
 
 from __future__ import annotations
 
-import functools
-import itertools
-import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,73 +18,53 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..durable import sync_file, write_errors
+from ..durable import write_errors
+from ..recording.table_store import TableStore
+from .delta import DataFile, bound_of
 from .schemas import Table
 
 _GROUP_BYTES: Final = 32 << 20
 _GROUP_ROWS: Final = 1 << 17
+_PAYLOADS_BYTES: Final = 32 << 20
 _DAY_NS: Final = 86_400_000_000_000
 _BULKY: Final = frozenset({"payload", "message"})
-"""Not worth a dictionary, statistics or compression."""
+"""Columns without a dictionary, statistics or compression, which would not pay off."""
 
 
-@dataclass(slots=True)
-class StagedFile:
-    """One file, and what a commit says of it. `staged` is its place until then."""
-
-    table: str
-    staged: str
-    partition: dict[str, str]
-    rows: int
-    bytes: int
-    facts: dict[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "table": self.table,
-            "staged": self.staged,
-            "partition": self.partition,
-            "rows": self.rows,
-            "bytes": self.bytes,
-            "facts": self.facts,
-        }
-
-    @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Self:
-        return cls(**found)
-
-
-def read_file(path: str | os.PathLike[str], columns: Sequence[str] | None = None) -> pa.Table:
-    """A file's rows. Without threads of Arrow's own: Spark gives a task one core, and has one for each."""
-    with pq.ParquetFile(path) as file:
+def read_file(store: TableStore, table: str, path: str, columns: Sequence[str] | None = None) -> pa.Table:
+    """The rows of a file. Reads without Arrow's threads: Spark runs one task on each core already."""
+    with pq.ParquetFile(store.source(f"{table}/{path}")) as file:
         return file.read(columns=None if columns is None else list(columns), use_threads=False)
 
 
 class TableFileWriter:
-    """Takes rows of tables and writes them into files, one at a time for each partition.
+    """Writes rows of tables to new files of the tables' directories; each day has one open file.
 
-    Rows have the partition columns too; they say where a row goes and are left out of the file.
+    Rows contain the column `date`, which selects the file and is not written to it.
     """
 
-    def __init__(self, staging: str, target_bytes: int) -> None:
-        self._staging = Path(staging)
+    def __init__(self, store: TableStore, number: int, target_bytes: int) -> None:
+        """`number` is the number of the decision that is to name the files."""
+        self._store = store
+        self._number = number
         self._target = target_bytes
-        self._open: dict[tuple[str, tuple[str, ...]], _File] = {}
-        self.written: list[StagedFile] = []
+        self._open: dict[tuple[str, int | None], _File] = {}
+        self.written: list[DataFile] = []
 
     def add(self, table: Table, rows: pa.RecordBatch | pa.Table) -> None:
-        for partition, part in _partitioned(rows, table.partitions):
-            key = (table.name, tuple(partition.values()))
+        """Adds rows of a table."""
+        for day, part in _by_day(rows, is_dated=bool(table.partitions)):
+            key = (table.name, day)
             file = self._open.get(key)
             if file is None:
-                file = self._open[key] = _File(self._staging, table, partition)
+                file = self._open[key] = _File(self._store, self._number, table, day)
             file.add(part.select(table.schema.names).cast(table.stored))
             if file.is_full(self._target):
                 self.written.append(file.close())
                 del self._open[key]
 
-    def close(self) -> list[StagedFile]:
-        """Ends all files, durably; gives what was written."""
+    def close(self) -> list[DataFile]:
+        """Closes all files; returns everything that was written."""
         for file in self._open.values():
             self.written.append(file.close())
         self._open.clear()
@@ -95,23 +72,23 @@ class TableFileWriter:
 
 
 class _File:
-    """A Parquet file that is being written, a row group at a time."""
+    """An open Parquet file, written by row groups."""
 
-    def __init__(self, staging: Path, table: Table, partition: dict[str, str]) -> None:
+    def __init__(self, store: TableStore, number: int, table: Table, day: int | None) -> None:
         self._table = table
-        self._partition = partition
-        self._path = staging / f"{table.name.replace('/', '-')}-{secrets.token_hex(8)}.parquet"
+        self._date = None if day is None else day_of(day * _DAY_NS)
+        name = f"b{number:08}-{secrets.token_hex(8)}.parquet"
+        self._path = name if day is None else f"date={self._date}/{name}"
+        self._where = f"{store.url}/{table.name}/{self._path}"
         self._waiting: list[pa.Table] = []
         self._waiting_bytes = self._waiting_rows = 0
         self._stored = self.rows = 0
-        self._facts = _Facts()
+        self._figures = _Figures(table.schema)
         names = [name for name in table.schema.names if name not in _BULKY]
-        with write_errors(self._path):
-            staging.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Private from the start; Arrow opens what is there.
-            os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        with write_errors(Path(self._where)):
+            self._file = store.create(f"{table.name}/{self._path}")
             self._writer = pq.ParquetWriter(
-                str(self._path),
+                self._file.sink(),
                 table.stored,
                 compression={name: "NONE" if name in _BULKY else "ZSTD" for name in _leaves(table.stored)},
                 use_dictionary=[name for name in names if pa.types.is_string(table.schema.field(name).type)],
@@ -119,7 +96,7 @@ class _File:
             )
 
     def add(self, rows: pa.Table) -> None:
-        self._facts.see(rows)
+        self._figures.add(rows)
         self._waiting.append(rows)
         self._waiting_bytes += rows.nbytes
         self._waiting_rows += len(rows)
@@ -129,68 +106,69 @@ class _File:
 
     def _flush(self) -> None:
         if self._waiting:
-            with write_errors(self._path):
+            with write_errors(Path(self._where)):
                 self._writer.write_table(pa.concat_tables(self._waiting))
-                self._stored = self._path.stat().st_size
+                self._stored = self._file.size
             self._waiting = []
             self._waiting_bytes = self._waiting_rows = 0
 
     def is_full(self, target_bytes: int) -> bool:
-        """Goes by what is on the disk: compression makes a tenth of what rows take in memory."""
+        """Whether the file has its target size. Rows take about ten times as much in memory."""
         if self._stored + self._waiting_bytes < target_bytes:
             return False
         self._flush()
         return self._stored >= target_bytes * 3 // 4
 
-    def close(self) -> StagedFile:
+    def close(self) -> DataFile:
         self._flush()
-        with write_errors(self._path):
+        with write_errors(Path(self._where)):
             self._writer.close()
-            sync_file(self._path)
-        return StagedFile(
+            size = self._file.close()
+        figures = self._figures
+        return DataFile(
             self._table.name,
-            str(self._path),
-            self._partition,
+            self._path,
             self.rows,
-            self._path.stat().st_size,
-            self._facts.to_json(),
+            size,
+            self._date,
+            {
+                name: (bound_of(low, is_high=False), bound_of(high, is_high=True))
+                for name, (low, high) in figures.bounds.items()
+            },
+            figures.nulls,
+            figures.payload_bytes,
         )
 
 
-class _Facts:
-    """What a planner wants to know of a file without opening it: where its sequences and times begin and
-    end."""
+class _Figures:
+    """The bounds of a file's columns, for the log of its table."""
 
-    def __init__(self) -> None:
-        self._bounds: dict[str, list[int]] = {}
-        self._payload_bytes = 0
+    def __init__(self, schema: pa.Schema) -> None:
+        self._names = [field.name for field in schema if _has_bounds(field.type)]
+        self.bounds: dict[str, tuple[Any, Any]] = {}
+        self.nulls: dict[str, int] = {}
+        self.payload_bytes = 0
 
-    def see(self, rows: pa.Table) -> None:
-        names = rows.schema.names
-        if "payload_bytes" in names and "epoch" in names:
-            self._payload_bytes += int(np.nansum(_numbers(rows, "payload_bytes")))
-        for name in ("epoch", "seq", "receive_time_ns"):
-            if name in names and len(rows):
-                values = _numbers(rows, name)
-                low, high = int(values.min()), int(values.max())
-                before = self._bounds.setdefault(name, [low, high])
-                before[0], before[1] = min(before[0], low), max(before[1], high)
-
-    def to_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = dict(self._bounds)
-        if self._payload_bytes:
-            found["payload_bytes"] = self._payload_bytes
-        return found
+    def add(self, rows: pa.Table) -> None:
+        if "payload_bytes" in rows.schema.names:
+            self.payload_bytes += int(pc.sum(rows["payload_bytes"]).as_py() or 0)
+        for name in self._names:
+            column = rows[name]
+            self.nulls[name] = self.nulls.get(name, 0) + column.null_count
+            ends = pc.min_max(column)
+            low, high = ends["min"].as_py(), ends["max"].as_py()
+            if low is not None:
+                known = self.bounds.get(name, (low, high))
+                self.bounds[name] = min(known[0], low), max(known[1], high)
 
 
-def _numbers(rows: pa.Table, name: str) -> npt.NDArray[np.int64]:
-    found: npt.NDArray[np.int64] = rows[name].drop_null().to_numpy()
-    return found if len(found) else np.zeros(1, np.int64)
+def _has_bounds(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_timestamp(kind))
 
 
 def _leaves(schema: pa.Schema) -> list[str]:
-    """The columns as Parquet counts them, by their dotted paths."""
-    found: list[str] = []
+    """The leaf columns of Parquet, as dotted paths."""
+    paths: list[str] = []
 
     def walk(kind: pa.DataType, path: str) -> None:
         if pa.types.is_list(kind):
@@ -199,50 +177,99 @@ def _leaves(schema: pa.Schema) -> list[str]:
             walk(kind.key_type, f"{path}.key_value.key")
             walk(kind.item_type, f"{path}.key_value.value")
         elif pa.types.is_struct(kind):
-            for one in kind:
-                walk(one.type, f"{path}.{one.name}")
+            for column in kind:
+                walk(column.type, f"{path}.{column.name}")
         else:
-            found.append(path)
+            paths.append(path)
 
-    for one in schema:
-        walk(one.type, one.name)
-    return found
+    for column in schema:
+        walk(column.type, column.name)
+    return paths
 
 
-def _partitioned(
-    rows: pa.RecordBatch | pa.Table, names: tuple[str, ...]
-) -> Iterator[tuple[dict[str, str], pa.Table]]:
+def _by_day(rows: pa.RecordBatch | pa.Table, *, is_dated: bool) -> Iterator[tuple[int | None, pa.Table]]:
     table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
     if not len(table):
         return
-    if not names:
-        yield {}, table
+    if not is_dated:
+        yield None, table
         return
-    values = [table[name].unique().to_pylist() for name in names]
-    if all(len(one) == 1 for one in values):
-        yield {name: str(one[0]) for name, one in zip(names, values, strict=True)}, table
-        return
-    for key in itertools.product(*values):
-        chosen = functools.reduce(
-            pc.and_, (pc.equal(table[name], value) for name, value in zip(names, key, strict=True))
-        )
-        if len(part := table.filter(chosen)):
-            yield {name: str(value) for name, value in zip(names, key, strict=True)}, part
+    days = table["date"].cast(pa.int32())
+    values = days.unique().to_pylist()
+    for day in values:
+        yield day, table if len(values) == 1 else table.filter(pc.equal(days, day))
 
 
 def dates(times_ns: npt.NDArray[np.int64]) -> pa.Array:
-    """The day of each time, in UTC, as `2026-03-01`."""
-    days, where = np.unique(times_ns // _DAY_NS, return_inverse=True)
-    texts = [day_of(int(day) * _DAY_NS) for day in days]
-    found: pa.Array = pa.array(texts, pa.string()).take(pa.array(where.reshape(-1)))
-    return found
+    """The day of each time, in UTC."""
+    return pa.array((times_ns // _DAY_NS).astype(np.int32)).cast(pa.date32())
 
 
 def day_of(time_ns: int) -> str:
-    """The day of a time, in UTC: days sort as their names do."""
+    """The UTC day of a time. The texts sort in the order of the days."""
     return datetime.fromtimestamp(time_ns // _DAY_NS * 86_400, UTC).strftime("%Y-%m-%d")
 
 
 def moments(times_ns: npt.NDArray[np.int64]) -> pa.Array:
-    """Nanoseconds as timestamps, to the microsecond."""
+    """Nanoseconds as timestamps with microseconds."""
     return pa.array(times_ns // 1_000, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+
+
+# --- payloads
+
+
+def inlined(rows: pa.RecordBatch, max_bytes: int = _PAYLOADS_BYTES) -> Iterator[pa.RecordBatch]:
+    """The rows with a column `payload`, at most `max_bytes` and 32 MiB of payloads at a time."""
+    max_bytes = min(max_bytes, _PAYLOADS_BYTES)
+    from ..spark.tensors.rows import Segments
+
+    segments = Segments()
+    sizes = rows["payload_bytes"].to_numpy()
+    ends = np.cumsum(sizes)
+    start = 0
+    while start < len(rows):
+        before = int(ends[start - 1]) if start else 0
+        stop = max(int(np.searchsorted(ends, before + max_bytes, "right")), start + 1)
+        part = rows.slice(start, stop - start)
+        yield part.append_column("payload", _payloads(part, segments))
+        start = stop
+
+
+def _payloads(rows: pa.RecordBatch, segments: Any) -> pa.Array:
+    sizes: npt.NDArray[np.int64] = rows["payload_bytes"].to_numpy()
+    at: npt.NDArray[np.int64] = rows["payload_offset"].to_numpy()
+    names = rows["segment"].to_pylist()
+    offsets = np.zeros(len(sizes) + 1, np.int32)
+    np.cumsum(sizes, out=offsets[1:])
+    if names[0] == names[-1] and len(set(names)) == 1 and (at == at[0] + offsets[:-1]).all():
+        # The payloads are adjacent in the segment, as in an Arrow column: no copy is needed.
+        data = pa.py_buffer(segments.read(names[0], int(at[0]), int(offsets[-1])))
+    else:
+        packed = np.empty(int(offsets[-1]), np.uint8)
+        for name, place, start, size in zip(
+            names, at.tolist(), offsets[:-1].tolist(), sizes.tolist(), strict=True
+        ):
+            packed[start : start + size] = np.frombuffer(segments.read(name, place, size), np.uint8)
+        data = pa.py_buffer(packed)
+    return pa.Array.from_buffers(pa.binary(), len(sizes), [None, pa.py_buffer(offsets), data])
+
+
+class Payloads:
+    """The payloads of a batch, by row number: from the mapped segment, or from the column `payload`."""
+
+    def __init__(self, rows: pa.RecordBatch, segments: Any) -> None:
+        self._segments = segments
+        self._is_inline = "payload" in rows.schema.names
+        self._sizes = rows["payload_bytes"].to_pylist()
+        if self._is_inline:
+            self._payload = rows["payload"]
+        else:
+            self._names = rows["segment"].to_pylist()
+            self._at = rows["payload_offset"].to_pylist()
+
+    def __getitem__(self, number: int) -> memoryview:
+        """The payload of a row. Raises FrameNotRecorded if its segment was removed."""
+        if self._is_inline:
+            return memoryview(self._payload[number].as_buffer())
+        payload: memoryview = self._segments.read(self._names[number], self._at[number], self._sizes[number])
+        return payload

@@ -1,57 +1,76 @@
-"""Where the work of a stage runs: in Spark's executors, or right here.
+"""Runners of tasks: Spark's executors, or this process.
 
-A task takes an item and gives a result, both of which JSON can hold; files are its way to take and give rows.
-It may run twice, and a run may be lost: what it wrote counts only if a commit names it.
+A task takes an item and returns a result; both are pickled. Spark may run a task twice, and the result of a
+run may be lost: a written file counts only if a decision names it.
 """
 
 from __future__ import annotations
 
-import json
+import os
+import pickle
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-Item = dict[str, Any]
-Work = Callable[[Item], Item]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class Tasks(Protocol):
-    """Runs some work for each item, in any order; gives the results in the order of the items."""
+    """Calls a function for each item, in any order; returns the results in the order of the items."""
 
-    def run(self, work: Work, items: Sequence[Item]) -> list[Item]: ...
+    @property
+    def parallelism(self) -> int:
+        """About how many tasks run at the same time."""
+
+    def run(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        """The result of each item."""
 
 
 class LocalTasks:
-    """One after the other, in this process."""
+    """Runs tasks in this process, one after the other."""
 
-    def run(self, work: Work, items: Sequence[Item]) -> list[Item]:
-        return [work(json.loads(json.dumps(item))) for item in items]
+    parallelism = 1
+
+    def run(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        """The result of each item, which is pickled as for an executor."""
+        return [work(pickle.loads(pickle.dumps(item))) for item in items]
 
 
 class SparkTasks:
-    """A Spark task for each item; on classic Spark and on Connect."""
+    """Runs a Spark task for each item, on classic Spark and on Connect."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
+        self.parallelism = _cores(spark)
 
-    def run(self, work: Work, items: Sequence[Item]) -> list[Item]:
+    def run(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        """The result of each item."""
         if not items:
             return []
-        texts = [json.dumps(item) for item in items]
+        pickled = [pickle.dumps(item) for item in items]
 
         def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             import pyarrow as pa
 
             for batch in batches:
                 for number in batch.column(0).to_pylist():
-                    result = json.dumps(work(json.loads(texts[number])))
+                    result = pickle.dumps(work(pickle.loads(pickled[number])))
                     yield pa.RecordBatch.from_pydict({"number": [number], "result": [result]})
 
-        # A range of n in n parts: each task has one number, and Spark knows which tasks to try again.
+        # A range of n numbers in n partitions: each task has one item, and Spark retries it alone.
         numbers = self._spark.range(0, len(items), 1, len(items))
-        rows = numbers.mapInArrow(each, "number bigint, result string").collect()
-        found = {row["number"]: json.loads(row["result"]) for row in rows}
-        return [found[number] for number in range(len(items))]
+        rows = numbers.mapInArrow(each, "number bigint, result binary").collect()
+        results = {row["number"]: row["result"] for row in rows}
+        return [pickle.loads(results[number]) for number in range(len(items))]
+
+
+def _cores(spark: SparkSession) -> int:
+    """The cores of the executors. A client of Connect does not know them, and takes those of its host."""
+    try:
+        return max(int(spark.sparkContext.defaultParallelism), 1)
+    except Exception:  # Connect has no context, and each version of it says so by another error.
+        return max(os.cpu_count() or 1, 2)

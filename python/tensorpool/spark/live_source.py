@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
@@ -48,7 +49,7 @@ _MAX_ROWS: Final = 1_024
 
 class _ConsumerKey(NamedTuple):
     aeron_dir: str | None
-    stream_id: int
+    stream: int | str
 
 
 class _OpenConsumer(NamedTuple):
@@ -64,13 +65,13 @@ _closer: threading.Thread | None = None
 
 
 @contextmanager
-def live_consumer(stream_id: int, aeron_dir: str | None) -> Iterator[Consumer]:
+def live_consumer(stream: int | str, aeron_dir: str | None) -> Iterator[Consumer]:
     """The process's consumer of a stream, opened now or kept from an earlier micro-batch."""
     global _closer  # noqa: PLW0603  one thread per process
-    key = _ConsumerKey(aeron_dir, stream_id)
+    key = _ConsumerKey(aeron_dir, stream)
     with _lock:
         if key not in _consumers:
-            _consumers[key] = _open(stream_id, aeron_dir)
+            _consumers[key] = _open(stream, aeron_dir)
         consumer = _consumers[key].consumer
         _last_used.pop(key, None)
         if _closer is None:
@@ -83,11 +84,13 @@ def live_consumer(stream_id: int, aeron_dir: str | None) -> Iterator[Consumer]:
             _last_used[key] = time.monotonic()
 
 
-def _open(stream_id: int, aeron_dir: str | None) -> _OpenConsumer:
+def _open(stream: int | str, aeron_dir: str | None) -> _OpenConsumer:
     try:
         context = open_context("driver", aeron_dir=aeron_dir)
         try:
-            return _OpenConsumer(context, context.consumer(stream_id))
+            if isinstance(stream, str):
+                return _OpenConsumer(context, context.consumer(name=stream))
+            return _OpenConsumer(context, context.consumer(stream))
         except BaseException:
             context.close()
             raise
@@ -117,9 +120,9 @@ def close_idle(*, before: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LiveRange:
-    """One task: receive frames of one stream."""
+    """One task: receive frames of one stream, which is given by its id or its name."""
 
-    stream_id: int
+    stream: int | str
 
 
 class LiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -156,20 +159,20 @@ class LiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The rows of one task."""
         live_range = partition.value
         assert isinstance(live_range, LiveRange), "nothing else is planned"
-        return receive_batches(live_range.stream_id, self._options, arrow_schema(self._schema))
+        return receive_batches(live_range.stream, self._options, arrow_schema(self._schema))
 
 
-def receive_batches(stream_id: int, options: Options, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def receive_batches(stream: int | str, options: Options, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The frames received within the window, and gap rows for frames missed since the last micro-batch."""
     directory = state_dir("spark")
-    name = f"{current_task().query or 'alone'}-{stream_id}"
+    name = f"{current_task().query or 'alone'}-{quote(str(stream), safe='')}"
     try:
         # Two tasks of one query on the same stream would both return the same frames.
         lock = _native.FileLock(directory / f"{name}.lock", "a task of this query")
     except LockHeld:
         return
     try:
-        with live_consumer(stream_id, options["aeronDir"]) as consumer:
+        with live_consumer(stream, options["aeronDir"]) as consumer:
             yield from _receive(consumer, directory / f"{name}.json", options, schema)
     finally:
         lock.release()
@@ -258,6 +261,7 @@ def _contiguous(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _row(frame: _native.Frame, array: npt.NDArray[Any], data: bytes) -> TableRow:
+    received_ns = time.time_ns()
     return {
         "stream_id": frame.stream_id,
         "epoch": signed(frame.epoch),
@@ -266,7 +270,8 @@ def _row(frame: _native.Frame, array: npt.NDArray[Any], data: bytes) -> TableRow
         "publish_timestamp_ns": None
         if frame.publish_timestamp_ns is None
         else signed(frame.publish_timestamp_ns),
-        "receive_time_ns": time.time_ns(),
+        "receive_time_ns": received_ns,
+        "time": received_ns // 1_000,
         "meta_version": frame.meta_version,
         "trace_id": None if not frame.trace_id else signed(frame.trace_id),
         "dtype": frame.element_type,

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from ..recording import Cursor
 
-_LAST_SEQ: Final = (1 << 64) - 1
-
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
@@ -50,9 +48,7 @@ class Position:
         """The last frame that can be before this position; None at the very start."""
         from ..recording import Cursor
 
-        if self.seq > 0:
-            return Cursor(stream_id, self.epoch, self.seq - 1)
-        return Cursor(stream_id, self.epoch - 1, _LAST_SEQ) if self.epoch > 0 else None
+        return Cursor.before(stream_id, self.epoch, self.seq)
 
 
 Offsets = dict[int, Position]

@@ -10,13 +10,22 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, LongType, StringType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
 from ..errors import ConfigError
+from ..recording.storage import StorageUri, local_path
 from ..runtime.config.config import nearest
 from ..units import parse_duration, parse_size
 from .offsets import Position
@@ -73,8 +82,17 @@ def _bytes(text: str) -> int:
 
 
 def _path(text: str) -> str:
+    if not text:
+        return ""
+    path = local_path(text)
     # Executors may have another working directory.
-    return str(Path(text).absolute()) if text else ""
+    return str(path.absolute()) if path is not None else str(StorageUri.parse(text))
+
+
+def _version(text: str) -> int:
+    if not re.fullmatch(r"\d+", text):
+        raise ValueError("use the number of a version of the table, as in 12")
+    return int(text)
 
 
 def _stream(text: str) -> int:
@@ -84,8 +102,11 @@ def _stream(text: str) -> int:
     return number
 
 
-def _streams(text: str) -> tuple[int, ...]:
-    return tuple(sorted({_stream(part.strip()) for part in text.split(",")}))
+def _streams(text: str) -> tuple[int | str, ...]:
+    parts = {part.strip() for part in text.split(",")}
+    if "" in parts:
+        raise ValueError("use ids or names of streams, separated by commas")
+    return tuple(sorted((_stream(part) if part.isdecimal() else part for part in parts), key=str))
 
 
 def _offsets(text: str) -> str | dict[int, RequestedPosition]:
@@ -126,7 +147,8 @@ def _option(
 TABLE: Final = (
     _option(
         "path", _READS | _WRITES, _path, None, "",
-        "Directory of the recording. Every executor must find it under this path.",
+        """Directory of the recording, or a URI (`s3://bucket/recording`) for reading. Executors that do not
+        find the directory read its archive, if it has one.""",
     ),
     _option(
         "mode", _READS | _WRITES, _choice("recording", "live"), "recording", "recording",
@@ -134,7 +156,7 @@ TABLE: Final = (
     ),
     _option(
         "streams", _READS, _streams, None, "all, later ones too",
-        "Stream ids, separated by commas. Required in live mode.",
+        "Ids or names of streams, separated by commas. Required in live mode.",
     ),
     _option(
         "startingOffsets", _READS, _offsets, "earliest", "earliest",
@@ -154,6 +176,15 @@ TABLE: Final = (
     ),
     _option("endingTimestamp", frozenset({READ}), _time, None, "", "Only frames received before this time."),
     _option(
+        "table", frozenset({READ}), str, None, "",
+        """A table of a pipeline, as in `silver/frames`: `path` is then the root of its tables, a directory or
+        a URI. The options `streams` (ids), `startingTimestamp` and `endingTimestamp` choose its files and
+        rows.""",
+    ),
+    _option(
+        "version", frozenset({READ}), _version, None, "the latest", "Version of the table, for time travel.",
+    ),
+    _option(
         "maxRowsPerTrigger", frozenset({STREAM}), _count, None, "no limit",
         "Maximum number of rows of a micro-batch.",
     ),
@@ -165,7 +196,7 @@ TABLE: Final = (
     _option(
         "maxPartitionBytes", _READS, _bytes, None, "by cores, 64MiB to 512MiB",
         """Approximate payload bytes of a task. A larger segment is divided among several tasks. By default
-        the data is divided by the number of cores of the driver's host.""",
+        the data is divided by the number of cores of the host of Spark's driver.""",
     ),
     _option(
         "maxBatchBytes", _READS, _bytes, 16 << 20, "16MiB",
@@ -180,6 +211,11 @@ TABLE: Final = (
         "includeGaps", _READS, _flag, False, "false",
         """Adds the columns `gap_count` and `gap_reason`, and a row for each range of missing sequences, also
         of those before the first frame and, once declared, behind the last.""",
+    ),
+    _option(
+        "includeTime", _READS, _flag, False, "false",
+        """Adds the column `time`, the receive time as a timestamp, for windows and watermarks:
+        `withWatermark("time", "10 seconds")`.""",
     ),
     _option(
         "failOnDataLoss", _READS, _flag, True, "true",
@@ -294,8 +330,15 @@ def _parse_option(key: str, text: Any, use: str) -> Any:
         raise ConfigError(f"option {option.name} is for {', '.join(sorted(option.uses))}, not for {use}")
     try:
         return option.parse(str(text).strip())
+    except ConfigError as error:
+        raise ConfigError(f"option {option.name}: {error}") from None
     except ValueError as error:
         raise ConfigError(f"option {option.name} = {text!r}: {error}") from None
+
+
+def is_option(key: str) -> bool:
+    """Whether there is an option of this name."""
+    return key.lower() in _BY_NAME
 
 
 def is_for(key: str, use: str) -> bool:
@@ -324,12 +367,14 @@ _FRAME: Final[dict[str, DataType]] = {
 _REF: Final[dict[str, DataType]] = {"segment": StringType(), "payload_offset": LongType()}
 _INLINE: Final[dict[str, DataType]] = {"payload": BinaryType()}
 _GAP: Final[dict[str, DataType]] = {"gap_count": LongType(), "gap_reason": StringType()}
-_ALL: Final = {**_FRAME, **_REF, **_INLINE, **_GAP}
+_TIME: Final[dict[str, DataType]] = {"time": TimestampType()}
+_ALL: Final = {**_FRAME, **_REF, **_INLINE, **_GAP, **_TIME}
 
 _ARROW: Final[dict[str, pa.DataType]] = {
     "string": pa.utf8(),
     "bigint": pa.int64(),
     "binary": pa.binary(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
     "array<int>": pa.list_(pa.field("element", pa.int32(), nullable=False)),
     "array<bigint>": pa.list_(pa.field("element", pa.int64(), nullable=False)),
 }
@@ -342,6 +387,8 @@ def spark_schema(options: Options) -> StructType:
         columns |= _REF if options.payload == "ref" else _INLINE
     if options["includeGaps"]:
         columns |= _GAP
+    if options["includeTime"]:
+        columns |= _TIME
     schema = StructType()
     for name, kind in columns.items():
         schema = schema.add(name, kind, True)
@@ -361,6 +408,8 @@ def check_schema(schema: StructType, options: Options) -> None:
         if name not in known:
             if name in _GAP:
                 raise ConfigError(f"column {name} needs option includeGaps true")
+            if name in _TIME:
+                raise ConfigError(f"column {name} needs option includeTime true")
             if name in _ALL:
                 raise ConfigError(f"column {name} needs option payload {'ref' if name in _REF else 'inline'}")
             near = nearest(name, known)

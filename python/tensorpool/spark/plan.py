@@ -21,6 +21,7 @@ from ..errors import CorruptRecording, FrameNotRecorded, RecordingError
 from ..recording import Cursor, Gap, Recording
 from ..recording.manifest import RecordKind, Records, segment_name
 from ..recording.rows import RowBlock
+from ..recording.storage import archive_of
 from .offsets import START, Offsets, Position
 
 T = TypeVar("T")
@@ -108,6 +109,8 @@ class FrameRange:
     """The task's share of the rows, if one segment is divided among several tasks."""
     ends_with_gap: bool = False
     """Whether the sequence right before `end` was declared missing: the task reports the gaps up to it."""
+    archive: str | None = None
+    """The archive of a local recording, for executors that do not have its directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +133,8 @@ class Planner:
     With gaps, a stream begins with its first row or gap, and ends with its last.
     """
 
-    def __init__(self, path: str, streams: tuple[int, ...] | None, *, with_gaps: bool = False) -> None:
+    def __init__(self, path: str, streams: tuple[int | str, ...] | None, *, with_gaps: bool = False) -> None:
+        """`streams` are ids or recorded names; None: all."""
         self.path = path
         self._selected = streams
         self._with_gaps = with_gaps
@@ -154,7 +158,20 @@ class Planner:
 
     def streams(self) -> list[int]:
         """The selected streams that are recorded."""
-        return [stream for stream in self._recorded if self._selected is None or stream in self._selected]
+        if self._selected is None:
+            return list(self._recorded)
+        has_names = any(isinstance(stream, str) for stream in self._selected)
+        names = self._recording.names if has_names else {}
+        return [
+            stream
+            for stream in self._recorded
+            if stream in self._selected or (stream in names and names[stream] in self._selected)
+        ]
+
+    def check_names(self) -> None:
+        """Raises FrameNotRecorded for a selected name that no stream of the recording has."""
+        for stream in self._selected or ():
+            self._recording.find_stream(stream)
 
     def _records(self, stream_id: int) -> Records:
         return self._recording.segments_of(stream_id)
@@ -167,7 +184,8 @@ class Planner:
 
     def _all_streams(self) -> list[int]:
         # Includes selected streams without frames: they start at their beginning.
-        return sorted({*self.streams(), *(self._selected or ())})
+        selected = (stream for stream in self._selected or () if isinstance(stream, int))
+        return sorted({*self.streams(), *selected})
 
     def _first(self, stream_id: int) -> Position:
         starts = [Position(gap.epoch, gap.first_seq) for gap in self._gaps.get(stream_id, ())]
@@ -245,6 +263,14 @@ class Planner:
             begin, budget = start.get(stream, START), budgets.get(stream)
             limited[stream] = begin if budget is None else self._advance(stream, begin, end[stream], budget)
         return limited
+
+    def backlogs(self, start: Offsets, end: Offsets) -> dict[int, Backlog]:
+        """Rows and bytes of a range by stream, of all its epochs; only of the beginning of a long range."""
+        return {
+            stream: self._backlog(stream, start.get(stream, START), position)
+            for stream, position in end.items()
+            if position > start.get(stream, START)
+        }
 
     def _between(self, stream_id: int, start: Position, end: Position) -> Records:
         """The segments that may have frames of the range."""
@@ -395,7 +421,9 @@ class Planner:
                 if len(ranges) > max_tasks:
                     larger = target + extra * largest // 2
                     ranges = self._divide_all(segments, start, end, larger, ends_with_row)
-        return [*ranges, *without_rows]
+        archive = archive_of(self._recording.root) if self._recording.remote is None else None
+        planned = [*ranges, *without_rows]
+        return planned if archive is None else [replace(task, archive=str(archive)) for task in planned]
 
     def _ends_with_gap(self, stream_id: int, end: Position) -> bool:
         """Whether the sequence right before a position was declared missing."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Final, TypeVar
 
 import pyarrow as pa
@@ -22,15 +21,15 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from ..errors import CorruptRecording, NotARecording
-from ..recording import Gap
-from ..recording.layout import check_root
+from ..errors import CorruptRecording, FrameNotRecorded, NotARecording
+from ..recording import Gap, Recording
 from ..recording.retention import LeaseKeeper
+from ..recording.storage import is_uri
 from ..text import JsonObject
 from . import offsets
 from .offsets import START, Offsets
 from .options import EARLIEST, LATEST, READ, Options, RequestedPosition, arrow_schema, check_schema
-from .plan import FrameRange, LostRange, Planner, retry
+from .plan import Backlog, FrameRange, LostRange, Planner, retry
 from .scan import RangeScan, ScanOptions, gap_batch, tune_worker
 
 T = TypeVar("T")
@@ -38,7 +37,7 @@ _STREAM_LEASE_NS: Final = 600_000_000_000
 
 
 class FrameReader(DataSourceReader):
-    """Plans beside the driver and reads in the executors: its attributes are pickled."""
+    """Plans beside Spark's driver and reads in the executors: its attributes are pickled."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         check_schema(schema, options)
@@ -51,7 +50,7 @@ class FrameReader(DataSourceReader):
             self._plan,
             timeout_ns=self._options["retryTimeout"],
             pause=time.sleep,
-            final=(CorruptRecording, NotARecording),
+            final=(CorruptRecording, NotARecording, FrameNotRecorded),
         )
         tune_worker()
         return [InputPartition(frame_range) for frame_range in planned]
@@ -59,8 +58,9 @@ class FrameReader(DataSourceReader):
     def _plan(self) -> list[FrameRange | LostRange]:
         options = self._options
         planner = Planner(options.path, options["streams"], with_gaps=options["includeGaps"])
+        planner.check_names()
         start, end = _batch_offsets(planner, options)
-        if ttl_ns := options["leaseTimeout"]:
+        if (ttl_ns := options["leaseTimeout"]) and not is_uri(options.path):
             # Spark ends this process after planning: the lease must last as long as the query.
             lease = LeaseKeeper(options.path, holder="spark batch", ttl_ns=ttl_ns)
             lease.hold(offsets.to_cursors(start))
@@ -128,9 +128,11 @@ def lost_ranges(lost: list[Gap], options: Options) -> list[LostRange]:
 
 
 def read_range(
-    frame_range: FrameRange | LostRange, options: Options, schema: StructType
+    frame_range: FrameRange | LostRange | None, options: Options, schema: StructType
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one task."""
+    """The rows of one task. Of a plan without ranges Spark makes one task, without a range."""
+    if frame_range is None:
+        return
     arrow = arrow_schema(schema)
     if isinstance(frame_range, LostRange):
         yield gap_batch(frame_range.gaps, arrow)
@@ -153,7 +155,8 @@ class FrameStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options, schema: StructType) -> None:
         check_schema(schema, options)
         # A wrong path fails now; if the path disappears later, planning retries.
-        check_root(Path(options.path))
+        with Recording(options.path):
+            pass
         self._options = options
         self._schema = schema
         self._planner: Planner | None = None
@@ -238,6 +241,23 @@ class FrameStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         return [*lost_ranges(planner.lost(begin, stop), options), *ranges]
 
+    def ranges(self, start: JsonObject, end: JsonObject, *, task_bytes: int) -> list[FrameRange | LostRange]:
+        """The range in parts of about `task_bytes`, for a caller that runs tasks of its own."""
+        begin, stop = offsets.from_json(start), offsets.from_json(end)
+
+        def plan(planner: Planner) -> list[FrameRange | LostRange]:
+            lost = lost_ranges(planner.lost(begin, stop), self._options)
+            parts = planner.ranges(begin, stop, max_bytes=task_bytes, min_parts=None, ends_with_row=True)
+            return [*lost, *parts]
+
+        return self._plan(plan, final=(CorruptRecording,))
+
+    def backlogs(self, start: JsonObject, end: JsonObject | None = None) -> dict[int, Backlog]:
+        """Unread rows and bytes of each stream, up to `end` or to the latest frame."""
+        begin = offsets.from_json(start)
+        stop = None if end is None else offsets.from_json(end)
+        return self._plan(lambda planner: planner.backlogs(begin, planner.latest() if stop is None else stop))
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
         return read_range(partition.value, self._options, self._schema)
@@ -253,7 +273,7 @@ class FrameStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._planner is not None:
             self._planner.close()
 
-    # --- the process beside the driver
+    # --- the process beside Spark's driver
 
     def _plan(self, work: Callable[[Planner], T], *, final: tuple[type[Exception], ...] = ()) -> T:
         """The result of `work` with an up-to-date planner. Disk errors are retried."""
@@ -270,6 +290,9 @@ class FrameStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return retry(attempt, timeout_ns=self._options["retryTimeout"], pause=time.sleep, final=final)
 
     def _hold_lease(self, unread: Offsets) -> None:
+        if is_uri(self._options.path):
+            # No retention removes what is in a store.
+            return
         if self._lease is None:
             ttl_ns = self._options["leaseTimeout"] or _STREAM_LEASE_NS
             self._lease = LeaseKeeper(self._options.path, holder="spark stream", ttl_ns=ttl_ns)

@@ -9,8 +9,10 @@ from __future__ import annotations
 import gc
 import itertools
 import sys
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -20,11 +22,12 @@ import pyarrow as pa
 from ..errors import CorruptRecording, FrameNotRecorded
 from ..recording import NO_TIMESTAMP, NO_TRACE, Cursor, Gap, Recording
 from ..recording.gaps import CORRUPT, UNEXPLAINED, classify_missing
-from ..recording.layout import PARTIAL, SEALED, signed
-from ..recording.mmap_cache import enable_cache, evict_removed
+from ..recording.layout import signed
 from ..recording.recording import REMOVED
 from ..recording.rows import RowBlock
+from ..recording.segment_file import enable_cache, evict_removed
 from ..recording.selection import Rows
+from ..recording.storage import is_uri
 from ..recording.tensors import NAMES, ORDERS
 from .plan import FrameRange
 
@@ -42,12 +45,6 @@ class RowPart(NamedTuple):
 
     block: RowBlock
     rows: Any
-
-
-def segment_path(block: RowBlock) -> str:
-    """The final path of a segment: an open one is renamed when it is sealed."""
-    name = str(block.path)
-    return name.removesuffix(PARTIAL) + SEALED if name.endswith(PARTIAL) else name
 
 
 def as_slice(rows: Rows) -> Any:
@@ -92,6 +89,8 @@ def _column(name: str, kind: pa.DataType, parts: Sequence[RowPart], counts: list
         return _payloads(parts)
     if name in ("gap_count", "gap_reason"):
         return pa.nulls(sum(counts), kind)
+    if name == "time":
+        return pa.array(_joined("receive_time_ns", parts).view(np.int64) // 1_000).cast(kind)
     return pa.array(_joined(name, parts).view(np.int64))
 
 
@@ -100,7 +99,7 @@ def _segments(parts: Sequence[RowPart], counts: list[int]) -> pa.Array:
     for _, run in itertools.groupby(zip(parts, counts, strict=True), lambda pair: pair[0].block.path):
         members = list(run)
         first, _ = members[0]
-        arrays.append(pa.repeat(segment_path(first.block), sum(count for _, count in members)))
+        arrays.append(pa.repeat(first.block.reference, sum(count for _, count in members)))
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
@@ -224,6 +223,13 @@ class ScanOptions:
     time: tuple[int | None, int | None] = (None, None)
 
 
+def _open_recording(path: str, archive: str | None) -> Recording:
+    """The recording, or its archive on a host that does not have its directory."""
+    if archive is not None and not is_uri(path) and not Path(path).is_dir():
+        return Recording(archive)
+    return Recording(path)
+
+
 class RangeScan:
     """One pass over a range. Damage is an error, or a gap if that is allowed."""
 
@@ -231,7 +237,7 @@ class RangeScan:
         self._range = frame_range
         self._options = options
         self._schema = schema
-        self._recording = Recording(options.path)
+        self._recording = _open_recording(options.path, frame_range.archive)
         self._seqs: dict[int, list[npt.NDArray[np.uint64]]] = {}
         """Epoch → the sequences that were read, if gaps are included."""
         self._previous: Cursor | None = None
@@ -284,12 +290,14 @@ class RangeScan:
         if self._range.parts == 1:
             yield from runs
             return
-        all_runs = list(runs)
+        all_runs = deque(runs)
         total = sum(len(rows) for _, rows in all_runs)
         low = total * self._range.part // self._range.parts
         high = total * (self._range.part + 1) // self._range.parts
         at = 0
-        for block, rows in all_runs:
+        while all_runs:
+            # Taken out: the payloads of a remote batch are in memory as long as the batch is.
+            block, rows = all_runs.popleft()
             begin, end = max(low - at, 0), min(high - at, len(rows))
             if at < low <= at + len(rows):
                 # A gap right behind the previous share is reported by this one.

@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 from ..clock import SYSTEM_CLOCK
 from ..errors import ConfigError
 from ..recording.layout import create_root
+from ..recording.storage import is_uri
 from . import staging
 from .commit import commit
 from .options import Options
@@ -74,6 +75,11 @@ def _check(options: Options, schema: StructType, overwrite: bool) -> None:
     if overwrite:
         raise ConfigError("a recording only grows: use mode append, or name another path")
     check_incoming(schema, options)
+    if is_uri(options.path) and not options.is_live:
+        raise ConfigError(
+            f"the sink writes a recording to a directory, not to {options.path}: write to a path or "
+            "file:///path, then `tensorpool recording push DIR URI` puts it into the store"
+        )
     if not options.is_live:
         # Now, so that a directory without a recording is rejected before any task runs.
         create_root(Path(options.path), created_ns=SYSTEM_CLOCK.wall_ns())

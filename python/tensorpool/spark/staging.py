@@ -28,8 +28,7 @@ from ..recording.layout import aligned, unsigned
 from ..recording.tensors import ITEM_BYTES, MAX_DIMS, NUMBERS, ORDER_NUMBERS, contiguous_strides
 from ..runtime.config.config import nearest
 from .options import Options
-from .tensors.rows import verify_payload
-from .tensors.segments import Segments
+from .tensors.rows import Segments, verify_payload
 
 __all__ = ["INDEX", "NO_SEQ", "SINKS_DIR", "discard", "load", "query_dir", "stage"]
 
@@ -77,6 +76,8 @@ _KINDS: Final[dict[str, tuple[str, ...]]] = {
     "segment": ("string",),
     "payload_offset": ("bigint",),
     "payload": ("binary",),
+    # It follows from `receive_time_ns`, and is not written.
+    "time": ("timestamp",),
 }
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -101,26 +103,50 @@ def test_spark_connect_finds_the_source(tmp_path: Path) -> None:
     assert run(tmp_path, "connect").splitlines() == expected()
 
 
+def alone(command: Sequence[str], hidden: Sequence[Path]) -> list[str]:
+    """The command in a mount namespace of its own, in which some directories are empty."""
+    mounts = " && ".join(f"mount -t tmpfs tmpfs {shlex.quote(str(path))}" for path in hidden)
+    return ["unshare", "--mount", "sh", "-c", f'{mounts} && exec "$0" "$@"', *command]
+
+
+def can_unshare() -> bool:
+    """Whether this user may make mount namespaces."""
+    probe = ["unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+    return (
+        shutil.which("unshare") is not None
+        and subprocess.run(probe, capture_output=True, check=False).returncode == 0
+    )
+
+
 @contextmanager
-def standalone(tmp_path: Path) -> Iterator[str]:
-    """A master and two workers on the loopback interface."""
+def standalone(tmp_path: Path, hidden: Sequence[Path] = ()) -> Iterator[str]:
+    """A master and two workers on the loopback interface.
+
+    `hidden`: directories that the workers do not see. They do not see each other's directory either then.
+    """
     port = free_port()
     master = f"spark://127.0.0.1:{port}"
     package = "org.apache.spark.deploy"
-    commands = [[f"{package}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]]
-    for number in range(2):
-        directory = tmp_path / f"worker-{number}"
+    commands = [
+        [str(SPARK_CLASS), f"{package}.master.Master", "--host", "127.0.0.1", "--port", str(port),
+         "--webui-port", "0"]
+    ]  # fmt: skip
+    directories = [tmp_path / f"worker-{number}" for number in range(2)]
+    for directory in directories:
         directory.mkdir()
-        commands.append(
-            [f"{package}.worker.Worker", "--host", "127.0.0.1", "--webui-port", "0", "--cores", "1",
-             "--memory", "1g", "--work-dir", str(directory), master]
-        )  # fmt: skip
+    for directory in directories:
+        command = [
+            str(SPARK_CLASS), f"{package}.worker.Worker", "--host", "127.0.0.1", "--webui-port", "0",
+            "--cores", "1", "--memory", "1g", "--work-dir", str(directory), master,
+        ]  # fmt: skip
+        others = [other for other in directories if other != directory]
+        commands.append(alone(command, [*hidden, *others]) if hidden else command)
     running: list[subprocess.Popen[str]] = []
     try:
         for command in commands:
             running.append(
                 subprocess.Popen(
-                    [str(SPARK_CLASS), *command],
+                    command,
                     env={**environment(), "SPARK_DAEMON_MEMORY": "512m"},
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,

@@ -1,8 +1,8 @@
-"""Pipelines on a real Spark: growing recordings, functions, Delta tables, published streams."""
+"""Pipelines on a real Spark: growing recordings, functions, tables read by Spark, published streams."""
 
 from __future__ import annotations
 
-import shutil
+import os
 import threading
 import time
 from pathlib import Path
@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 import tensorpool as tp
 from tensorpool import recording
 from tensorpool.errors import PipelineError
-from tensorpool.pipeline import run, status
+from tensorpool.pipeline import RerunRange, create_statements, rerun, run, status
 from tests.unit.pipeline.conftest import _arrows_threads  # noqa: F401  a fixture
-from tests.unit.pipeline.harness import Stages, define, keys, record, table
+from tests.unit.pipeline.harness import PERIOD_NS, T0, Stages, define, keys, record, table
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
@@ -44,37 +44,34 @@ def test_growing_recording_becomes_tables(spark: SparkSession, root: Path, out: 
     seen: list[Any] = []
     found = run(settings, spark=spark, callables=functions, look=lambda at, behind: seen.append(at))
     assert found.stages["bronze"].batch >= 1, "in several micro-batches"
-    assert found.stages["silver"].totals["frames"] == 225
+    assert found.stages["silver"].totals.frames == 225
     assert seen
     record(root, range(150, 200))
     record(root, range(150, 200, 2), stream_id=11, shift_ns=1000)
     run(settings, spark=spark, callables=functions)
     # Again, until `stop` returns true.
     record(root, range(200, 220))
-    until = found.stages["silver"].totals["frames"] + 95
+    until = found.stages["silver"].totals.frames + 95
     run(
         settings, spark=spark, callables=functions, once=False,
         stop=lambda: status(out).stages["gold"].batch >= 0
-        and status(out).stages["silver"].totals["frames"] >= until,
+        and status(out).stages["silver"].totals.frames >= until,
     )  # fmt: skip
     for name in ("bronze/frames", "silver/frames", "gold/looks", "gold/statistics"):
-        rows = spark.read.parquet(str(out / name))
+        rows = spark.read.format("tensorpool").option("table", name).load(str(out))
         assert rows.count() == rows.select("stream_id", "epoch", "seq").distinct().count() == 320, name
-    aligned = spark.read.parquet(str(out / "silver/aligned/stereo"))
-    assert sorted(row[0] for row in aligned.selectExpr("frames[0].seq").collect()) == list(range(0, 200, 2))
-    quality = spark.read.parquet(str(out / "gold/quality"))
-    sums = quality.selectExpr(
+    stereo = spark.read.format("tensorpool").option("table", "silver/aligned/stereo").load(str(out))
+    assert sorted(row[0] for row in stereo.selectExpr("frames[0].seq").collect()) == list(range(0, 200, 2))
+    read = spark.read.format("tensorpool")
+    closed = read.option("table", "gold/quality").load(str(out))
+    still_open = read.option("table", "gold/quality_open").load(str(out))
+    sums = closed.unionByName(still_open).selectExpr(
         "sum(frames)", "sum(dropped)", "sum(drops['unexplained'])", "sum(drops['not_recording'])"
     )
     # One frame is missing between two writers of the recording.
     assert tuple(sums.collect()[0]) == (320, 99, 98, 1)
     with recording.open(out / "derived" / "rows") as opened:
         assert [ledger.rows for stream in opened.streams for ledger in opened.ledger(stream)] == [220, 100]
-    assert not list((out / "_staging").glob("*"))
-    # Tables without their checkpoint are rejected.
-    shutil.move(out / "_checkpoint", out.parent / "away")
-    with pytest.raises(PipelineError, match="checkpoint beside them is gone"):
-        run(settings, spark=spark, callables=functions)
 
 
 def test_function_error_names_the_frame_and_a_fixed_one_continues(
@@ -88,32 +85,69 @@ def test_function_error_names_the_frame_and_a_fixed_one_continues(
     assert keys(table(settings, "gold/dark")) == [(10, 1, seq) for seq in range(100)]
 
 
-class Killed(BaseException):
-    """Stands for a kill of the process."""
+def ends(array: Any) -> Any:
+    if array.max() == 77:
+        os._exit(3)
+    return float(array.mean())
 
 
-@pytest.mark.usefixtures("spark")
-def test_delta_tables_have_each_batch_once(root: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    deltalake = pytest.importorskip("deltalake")
-    record(root, range(50))
-    settings = define(root, out, format="delta")
-    stages = Stages(settings)
-    unlink = Path.unlink
+def test_crashed_worker_is_named(spark: SparkSession, root: Path, out: Path) -> None:
+    record(root, range(100))
+    settings = define(root, out, functions=[{"name": "ends", "function": "a:b", "columns": "mean double"}])
+    with pytest.raises(PipelineError, match="a Python worker ended in the middle of a task"):
+        run(settings, spark=spark, callables={"ends": ends})
+    run(settings, spark=spark, callables={"ends": lambda array: float(array.mean())})
+    assert keys(table(settings, "gold/ends")) == [(10, 1, seq) for seq in range(100)]
 
-    def killed(path: Path, **how: Any) -> None:
-        if path.name == "intent.json" and path.parent.name == "bronze":
-            raise Killed
-        unlink(path, **how)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "unlink", killed)
-        with pytest.raises(Killed):
-            stages.take_all(pieces=2)
-    Stages(settings).take_all(pieces=2)
-    for name in ("bronze/frames", "silver/frames", "gold/statistics"):
-        found = deltalake.DeltaTable(str(out / name))
-        assert sorted(found.to_pyarrow_table()["seq"].to_pylist()) == list(range(50)), name
-    assert deltalake.DeltaTable(str(out / "bronze/frames")).version() == 2
+def test_tables_are_read_through_a_catalog_and_at_a_version(
+    spark: SparkSession, root: Path, out: Path
+) -> None:
+    record(root, range(40))
+    settings = define(root, out, max_rows=10)
+    run(settings, spark=spark)
+    for name, more in (("frames_by_path", f"OPTIONS (path '{root}')"), ("frames_at", f"LOCATION '{root}'")):
+        spark.sql(f"CREATE TABLE {name} USING tensorpool {more}")
+        assert spark.table(name).count() == 40
+        assert spark.sql(f"SELECT * FROM {name} WITH (streams = '11')").count() == 0
+        spark.sql(f"DROP TABLE {name}")
+    spark.sql(f"CREATE TABLE silver USING tensorpool OPTIONS (table 'silver/frames') LOCATION '{out}'")
+    assert spark.table("silver").selectExpr("sum(seq)").collect()[0][0] == sum(range(40))
+    spark.sql("DROP TABLE silver")
+
+    def count(**options: str) -> int:
+        # A new reader each time: a reader keeps its options.
+        read = spark.read.format("tensorpool").options(table="silver/frames", **options)
+        return read.load(str(out)).count()
+
+    assert count(version="2") == 20
+    start = str(T0 + 30 * PERIOD_NS)
+    assert count(startingTimestamp=start, streams="10") == 10
+    assert count(startingTimestamp=start, streams="11") == 0
+
+
+def test_changed_function_is_computed_again_and_registered_tables_show_it(
+    spark: SparkSession, root: Path, out: Path
+) -> None:
+    record(root, range(60))
+    settings = define(
+        root, out, max_rows=25, functions=[{"name": "looks", "function": "a:b", "columns": "mean double"}]
+    )
+    run(settings, spark=spark, callables={"looks": lambda array: float(array.mean())})
+    span = RerunRange(T0 + 20 * PERIOD_NS, T0 + 50 * PERIOD_NS)
+    changed = {"looks": lambda array: -float(array.mean())}
+    (result,) = rerun(settings, span, functions=["looks"], spark=spark, callables=changed).values()
+    assert (result.removed, result.written) == (30, 30)
+    spark.sql("CREATE DATABASE IF NOT EXISTS lab")
+    statements = list(create_statements(out, using="tensorpool", database="lab"))
+    try:
+        for statement in statements:
+            spark.sql(statement.removesuffix(";"))
+        rows = spark.sql("SELECT seq, mean FROM lab.gold_looks ORDER BY seq").collect()
+        assert [row.mean for row in rows] == [-seq if 20 <= seq < 50 else seq for seq in range(60)]
+        assert spark.sql("SELECT count(*) FROM lab.silver_rejects").collect()[0][0] == 0
+    finally:
+        spark.sql("DROP DATABASE lab CASCADE")
 
 
 @pytest.mark.usefixtures("spark")

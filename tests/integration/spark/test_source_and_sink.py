@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+import tensorpool as tp
 from tensorpool import recording
 from tensorpool.spark import lag, tensors
 from tests.unit.spark.conftest import STREAM_ID, add, tensor, write
@@ -44,6 +46,27 @@ def finish(frame: DataFrame, form: str, target: Path, checkpoint: Path, **option
     finally:
         query.stop()
     return query
+
+
+def test_time_of_frames_makes_windows_with_a_watermark(
+    spark: SparkSession, root: Path, tmp_path: Path
+) -> None:
+    with recording.RecordingWriter(root) as writer:
+        for seq in range(100):
+            at_ns = 1_700_000_000_000_000_000 + seq * 100_000_000
+            writer.append(tensor(seq), stream_id=STREAM_ID, epoch=1, seq=seq, receive_time_ns=at_ns)
+    frames = load_stream(spark, root, includeTime="true", payload="none", maxRowsPerTrigger=20)
+    windows = (
+        frames.withWatermark("time", "1 second")
+        .groupBy(F.window("time", "2 seconds"))
+        .count()
+        .select("window.start", "count")
+    )
+    finish(windows, "parquet", tmp_path / "windows", tmp_path / "checkpoint")
+    counts = [row["count"] for row in spark.read.parquet(str(tmp_path / "windows")).collect()]
+    # Ten frames a second. A window is written when the watermark of a later micro-batch has passed it.
+    assert counts
+    assert set(counts) == {20}
 
 
 def test_source_is_registered_and_reads_a_recording(spark: SparkSession, root: Path) -> None:
@@ -144,3 +167,33 @@ def test_damage_fails_a_query_or_becomes_a_gap(spark: SparkSession, root: Path) 
     rows = load(spark, root, payload="inline", failOnDataLoss="false", includeGaps="true")
     assert rows.where("gap_count is null").count() == 29
     assert [row["gap_reason"] for row in rows.where("gap_count is not null").collect()] == ["corrupt"]
+
+
+def test_frames_with_padded_rows_are_read_by_spark(
+    spark: SparkSession,
+    root: Path,
+    aeron_dir: Path,
+    shm_base: Path,
+    free_stream_id: int,
+    wait_until: Callable[..., Any],
+) -> None:
+    """Recorded from a producer that wrote lines with padding, as a frame grabber does."""
+    images = [tensor(seq, (3, 10)) for seq in range(6)]
+    with tp.open("standalone", aeron_dir=aeron_dir, shm_base_dir=shm_base) as context:
+        producer = context.producer(free_stream_id, nslots=8, pools=["4KiB"])
+        with tp.record(root, streams=[free_stream_id], context=context, frames=len(images)) as recorder:
+            wait_until(lambda: recorder.mapped().get(free_stream_id) is not None)
+            for image in images:
+                with producer.claim(image.shape, image.dtype, strides=(64, 2)) as slot:
+                    # The padding holds what was there before.
+                    np.lib.stride_tricks.as_strided(slot.array, (2, 32), (64, 2))[:] = 0xAAAA
+                    slot.array[:] = image
+            wait_until(lambda: recorder.is_finished)
+    frames = load(spark, root)
+    rows = sorted(frames.collect(), key=lambda row: row["seq"])
+    assert [tensors.to_numpy(row).tolist() for row in rows] == [image.tolist() for image in images]
+    totals = {seq: int(image.sum()) for seq, image in enumerate(images)}
+    single = tensors.map(frames, lambda array: int(array.sum()), "total bigint")
+    stacked = tensors.map(frames, lambda array: array.sum(axis=(1, 2)).tolist(), "total bigint", batch=4)
+    for result in (single, stacked):
+        assert {row["seq"]: row["total"] for row in result.collect()} == totals

@@ -1,4 +1,4 @@
-"""Arrow starts threads of its own at some read or other, and keeps them: here before the first test."""
+"""Fixtures of the pipeline tests. Arrow and Delta start their permanent threads before the first test."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from tests.s3_server import s3_server  # noqa: F401  a fixture
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -18,6 +21,11 @@ def _arrows_threads(tmp_path_factory: pytest.TempPathFactory) -> None:
     for _ in range(100):
         pq.ParquetFile(path).read(use_threads=False)
         pq.ParquetFile(path).read(use_threads=True)
+    table = tmp_path_factory.mktemp("delta") / "table"
+    for _ in range(2):
+        write_deltalake(table, pa.table({"one": [1]}), mode="append")
+        DeltaTable(table).optimize.compact()
+        DeltaTable(table).to_pyarrow_table()
 
 
 @pytest.fixture

@@ -1,21 +1,20 @@
-"""Recordings of known frames, and pipelines over them without Spark: the same stages, the same commits."""
+"""Recordings of known frames, and an engine over them without Spark, with the same stages and commits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
 from tensorpool import recording
-from tensorpool.pipeline import bronze, marker
+from tensorpool.pipeline import marker
 from tensorpool.pipeline.definition import PipelineSettings, parse
-from tensorpool.pipeline.engine import Engine
+from tensorpool.pipeline.engine import Engine, tables_of
 from tensorpool.pipeline.tasks import LocalTasks
-from tests.unit.spark.conftest import batch_reader
 
 T0 = 1_700_000_000_000_000_000
 PERIOD_NS = 10_000_000
@@ -35,7 +34,7 @@ def record(
     shift_ns: int = 0,
     trace: int = 0,
 ) -> None:
-    """A frame every ten milliseconds; goes on behind what is there."""
+    """Records a frame every ten milliseconds; appends to an existing recording."""
     with recording.RecordingWriter(root) as writer:
         for seq in seqs:
             writer.append(
@@ -55,70 +54,52 @@ def define(root: Path, out: Path, **more: Any) -> PipelineSettings:
 
 
 class Stages:
-    """An engine whose micro-batches are handed to it."""
+    """An engine that gets its micro-batches from the test, without Spark."""
 
     def __init__(self, settings: PipelineSettings, tasks: Any = None, **functions: Any) -> None:
         self.settings = settings
-        settings.out.mkdir(exist_ok=True)
+        names = tables_of(settings)
         self.engine = Engine(
-            settings, pipeline_id=marker.begin(settings).pipeline_id, callables=functions or None
+            settings, pipeline_id=marker.begin(settings, names).pipeline_id, callables=functions or None
         )
         self.engine.recover()
         self.tasks = tasks or LocalTasks()
-        self._next = 0
 
-    def take(self, rows: Sequence[pa.RecordBatch], batch: int | None = None) -> None:
-        number = self._next if batch is None else batch
-        self._next = number + 1
+    def take(self) -> bool:
+        """The next micro-batch, of at most `max_rows` of the definition."""
+        return self.engine.run_batch(self.tasks)
 
-        def write(staging: str) -> Any:
-            target = self.settings.target_file_bytes
-            return bronze.files_of(iter(rows), self.settings.payload, target, staging)
-
-        self.engine.run(write, number, self.tasks)
-
-    def take_all(self, *, pieces: int = 1) -> None:
-        """Everything, in some micro-batches, streams side by side."""
-        for rows in cut(self.settings, pieces):
-            self.take(rows)
+    def take_all(self) -> int:
+        """All rows that are recorded now; returns the number of micro-batches."""
+        count = 0
+        try:
+            while self.take():
+                count += 1
+        finally:
+            self.engine.close_sources()
+        return count
 
     def close(self) -> None:
-        self.engine.close(self.tasks)
-
-
-def cut(settings: PipelineSettings, pieces: int) -> Iterator[list[pa.RecordBatch]]:
-    """What the recordings have, as some micro-batches."""
-    whole = [batch for root in settings.recordings for batch in rows_of(Path(root))]
-    for number in range(pieces):
-        parts = [_part(batch, number, pieces) for batch in whole]
-        yield [one for one in parts if len(one)]
-
-
-def _part(batch: pa.RecordBatch, number: int, pieces: int) -> pa.RecordBatch:
-    low, high = len(batch) * number // pieces, len(batch) * (number + 1) // pieces
-    return batch.slice(low, high - low)
-
-
-def rows_of(root: Path) -> Iterator[pa.RecordBatch]:
-    """What Spark's source would give."""
-    reader = batch_reader(root, includeGaps="true", failOnDataLoss="false")
-    for partition in reader.partitions():
-        for batch in reader.read(partition):
-            yield batch.append_column("recording", pa.repeat(str(root), len(batch)))
+        self.engine.close()
 
 
 def table(settings: PipelineSettings, name: str) -> list[dict[str, Any]]:
-    """A table as any reader finds it: a directory of Parquet files."""
-    place = settings.out / name
-    if not place.is_dir():
-        return []
+    """The rows of a table; those of `gold/quality` with the open intervals."""
+    names = [name, "gold/quality_open"] if name == "gold/quality" else [name]
     rows: list[dict[str, Any]] = []
-    for path in sorted(place.rglob("*.parquet")):
-        partition = dict(part.split("=") for part in path.relative_to(place).parts[:-1])
-        more = {name: int(value) if name == "stream_id" else value for name, value in partition.items()}
-        with pq.ParquetFile(path) as file:
-            rows += [{**row, **more} for row in file.read(use_threads=False).to_pylist()]
+    for each in names:
+        uri = f"{settings.out}/{each}"
+        if DeltaTable.is_deltatable(uri):
+            found = DeltaTable(uri)
+            for file in sorted(found.file_uris()):
+                with pq.ParquetFile(file) as opened:
+                    rows += opened.read(use_threads=False).to_pylist()
     return rows
+
+
+def tables(settings: PipelineSettings) -> list[str]:
+    """The names of the tables that exist."""
+    return [name for name in tables_of(settings) if DeltaTable.is_deltatable(f"{settings.out}/{name}")]
 
 
 def keys(rows: Iterable[dict[str, Any]]) -> list[tuple[int, int, int]]:
@@ -126,20 +107,20 @@ def keys(rows: Iterable[dict[str, Any]]) -> list[tuple[int, int, int]]:
 
 
 class Killed(BaseException):
-    """The process ends here."""
+    """Stands for a kill of the process."""
 
 
 def dies_at(step: int) -> Callable[[Any], Any]:
-    """Wraps functions so that all of them together are called so often, and then the process ends."""
+    """Wraps functions that raise Killed after `step` calls of all of them together."""
     left = step
 
     def dies(function: Any) -> Any:
-        def call(*arguments: Any) -> Any:
+        def call(*arguments: Any, **more: Any) -> Any:
             nonlocal left
             left -= 1
             if left == -1:
                 raise Killed
-            return function(*arguments)
+            return function(*arguments, **more)
 
         return call
 

@@ -1,4 +1,4 @@
-"""Definitions: what is wrong is said with its key, in TOML and in Python; the commands that need no Spark."""
+"""Definitions in TOML and Python, their errors, and the commands that need no Spark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tensorpool.cli import cli
 from tensorpool.errors import InvalidConfig, PipelineError
 from tensorpool.pipeline import Pipeline, load
 from tensorpool.pipeline.builder import read_definition
-from tensorpool.pipeline.columns import parse_columns
+from tensorpool.pipeline.definition import anchored, parse
+from tensorpool.pipeline.schemas import parse_columns
 from tests.unit.pipeline.harness import Stages, define, record
 
 GOOD = """
@@ -33,38 +34,38 @@ def written(tmp_path: Path, more: str) -> Path:
     [
         ("pyload = 'ref'\n", r":5: pipeline.pyload: no such key; did you mean 'payload'"),
         ("payload = 'both'\n", r"pipeline.payload.*not one of ref, inline"),
-        ("[[pipeline.rules]]\nstreams = [1]\n", r"rules\[?.?0.*demands nothing"),
+        ("[[pipeline.rules]]\nstreams = [1]\n", r"rules\[?.?0.*has no requirement"),
         ("[[pipeline.rules]]\ndtype = ['int17']\n", r"int17"),
         ("[[pipeline.alignments]]\nname = 'a'\nstreams = [1]\n", r"streams.*at least two"),
         ("[[pipeline.alignments]]\nname = '../x'\nstreams = [1, 2]\n", r"name.*small letters"),
         ("[[pipeline.functions]]\nname = 'f'\nfunction = 'm'\ncolumns = 'a int'\n", r"module:function"),
-        ("[[pipeline.functions]]\nname = 'f'\nfunction = 'm:f'\n", r"columns.*needed"),
+        ("[[pipeline.functions]]\nname = 'f'\nfunction = 'm:f'\n", r"columns.*missing"),
         (
             "[[pipeline.functions]]\nname = 'quality'\nfunction = 'm:f'\ncolumns = 'a int'\n",
-            r"pipeline's own",
+            r"use another name",
         ),
-        ("[[pipeline.functions]]\nname = 'f'\nfunction = 'm:f'\ncolumns = 'a text'\n", r"no column"),
+        ("[[pipeline.functions]]\nname = 'f'\nfunction = 'm:f'\ncolumns = 'a text'\n", r"not a column"),
         (
             "[[pipeline.functions]]\nname = 'f'\nfunction = 'm:f'\noutput = 'stream'\n",
-            r"target_stream.*needed",
+            r"target_stream.*missing",
         ),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path: Path, more: str, message: str) -> None:
+def test_definition_error_names_the_key(tmp_path: Path, more: str, message: str) -> None:
     with pytest.raises(InvalidConfig, match=f"(?s){message}"):
         load(written(tmp_path, more), environ={})
 
 
-def test_paths_are_from_the_definitions_own_directory(tmp_path: Path) -> None:
+def test_paths_are_relative_to_the_definition(tmp_path: Path) -> None:
     found = load(written(tmp_path, ""), environ={})
-    assert (found.out, found.recordings) == (tmp_path / "tables", (tmp_path / "recording",))
+    assert (found.out, found.recordings) == (str(tmp_path / "tables"), (str(tmp_path / "recording"),))
 
 
-def test_columns_are_read_as_sql_has_them() -> None:
+def test_columns_have_sql_types() -> None:
     assert str(parse_columns("a double, b array<bigint>").field("b").type) == "list<element: int64>"
 
 
-def test_a_definition_in_python_has_functions_at_hand(tmp_path: Path) -> None:
+def test_python_definition_has_its_functions(tmp_path: Path) -> None:
     file = tmp_path / "pipeline.py"
     file.write_text(
         "from tensorpool.pipeline import Pipeline\n"
@@ -75,13 +76,13 @@ def test_a_definition_in_python_has_functions_at_hand(tmp_path: Path) -> None:
         "def looks(array):\n    return array.mean()\n"
     )
     settings, callables = read_definition(file)
-    assert (settings.out, settings.quality.interval_ns) == (tmp_path / "tables", 10**9)
+    assert (settings.out, settings.quality.interval_ns) == (str(tmp_path / "tables"), 10**9)
     assert (settings.functions[0].name, settings.alignments[0].tolerance) == ("looks", 5_000_000)
     assert callables["looks"].__name__ == "looks"
     with pytest.raises(InvalidConfig, match="recordings"):
         _ = Pipeline(out="x").settings
     file.write_text("pipeline = 1\n")
-    with pytest.raises(PipelineError, match="no Pipeline called pipeline"):
+    with pytest.raises(PipelineError, match="no Pipeline named pipeline"):
         read_definition(file)
 
 
@@ -106,3 +107,19 @@ def test_init_validate_and_status_print_json_and_text(tmp_path: Path) -> None:
     assert "10 frames" in run.invoke(cli, ["pipeline", "status", str(out)]).stdout
     done = run.invoke(cli, ["pipeline", "run", str(file), "--master", "local", "--remote", "sc://x"])
     assert done.exit_code == 2
+
+
+def test_object_store_is_refused_where_a_directory_is_needed() -> None:
+    with pytest.raises(InvalidConfig, match="credential"):
+        parse({"pipeline": {"recordings": ["s3://key:secret@lake/x"], "out": "o"}})
+    with pytest.raises(InvalidConfig, match="ftp:// is not supported"):
+        parse({"pipeline": {"recordings": ["r"], "out": "ftp://lake/x"}})
+    function = {"name": "f", "function": "a:b", "output": "recording"}
+    with pytest.raises(InvalidConfig, match="recorded on a local disk"):
+        parse({"pipeline": {"recordings": ["r"], "out": "s3://lake/x", "functions": [function]}})
+
+
+def test_file_uri_of_a_definition_is_a_path(tmp_path: Path) -> None:
+    settings = parse({"pipeline": {"recordings": ["file:///data/rec"], "out": "file:///data/tables"}})
+    found = anchored(settings, tmp_path / "p.toml")
+    assert (found.out, found.recordings) == ("/data/tables", ("/data/rec",))

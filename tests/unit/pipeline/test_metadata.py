@@ -1,4 +1,4 @@
-"""What recordings say beside frames: metadata by its version, links between traces, anchors for latency."""
+"""Metadata by version, links between traces, and clock anchors of recordings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tensorpool.sbe.trace import TraceParent
 from tests.unit.pipeline.harness import Stages, define, frame, table
 
 
-def test_frames_have_the_metadata_of_their_version_and_their_latency(tmp_path: Path) -> None:
+def test_frames_have_their_metadata_version_and_latency(tmp_path: Path) -> None:
     root = tmp_path / "recording"
     late_ns = 3_000_000
     with recording.RecordingWriter(root) as writer:
@@ -38,7 +38,7 @@ def test_frames_have_the_metadata_of_their_version_and_their_latency(tmp_path: P
     assert len(table(settings, "bronze/metadata")) == 2
 
 
-def test_a_frame_made_from_several_is_behind_the_deepest(tmp_path: Path) -> None:
+def test_frame_with_several_parents_is_below_the_deepest(tmp_path: Path) -> None:
     root = tmp_path / "recording"
     with recording.RecordingWriter(root) as writer:
         for stream, trace, at in ((10, 5, 100), (11, 5, 110), (12, 6, 105), (13, 9, 120)):
@@ -60,7 +60,7 @@ def test_a_frame_made_from_several_is_behind_the_deepest(tmp_path: Path) -> None
     assert depth == {10: 1, 11: 2, 12: 1, 13: 3}
 
 
-def test_a_table_is_read_on_from_where_it_was(tmp_path: Path) -> None:
+def test_table_is_read_from_the_last_offset(tmp_path: Path) -> None:
     root, place, found = tmp_path / "recording", 0, []
     with recording.RecordingWriter(root) as writer:
         for number in range(5):

@@ -1,4 +1,4 @@
-"""Sets of sequences as runs, against Python's own sets."""
+"""Properties of SequenceRuns, compared with Python sets."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ SEQS = st.lists(st.integers(0, 60), max_size=40)
 
 @settings(deadline=None)
 @given(SEQS, SEQS, SEQS)
-def test_a_set_of_runs_is_a_set(first: list[int], more: list[int], asked: list[int]) -> None:
-    made = SequenceRuns(most=1000)
+def test_sequence_runs_equal_a_set(first: list[int], more: list[int], asked: list[int]) -> None:
+    made = SequenceRuns(max_runs=1000)
     for part in (first, more):
         made.add(runs_of(np.array(part, np.int64)))
     true = {*first, *more}
@@ -25,16 +25,16 @@ def test_a_set_of_runs_is_a_set(first: list[int], more: list[int], asked: list[i
 
 @settings(deadline=None)
 @given(SEQS, st.integers(0, 60), st.integers(1, 20))
-def test_what_is_missing_of_a_run_is_what_the_set_has_not(seqs: list[int], first: int, count: int) -> None:
-    missing = SequenceRuns(runs_of(np.array(seqs, np.int64)), most=1000).missing(first, count)
+def test_missing_returns_the_sequences_outside_of_the_set(seqs: list[int], first: int, count: int) -> None:
+    missing = SequenceRuns(runs_of(np.array(seqs, np.int64)), max_runs=1000).missing(first, count)
     found = [one for low, high in missing for one in range(low, high + 1)]
     assert found == [one for one in range(first, first + count) if one not in set(seqs)]
 
 
 @settings(deadline=None)
 @given(SEQS, st.integers(1, 5))
-def test_a_bounded_set_forgets_holes_and_never_what_it_has(seqs: list[int], most: int) -> None:
-    made = SequenceRuns(runs_of(np.array(seqs, np.int64)), most=most)
+def test_bounded_set_closes_holes_and_keeps_members(seqs: list[int], most: int) -> None:
+    made = SequenceRuns(runs_of(np.array(seqs, np.int64)), max_runs=most)
     assert len(made.runs) <= most
     assert made.contains(np.array(seqs, np.int64)).all()
     every = np.arange(61)
@@ -43,7 +43,7 @@ def test_a_bounded_set_forgets_holes_and_never_what_it_has(seqs: list[int], most
         # A hole is still one, or it lies where nothing is known any more, and says so.
         if not is_closed[seq]:
             assert is_there[seq] == (seq in set(seqs)), seq
-    if len(SequenceRuns(made.runs, most=1000).runs) == len(
-        SequenceRuns(runs_of(np.array(seqs)), most=1000).runs
+    if len(SequenceRuns(made.runs, max_runs=1000).runs) == len(
+        SequenceRuns(runs_of(np.array(seqs)), max_runs=1000).runs
     ):
         assert not is_closed.any(), "nothing was forgotten"

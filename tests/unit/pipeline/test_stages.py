@@ -1,25 +1,28 @@
-"""All stages over small recordings, without Spark: what is in the tables, and what a kill does to it."""
+"""All stages over small recordings, without Spark: the rows of the tables, also after a kill."""
 
 from __future__ import annotations
 
+import datetime
 import itertools
 import json
-import os
 import random
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from tensorpool import recording
-from tensorpool.durable import replace_file
-from tensorpool.errors import LockHeld, PipelineError
-from tensorpool.pipeline import commit, status
-from tensorpool.pipeline.layout import Layout
-from tests.unit.pipeline.harness import Killed, Stages, define, dies_at, frame, keys, record, rows_of, table
+from tensorpool.errors import PipelineError
+from tensorpool.pipeline import compact, status
+from tensorpool.pipeline.decisions import StageTotals
+from tensorpool.pipeline.delta import DeltaTables
+from tensorpool.pipeline.tasks import LocalTasks
+from tensorpool.recording.table_store import DirectoryStore
+from tests.unit.pipeline.harness import Killed, Stages, define, dies_at, frame, keys, record, table, tables
 
 ALIGNMENT = [{"name": "stereo", "streams": [10, 11], "tolerance": "1ms", "wait": "100ms"}]
 
@@ -32,11 +35,11 @@ def test_frames_go_through_all_stages_once(root: Path, out: Path) -> None:
     record(root, range(200))
     record(root, [seq for seq in range(200) if seq % 10 != 3], stream_id=11, shift_ns=1000)
     settings = define(
-        root, out, alignments=ALIGNMENT, quality={"interval": "500ms", "lateness": "100ms"},
+        root, out, max_rows=100, alignments=ALIGNMENT, quality={"interval": "500ms", "lateness": "100ms"},
         functions=[{"name": "looks", "function": "a:b", "columns": "mean double, peak bigint"}],
     )  # fmt: skip
     stages = Stages(settings, looks=brightness)
-    stages.take_all(pieces=4)
+    assert stages.take_all() == 4
     stages.close()
     wanted = [(10, 1, seq) for seq in range(200)] + [(11, 1, seq) for seq in range(200) if seq % 10 != 3]
     for name in ("bronze/frames", "silver/frames", "gold/looks", "gold/statistics"):
@@ -57,24 +60,24 @@ def test_frames_go_through_all_stages_once(root: Path, out: Path) -> None:
     assert not any(row["rejected"] for row in quality)
     assert len({(row["stream_id"], row["interval_start_ns"]) for row in quality}) == len(quality)
     found = status(out)
-    assert found.stages["silver"].totals == {"frames": 380, "bytes": 380 * 64, "missing": 20, "rejects": {}}
+    assert found.stages["silver"].totals == StageTotals(380, 380 * 64, missing=20)
+    assert found.to_json()["stages"]["align"]["totals"] == {"stereo": {"aligned": 180, "missing": 20}}
     assert not any(found.pending.values())
-    # What is carried is replaced: nothing of earlier micro-batches stays behind.
-    assert not list((out / "_state/align").iterdir())
-    assert len(list((out / "_state/gold").iterdir())) <= 2
+    # What is carried is replaced: little of earlier micro-batches stays behind.
+    assert len(list((out / "_state").iterdir())) <= 2 * 5
 
 
 @pytest.mark.parametrize(
-    "steps", [pytest.param(7, id="some"), pytest.param(None, id="all", marks=pytest.mark.long)]
+    "steps", [pytest.param(6, id="some"), pytest.param(None, id="all", marks=pytest.mark.long)]
 )
 @pytest.mark.timeout(600)
-def test_a_kill_anywhere_in_any_commit_changes_nothing(
+def test_tables_are_the_same_after_a_kill_at_any_write(
     root: Path, out: Path, monkeypatch: pytest.MonkeyPatch, steps: int | None
 ) -> None:
     record(root, range(60), trace=7000)
     record(root, range(0, 60, 2), stream_id=11, shift_ns=1000)
     more: dict[str, Any] = {
-        "alignments": ALIGNMENT, "quality": {"interval": "100ms", "lateness": "50ms"},
+        "alignments": ALIGNMENT, "quality": {"interval": "100ms", "lateness": "50ms"}, "max_rows": 45,
         "functions": [{"name": "half", "function": "a:b", "output": "recording"}],
     }  # fmt: skip
 
@@ -84,27 +87,31 @@ def test_a_kill_anywhere_in_any_commit_changes_nothing(
     def contents(settings: Any) -> dict[str, list[str]]:
         return {
             name: sorted(json.dumps(row, default=str) for row in table(settings, name))
-            for name in Layout(settings.out).tables()
+            for name in tables(settings)
         }
 
     def go(settings: Any) -> None:
         stages = Stages(settings, half=half)
-        stages.take_all(pieces=2)
+        stages.take_all()
         stages.close()
 
     whole = define(root, out, **more)
     go(whole)
     wanted = contents(whole)
     assert len(wanted["silver/frames"]) == 90
-    write = replace_file
     # Every one of them, or a few that a seed chooses among the first fifty.
     chosen = itertools.count() if steps is None else sorted(random.Random(5).sample(range(50), steps))
     for step in chosen:
         settings = define(root, out.with_name(f"tables-{step}"), **more)
         dies = dies_at(step)
         with monkeypatch.context() as patch:
-            patch.setattr(commit, "replace_file", dies(write))
-            patch.setattr(commit, "os", SimpleNamespace(rename=dies(os.rename)))
+            for owner, name in (
+                (DirectoryStore, "put_new"),
+                (DirectoryStore, "create"),
+                (DirectoryStore, "remove"),
+                (DeltaTables, "commit"),
+            ):
+                patch.setattr(owner, name, dies(getattr(owner, name)))
             try:
                 go(settings)
             except Killed:
@@ -117,20 +124,157 @@ def test_a_kill_anywhere_in_any_commit_changes_nothing(
         assert len(set(seen)) == len(seen)
         go(settings)
         assert contents(settings) == wanted, f"killed at step {step}"
-        with recording.open(settings.out / "derived" / "half") as opened:
+        with recording.open(Path(settings.out) / "derived" / "half") as opened:
             assert [one.rows for stream in opened.streams for one in opened.ledger(stream)] == [60, 30]
             assert np.array_equal(opened.frame(10, 7).array, frame(7)[:2])
 
 
-def test_what_two_recorders_have_is_there_once_and_gaps_are_what_neither_has(
-    root: Path, tmp_path: Path
-) -> None:
+def test_of_two_processes_that_race_one_stops_and_nothing_is_twice(root: Path, out: Path) -> None:
+    record(root, range(100))
+    settings = define(root, out, max_rows=20)
+    first, second = Stages(settings), Stages(settings)
+
+    class Overtaken(LocalTasks):
+        """Runs the tasks of the first process while the second one takes the same micro-batch."""
+
+        def run(self, work: Any, items: Any) -> Any:
+            results = super().run(work, items)
+            if not overtaken:
+                overtaken.append(second.take())
+            return results
+
+    overtaken: list[bool] = []
+    first.tasks = Overtaken()
+    with pytest.raises(PipelineError, match=r"has decided micro-batch 0 in the meantime.*stop one of them"):
+        first.take()
+    assert overtaken == [True]
+    # Each continues from the last decision, its own or the other's.
+    assert first.take()
+    assert second.take()
+    first.take_all()
+    second.take_all()
+    for name in ("bronze/frames", "silver/frames", "gold/statistics"):
+        assert keys(table(settings, name)) == [(10, 1, seq) for seq in range(100)], name
+
+
+def test_decision_that_is_applied_twice_at_once_is_in_a_table_once(root: Path, out: Path) -> None:
+    record(root, range(20))
+    settings = define(root, out)
+    stages = Stages(settings)
+    other = DeltaTables(settings.out)
+    commit = DeltaTables.commit
+
+    def twice(self: DeltaTables, *arguments: Any, **more: Any) -> None:
+        commit(self, *arguments, **more)
+        commit(other, *arguments, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DeltaTables, "commit", twice)
+        stages.take_all()
+    assert keys(table(settings, "silver/frames")) == [(10, 1, seq) for seq in range(20)]
+
+
+def test_recording_is_added_to_a_root(root: Path, tmp_path: Path) -> None:
+    record(root, range(50))
+    out = tmp_path / "tables"
+    Stages(define(root, out)).take_all()
+    later = tmp_path / "later"
+    record(later, range(50, 80))
+    settings = define(root, out, recordings=[str(root), str(later)])
+    Stages(settings).take_all()
+    assert keys(table(settings, "silver/frames")) == [(10, 1, seq) for seq in range(80)]
+
+
+def test_function_may_get_a_column_and_no_other_type(root: Path, out: Path) -> None:
+    record(root, range(10))
+
+    def defined(columns: str) -> Any:
+        return define(root, out, functions=[{"name": "f", "function": "a:b", "columns": columns}])
+
+    Stages(defined("mean double"), f=lambda array: array.mean()).take_all()
+    record(root, range(10, 20))
+    settings = defined("mean double, peak bigint")
+    Stages(settings, f=brightness).take_all()
+    found = DeltaTable(f"{out}/gold/f").to_pyarrow_table().sort_by("seq").to_pylist()
+    assert [row["peak"] for row in found] == [None] * 10 + list(range(10, 20))
+    with pytest.raises(PipelineError, match=r"column mean .* is double.*makes it int64.*another name"):
+        Stages(defined("mean bigint, peak bigint"), f=brightness)
+
+
+def test_log_has_statistics_and_dates(root: Path, out: Path) -> None:
+    record(root, range(30))
+    settings = define(root, out)
+    Stages(settings).take_all()
+    found = DeltaTable(f"{out}/silver/frames")
+    assert found.metadata().partition_columns == ["date"]
+    (row,) = pa.table(found.get_add_actions(flatten=True)).to_pylist()
+    assert (row["num_records"], row["min.seq"], row["max.seq"], row["min.stream_id"]) == (30, 0, 29, 10)
+    assert row["min.time"] <= row["max.time"]
+    assert row["partition.date"] == datetime.date(2023, 11, 14)
+    assert row["modification_time"] > 0
+    rows = found.to_pyarrow_table(filters=[("seq", ">", 27)])
+    assert rows["seq"].to_pylist() == [28, 29]
+
+
+def test_merged_tables_have_every_row_once_while_the_pipeline_runs(root: Path, out: Path) -> None:
+    record(root, range(120))
+    settings = define(root, out, max_rows=10, compact="never")
+    stages = Stages(settings)
+    for _ in range(6):
+        stages.take()
+    results = compact(out)
+    assert results["silver/frames"].to_json() == {"before": 6, "after": 1}
+    stages.take_all()
+    assert keys(table(settings, "silver/frames")) == [(10, 1, seq) for seq in range(120)]
+    # A stage that is killed behind its decision finds its files, whatever was merged since.
+    assert compact(out)["silver/frames"].after == 1
+    Stages(settings).take_all()
+    assert keys(table(settings, "silver/frames")) == [(10, 1, seq) for seq in range(120)]
+
+
+def test_tables_of_an_earlier_version_are_recognised(root: Path, out: Path) -> None:
+    record(root, range(5))
+    out.mkdir()
+    old = {"format": "tensorpool-pipeline", "id": "1", "definition": {}}
+    versions = {"bronze": 1, "silver": 1, "gold": 1}
+    (out / "pipeline.json").write_text(json.dumps({**old, "versions": versions}))
+    with pytest.raises(PipelineError, match=r"an earlier tensorpool.*tensorpool pipeline migrate"):
+        Stages(define(root, out))
+
+
+def test_sums_of_the_tables_equal_the_ledger_with_leading_gaps(root: Path, out: Path) -> None:
+    record(root, [seq for seq in range(7, 90) if seq % 11 != 5])
+    record(root, range(3, 40), stream_id=11, epoch=2)
+    settings = define(root, out, max_rows=25)
+    Stages(settings).take_all()
+    with recording.open(root) as opened:
+        missing = {
+            stream: sum(gap.count for gap in opened.gaps(stream)) for stream in map(int, opened.streams)
+        }
+        frames = {
+            stream: sum(ledger.rows for ledger in opened.ledger(stream))
+            for stream in map(int, opened.streams)
+        }
+    found: Counter[int] = Counter()
+    for row in table(settings, "silver/gaps"):
+        found[row["stream_id"]] += row["count"]
+    assert {stream: found[stream] for stream in missing} == missing
+    quality = table(settings, "gold/quality")
+    for stream, count in frames.items():
+        own = [row for row in quality if row["stream_id"] == stream]
+        assert (sum(row["frames"] for row in own), sum(row["dropped"] for row in own)) == (
+            count,
+            missing[stream],
+        )
+
+
+def test_two_recordings_are_joined_without_duplicates_and_filled_gaps(root: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     record(root, [seq for seq in range(100) if not 20 <= seq < 30])
     record(other, [seq for seq in range(100) if not 25 <= seq < 40])
-    settings = define(root, tmp_path / "tables", recordings=[str(root), str(other)])
+    settings = define(root, tmp_path / "tables", recordings=[str(root), str(other)], max_rows=100)
     stages = Stages(settings)
-    stages.take_all(pieces=3)
+    assert stages.take_all() == 2
     assert keys(table(settings, "silver/frames")) == [
         (10, 1, seq) for seq in range(100) if not 25 <= seq < 30
     ]
@@ -148,9 +292,7 @@ def test_what_two_recorders_have_is_there_once_and_gaps_are_what_neither_has(
 
 
 @pytest.mark.parametrize("payload", ["ref", "inline"])
-def test_a_corrupt_payload_a_changed_shape_and_a_wrong_type_are_turned_away(
-    root: Path, out: Path, payload: str
-) -> None:
+def test_corrupt_payload_wrong_shape_and_wrong_type_are_rejected(root: Path, out: Path, payload: str) -> None:
     record(root, range(20))
     record(root, range(20, 25), shape=(2, 2))
     record(root, range(5), stream_id=11, shape=(3,))
@@ -180,33 +322,25 @@ def test_a_corrupt_payload_a_changed_shape_and_a_wrong_type_are_turned_away(
         }
 
 
-def test_a_segment_that_is_gone_is_a_reject_and_not_the_end(root: Path, out: Path) -> None:
-    record(root, range(10))
-    record(root, range(10, 20))
+def test_frames_of_a_removed_segment_are_gaps(root: Path, out: Path) -> None:
+    for first in (0, 10, 20):
+        record(root, range(first, first + 10))
     settings = define(root, out)
-    stages = Stages(settings)
-
-    class Removing:
-        """Retention without leases comes between bronze and silver."""
-
-        def run(self, work: Any, items: Any) -> Any:
-            (root / "stream=10/epoch=1/00000000000000000000.arrows").unlink(missing_ok=True)
-            return [work(item) for item in items]
-
-    stages.tasks = Removing()
-    stages.take_all()
-    assert keys(table(settings, "silver/frames")) == [(10, 1, seq) for seq in range(10, 20)]
-    assert Counter(row["reason"] for row in table(settings, "silver/rejects")) == {"missing": 10}
+    (root / "stream=10/epoch=1/00000000000000000010.arrows").unlink()
+    Stages(settings).take_all()
+    kept = [*range(10), *range(20, 30)]
+    assert keys(table(settings, "silver/frames")) == [(10, 1, seq) for seq in kept]
+    assert sum(row["count"] for row in table(settings, "silver/gaps")) == 10
 
 
-def test_a_frame_for_a_hole_that_is_forgotten_is_late_and_not_guessed_at(root: Path, tmp_path: Path) -> None:
+def test_frame_of_a_closed_hole_is_late(root: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     record(root, range(0, 200, 2))
     record(other, [1, 199])
-    settings = define(root, tmp_path / "tables", recordings=[str(root), str(other)], silver={"max_runs": 16})
-    stages = Stages(settings)
-    for place in (root, other):
-        stages.take(list(rows_of(place)))
+    out = tmp_path / "tables"
+    Stages(define(root, out, silver={"max_runs": 16})).take_all()
+    settings = define(root, out, recordings=[str(root), str(other)], silver={"max_runs": 16})
+    Stages(settings).take_all()
     rejects = [(row["seq"], row["reason"]) for row in table(settings, "silver/rejects")]
     assert rejects == [(1, "late")]
     assert keys(table(settings, "silver/frames"))[-1] == (10, 1, 199), "of what is remembered it is known"
@@ -215,27 +349,12 @@ def test_a_frame_for_a_hole_that_is_forgotten_is_late_and_not_guessed_at(root: P
     assert sum(row["frames"] for row in quality) == 101
 
 
-def test_a_staged_file_that_something_else_removed_is_named(
-    root: Path, out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    record(root, range(5))
-    rename = os.rename
-
-    def removes(staged: Path, final: Path) -> None:
-        staged.unlink()
-        rename(staged, final)
-
-    monkeypatch.setattr(commit, "os", SimpleNamespace(rename=removes))
-    with pytest.raises(PipelineError, match=r"bronze-frames-\w+\.parquet is gone .*begin another root"):
-        Stages(define(root, out)).take_all()
-
-
 def test_vanished_stream_is_in_the_status_and_blocks_no_other(root: Path, out: Path) -> None:
     record(root, range(1000))
     record(root, range(10), stream_id=11, shift_ns=1000)
     settings = define(root, out, alignments=ALIGNMENT)
     stages = Stages(settings)
-    stages.take_all(pieces=1)
+    stages.take_all()
     reasons = Counter(row["reason"] for row in table(settings, "silver/unaligned/stereo"))
     # Decided by the time that passed; only what is younger than `wait` still waits for it.
     assert reasons["timeout"] == 1000 - 10 - status(out).pending["stereo"] > 900
@@ -254,25 +373,25 @@ def test_lineage_is_measured(root: Path, out: Path) -> None:
     assert depth == {10: 1, 11: 2}
 
 
-def test_files_end_at_their_size_and_lie_by_stream_and_day(root: Path, out: Path) -> None:
+def test_files_have_the_target_size_and_are_partitioned(root: Path, out: Path) -> None:
     record(root, range(40), shape=(64, 256))
     settings = define(root, out, payload="inline", target_file="128KiB")
     Stages(settings).take_all()
     files = sorted((out / "bronze/frames").rglob("*.parquet"))
     assert len(files) > 4
-    assert {file.parent for file in files} == {out / "bronze/frames/stream_id=10/date=2023-11-14"}
+    assert {file.parent for file in files} == {out / "bronze/frames/date=2023-11-14"}
     assert {oct(file.stat().st_mode & 0o777) for file in files} == {"0o600"}
     assert len(table(settings, "bronze/frames")) == 40
 
 
-def test_a_root_stays_with_what_it_was_begun_with(root: Path, out: Path) -> None:
+def test_root_keeps_its_fixed_settings(root: Path, out: Path) -> None:
     record(root, range(5))
     Stages(define(root, out)).take_all()
-    with pytest.raises(PipelineError, match="begun with payload = ref"):
+    with pytest.raises(PipelineError, match="created with payload = ref"):
         Stages(define(root, out, payload="inline"))
     # What only looks at rows may change from one run to the next.
     Stages(define(root, out, quality={"interval": "1s"}))
-    marker = Layout(out).marker
+    marker = out / "pipeline.json"
     found = json.loads(marker.read_text())
     found["versions"]["silver"] = 99
     marker.write_text(json.dumps(found))
@@ -280,31 +399,19 @@ def test_a_root_stays_with_what_it_was_begun_with(root: Path, out: Path) -> None
         status(out)
 
 
-def test_foreign_directory_is_left_alone(root: Path, out: Path) -> None:
+def test_directory_without_a_pipeline_is_an_error(root: Path, out: Path) -> None:
     record(root, range(5))
     out.mkdir()
     (out / "thesis.tex").touch()
-    with pytest.raises(PipelineError, match="no pipeline's"):
+    with pytest.raises(PipelineError, match="files of other programs"):
         Stages(define(root, out))
 
 
-def test_second_pipeline_on_a_root_is_refused_and_names_the_first(root: Path, out: Path) -> None:
-    from tensorpool.pipeline.run import _held
-
-    record(root, range(5))
-    Stages(define(root, out)).take_all()
-    with _held(out), pytest.raises(LockHeld, match=r"another pipeline works on .* process \d+"), _held(out):
-        pass
-    with _held(out):
-        assert status(out).is_running
-    assert not status(out).is_running
-
-
-def test_who_stops_while_spark_starts_waits_for_no_micro_batch(root: Path, out: Path) -> None:
+def test_stop_during_the_start_of_spark_runs_no_batch(root: Path, out: Path) -> None:
     from tensorpool.pipeline import run
 
     class Unused:
-        """A session of which nothing is wanted."""
+        """A Spark session that must not be used."""
 
     record(root, range(5))
     found = run(define(root, out), spark=Unused(), stop=lambda: True)  # type: ignore[arg-type]

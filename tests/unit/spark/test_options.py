@@ -6,7 +6,8 @@ import pytest
 
 from tensorpool.errors import ConfigError
 from tensorpool.spark.offsets import Position
-from tensorpool.spark.options import READ, STREAM, STREAM_WRITE, TABLE, WRITE, Options
+from tensorpool.spark.options import READ, STREAM, STREAM_WRITE, TABLE, WRITE, Options, spark_schema
+from tensorpool.spark.source import own_options, with_options, with_table_options
 
 
 def test_option_names_ignore_case() -> None:
@@ -35,7 +36,7 @@ def test_option_names_ignore_case() -> None:
         ({"path": "/r", "startingOffsets": '{"1": {"epoch": 1}}'}, READ, "use earliest, latest or"),
         ({"path": "/r", "startingOffsets": "latest", "startingTimestamp": "5"}, READ, "give only one"),
         ({"path": "/r", "startingTimestamp": "5", "endingTimestamp": "5"}, READ, "the range is empty"),
-        ({"path": "/r", "streams": "one"}, READ, "a stream id is a number"),
+        ({"path": "file://elsewhere/rec"}, READ, "is not the URI of a local path: use file:///path"),
         ({}, READ, "option path is missing"),
         ({"mode": "live", "streams": "1"}, READ, "use spark.readStream"),
         ({"mode": "live"}, STREAM, "needs option streams"),
@@ -67,3 +68,30 @@ def test_time_options_are_nanoseconds() -> None:
 
 def test_option_names_are_unique() -> None:
     assert len({option.name.lower() for option in TABLE}) == len(TABLE)
+
+
+@pytest.mark.parametrize("use", [READ, STREAM, WRITE, STREAM_WRITE])
+def test_file_uri_is_a_local_path(use: str) -> None:
+    assert Options({"path": "file:///data/my%20recording"}, use).path == "/data/my recording"
+
+
+def test_properties_of_a_catalog_table_are_no_options() -> None:
+    properties = {"owner": "me", "provider": "tensorpool", "comment": "x", "location": "file:/data/rec"}
+    options = Options(own_options({**properties, "payload": "none"}), READ)
+    assert (options.path, options.payload) == ("/data/rec", "none")
+    assert Options(own_options({**properties, "path": "/other"}), READ).path == "/other"
+    # A catalog passes the options of a table with a prefix, and the user's properties beside them.
+    prefixed = {**properties, "option.path": "/prefixed", "option.payload": "none", "team": "vision"}
+    options = Options(own_options(prefixed), READ)
+    assert (options.path, options.payload) == ("/prefixed", "none")
+
+
+def test_schema_of_a_catalog_table_carries_its_options() -> None:
+    plain = spark_schema(Options({"path": "/data/rec"}, READ))
+    schema = with_options(plain, {"path": "/data/rec", "streams": "10"})
+    assert schema.names == plain.names
+    assert with_table_options({}, schema) == {"path": "/data/rec", "streams": "10"}
+    given = {"Streams": "11", "payload": "none"}
+    assert with_table_options(given, schema) == {"path": "/data/rec", "streams": "11", "payload": "none"}
+    assert with_table_options({"path": "/other"}, schema) == {"path": "/other"}
+    assert with_table_options({}, plain) == {}

@@ -215,7 +215,7 @@ def test_refresh_finds_a_new_snapshot(root: Path) -> None:
             manifest_store.compact_locked(root, manifest.load(root))
         planner.refresh()
         assert planner.latest() == {STREAM_ID: Position(1, last + 1)}
-    recording.retain(root, max_bytes=half_of(root))
+    recording.apply_retention(root, max_bytes=half_of(root))
     planner.refresh()
     assert planner.earliest()[STREAM_ID].seq > 0
     assert planner.lost({STREAM_ID: Position(1, 0)}, planner.latest())

@@ -119,7 +119,7 @@ def test_stream_without_an_offset_is_read_whole(root: Path) -> None:
 def test_removed_frames_of_a_stream_without_an_offset_are_no_loss(root: Path) -> None:
     write(root, range(30))
     write(root, range(30), stream_id=STREAM_ID + 1)
-    recording.retain(root, max_bytes=half_of(root))
+    recording.apply_retention(root, max_bytes=half_of(root))
     left = {one: seqs(read(root, streams=one)) for one in (10_000, 10_001)}
     assert all(0 < len(one) < 30 for one in left.values())
     named = '{"10000": {"epoch": 1, "seq": 29}}'
@@ -210,7 +210,7 @@ def test_removed_segment_is_an_error_or_a_gap(root: Path) -> None:
 
 def test_removed_frames_are_an_error_only_within_the_offsets(root: Path) -> None:
     write(root, range(30))
-    recording.retain(root, max_bytes=half_of(root))
+    recording.apply_retention(root, max_bytes=half_of(root))
     left = seqs(read(root))
     assert left
     assert left[0] > 0
@@ -264,3 +264,15 @@ def test_streaming_reports_gaps_without_rows(root: Path, stream_reader: Any) -> 
         read_seqs += seqs(rows)
         at = end
     assert (found, read_seqs) == (expected, [*range(10, 14), *range(16, 20)])
+
+
+def test_receive_time_is_a_timestamp_on_request(root: Path) -> None:
+    write(root, [0, 1, 3])
+    plain = read(root)
+    assert "time" not in plain[0]
+    rows = read(root, includeTime="true", includeGaps="true")
+    times = {row["seq"]: row["time"] for row in rows if row["gap_count"] is None}
+    for row in plain:
+        assert times[row["seq"]].timestamp() * 1e6 == pytest.approx(row["receive_time_ns"] // 1_000, abs=1)
+    # A gap has no receive time.
+    assert [row["time"] for row in rows if row["gap_count"] is not None] == [None]

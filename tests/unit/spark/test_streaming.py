@@ -105,10 +105,10 @@ def test_lease_keeps_unread_frames_from_retention(root: Path, stream_reader: Mak
     write(root, range(30))
     reader = stream_reader(root, leaseTimeout="1min")
     start = reader.initialOffset()
-    assert recording.retain(root, max_bytes=0).holders == ["spark stream"]
+    assert recording.apply_retention(root, max_bytes=0).holders == ["spark stream"]
     end = reader.latestOffset(start, ReadMaxRows(1))
     reader.commit(offset(20))
-    done = recording.retain(root, max_bytes=0)
+    done = recording.apply_retention(root, max_bytes=0)
     assert [name.first_seq for name in done.removed] == [0, 10]
     assert read_seqs(reader, offset(20), end) == list(range(20, 30))
     reader.stop()
@@ -117,7 +117,7 @@ def test_lease_keeps_unread_frames_from_retention(root: Path, stream_reader: Mak
 
 def test_query_reports_frames_that_retention_removed(root: Path, stream_reader: Make) -> None:
     write(root, range(30))
-    recording.retain(root, max_bytes=half_of(root))
+    recording.apply_retention(root, max_bytes=half_of(root))
     reader = stream_reader(root)
     end = reader.latestOffset(offset(3), ReadAllAvailable())
     with pytest.raises(CorruptRecording, match="frames 3 to"):

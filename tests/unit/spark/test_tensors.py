@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import sys
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,10 +20,10 @@ from pyspark.sql.types import StructType
 from tensorpool import recording
 from tensorpool.errors import CorruptRecording, FrameNotRecorded, MissingPackage
 from tensorpool.preview import encode_png
+from tensorpool.recording.storage import StorageUri
 from tensorpool.spark import tensors
 from tensorpool.spark.tensors.functions import compute_stats, to_image
-from tensorpool.spark.tensors.rows import stack, views
-from tensorpool.spark.tensors.segments import RangedSegment, Segments
+from tensorpool.spark.tensors.rows import RangedSegment, Segments, stack, views
 from tensorpool.spark.tensors.tensor_map import ResultColumns
 from tests.unit.spark.conftest import add, batch_reader, read, tensor, write
 
@@ -73,21 +74,25 @@ def test_segments_are_read_from_another_location(root: Path, tmp_path: Path, kin
 
 
 def test_neighbouring_payloads_in_a_store_are_one_request() -> None:
-    class Store:
+    class Reader:
+        size_bytes = 100 << 20
         requests: list[tuple[int, int]] = []  # noqa: RUF012
 
-        def size(self, path: str) -> int:
-            return 100 << 20
+        def read(self, start: int, length: int) -> bytes:
+            self.requests.append((start, length))
+            return bytes(length)
 
-        def cat_file(self, path: str, start: int, end: int) -> bytes:
-            self.requests.append((start, end))
-            return bytes(end - start)
-
-    segment = RangedSegment(Store(), "x")
-    for number in range(100):
-        assert len(segment.read(64 * number, 64)) == 64
-    assert len(segment.read(50 << 20, 20 << 20)) == 20 << 20
-    assert Store.requests == [(0, 8 << 20), (50 << 20, 70 << 20)]
+    with ThreadPoolExecutor(1) as pool:
+        segment = RangedSegment(Reader(), StorageUri("memory://x"), pool)
+        for number in range(100):
+            assert len(segment.read(64 * number, 64)) == 64
+        assert Reader.requests == [(0, 1 << 20)]
+        # In order, so further ahead.
+        segment.read(1 << 20, 64)
+        assert Reader.requests[1:] == [(1 << 20, 2 << 20)]
+        # A large range is several requests, which run at the same time.
+        assert len(segment.read(50 << 20, 6 << 20)) == 6 << 20
+        assert Reader.requests[2:] == [(50 << 20, 4 << 20), (54 << 20, 2 << 20)]
 
 
 def test_growing_and_sealed_segment_is_read(root: Path) -> None:

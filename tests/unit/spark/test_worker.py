@@ -11,7 +11,7 @@ _PROGRAM = """
     import gc, sys, types
     from importlib.machinery import ModuleSpec
     from pathlib import Path
-    from tensorpool.recording.mmap_cache import map_file
+    from tensorpool.recording.segment_file import map_file
     from tensorpool.spark.scan import tune_worker
 
     path = Path(sys.argv[1])

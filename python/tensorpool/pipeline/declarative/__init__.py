@@ -1,20 +1,24 @@
-"""The same tables by Spark's Declarative Pipelines: `write_project(directory, settings)` makes a project that
-`spark-pipelines run` runs.
+"""Projects for Spark's Declarative Pipelines, with the same tables as the engine.
 
-Bronze grows; everything behind it is made anew in each run. For payloads and days beyond counting the engine,
-`tensorpool pipeline run`, does each frame once.
+`write_project(directory, settings)` writes a project for `spark-pipelines run`. Bronze grows, and each run
+computes silver and gold again. For large or long recordings use the engine, `tensorpool pipeline run`, which
+processes each frame once.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
 from ...errors import ConfigError
+from ...recording.table_store import is_object_store
 from ...runtime.config.toml import literal
+from ...text import JsonObject
+from ..catalog import table_name
 from ..definition import PipelineSettings
 from ..marker import as_tables
 
@@ -23,19 +27,15 @@ __all__ = ["table_name", "write_project"]
 _TRANSFORMATIONS: Final = ("bronze", "silver", "gold")
 
 
-def table_name(*parts: str) -> str:
-    """A table's name in a catalog: `silver/aligned/left-right` is `silver_aligned_left_right`."""
-    return "_".join(parts).replace("-", "_")
-
-
 def write_project(directory: Path, settings: PipelineSettings | None = None) -> list[Path]:
-    """Writes the files of a project; without settings, with a definition to fill in. Nothing is replaced.
+    """Writes the files of a project and returns their paths. `settings`: None for a definition to fill in.
 
-    Run it there: `SPARK_CONF_DIR=conf spark-pipelines run`.
+    Run it in its directory: `SPARK_CONF_DIR=conf spark-pipelines run`. Raises ConfigError if the directory is
+    not empty.
     """
     project = directory.absolute()
     if project.exists() and any(project.iterdir()):
-        raise ConfigError(f"{project} is not empty; give a directory of its own")
+        raise ConfigError(f"{project} is not empty; give a new directory")
     files = {
         "pipeline.toml": _definition(settings, project),
         "spark-pipeline.yml": _spec(project),
@@ -43,19 +43,19 @@ def write_project(directory: Path, settings: PipelineSettings | None = None) -> 
         **{f"transformations/{name}.py": _text(f"{name}.py.txt") for name in _TRANSFORMATIONS},
     }
     if settings is not None:
-        for one in settings.functions:
-            if one.columns is None:
+        for function in settings.functions:
+            if function.columns is None:
                 raise ConfigError(
-                    f"function {one.name} gives tensors, which a declarative pipeline has no table for: use "
-                    "`tensorpool pipeline run`, or give it columns"
+                    f"function {function.name} returns arrays, which declarative pipelines have no table "
+                    "for: use `tensorpool pipeline run`, or give it columns"
                 )
-    made = []
+    paths = []
     for name, text in files.items():
         path = project / name
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
-        made.append(path)
-    return made
+        paths.append(path)
+    return paths
 
 
 def _text(name: str) -> str:
@@ -63,28 +63,30 @@ def _text(name: str) -> str:
 
 
 def _definition(settings: PipelineSettings | None, project: Path) -> str:
-    header = "# What the tables are made of. See docs/reference/pipeline.md.\n"
+    header = "# The definition of the tables. See docs/reference/pipeline.md.\n"
     if settings is None:
         return f'{header}[pipeline]\nrecordings = ["recording"]\nout = "tables"\n'
-    # The tables' place is the catalog's warehouse; recordings are found from anywhere.
-    recordings = tuple(root.absolute() for root in settings.recordings)
-    anchored = dataclasses.replace(settings, recordings=recordings, out=project / "tables")
+    # The tables are in the warehouse of the catalog; absolute paths of recordings are valid everywhere.
+    recordings = tuple(
+        root if is_object_store(root) else os.path.abspath(root) for root in settings.recordings
+    )
+    anchored = dataclasses.replace(settings, recordings=recordings, out=str(project / "tables"))
     return header + "\n".join(_toml("pipeline", as_tables(anchored))) + "\n"
 
 
-def _toml(name: str, table: dict[str, Any]) -> Iterator[str]:
-    """Plain keys first: after the first table below they would belong to that one."""
+def _toml(name: str, table: JsonObject) -> Iterator[str]:
+    """The lines of a TOML table. Plain keys come first: after a nested table they would belong to it."""
     below = {key: value for key, value in table.items() if isinstance(value, dict) or _is_tables(value)}
     yield f"[{name}]"
     yield from (f"{key} = {literal(value)}" for key, value in table.items() if key not in below)
     for key, value in below.items():
-        for one in value if isinstance(value, list) else [value]:
-            head, *rest = _toml(f"{name}.{key}", one)
+        for nested in value if isinstance(value, list) else [value]:
+            head, *rest = _toml(f"{name}.{key}", nested)
             yield from ("", f"[{head}]" if isinstance(value, list) else head, *rest)
 
 
 def _is_tables(value: Any) -> bool:
-    return isinstance(value, list) and any(isinstance(one, dict) for one in value)
+    return isinstance(value, list) and any(isinstance(item, dict) for item in value)
 
 
 def _spec(project: Path) -> str:
@@ -98,9 +100,9 @@ libraries:
 
 
 def _defaults(project: Path) -> str:
-    """Where the catalog lies: without one that stays, a second run would not know the tables of the first."""
+    """The settings of a persistent catalog, so that a second run knows the tables of the first."""
     return f"""\
-# Where tables and their catalog lie. On a cluster with a catalog of its own, leave SPARK_CONF_DIR away.
+# Paths of the tables and their catalog. On a cluster with its own catalog, do not set SPARK_CONF_DIR.
 spark.sql.catalogImplementation                  hive
 spark.hadoop.javax.jdo.option.ConnectionURL      jdbc:derby:;databaseName={project}/metastore;create=true
 spark.sql.warehouse.dir                          {(project / "tables").as_uri()}

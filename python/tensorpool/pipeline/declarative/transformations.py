@@ -1,13 +1,12 @@
-"""Bronze to gold as functions from DataFrames to DataFrames, for Spark's Declarative Pipelines.
+"""The DataFrames of bronze, silver and gold, for Spark's Declarative Pipelines.
 
-They are what the engine does, over everything there is instead of batch by batch: the work itself is that of
-the engine's tasks. None of them looks at a DataFrame's schema, which Spark does not allow while it puts a
-pipeline together.
+The functions run the engine's tasks over all rows instead of batch by batch. None of them reads the schema of
+a DataFrame, which Spark does not allow while a pipeline is defined.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,33 +14,44 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .. import schemas
-from ..align_task import align_files
-from ..columns import parse_columns
+from ..alignment import PENDING, AlignmentState, align_frames
 from ..definition import AlignmentSettings, FunctionSettings, PipelineSettings
-from ..function_task import statistics_of, table_work
-from ..silver_task import validate_files
-from ..validation import rules_for
-from .adapters import by_file, by_stream
-from .columns import date_of, declared, names, spark_schema
-from .gaps import GAPS, explained
-from .groups import groups
-from .metadata import anchors_of, metadata_of, metadata_rows
+from ..frame_task import FRAMES
+from ..functions import TableFunction, table_function
+from ..functions import statistics as statistics_function
+from ..metadata import LINKS, parents_of, trace_depths, traced_frames
+from ..quality import EVENTS, FRAME, GAP, REJECT, StreamPosition, measure, trace_events
+from ..validation import FrameValidator, StreamContext, rules_for
+from .adapters import (
+    GAPS,
+    anchors_of,
+    date_of,
+    declared,
+    explained,
+    groups,
+    in_schema,
+    metadata_of,
+    metadata_rows,
+    names,
+    spark_schema,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# Rows of one sequence are validated together, so that a duplicate is known; so many neighbours with them.
+# Sequences that one task validates. All rows of a sequence are in one task, which recognises duplicates.
 _TOGETHER: Final = 4_096
-# A task remembers its own part only, and forgets it at its end.
+# A task keeps the runs of its own part only, and only until its end: no limit is needed.
 _ALL_RUNS: Final = 1 << 30
-_TARGET_BYTES: Final = 256 << 20
+_INTERVALS: Final = 256
+"""Number of intervals of a stream that one call measures."""
 
 
 def source(spark: SparkSession, settings: PipelineSettings) -> DataFrame:
-    """Every recording as one stream of rows, frames and gaps."""
+    """The frames and gaps of all recordings, as one streaming DataFrame."""
     from pyspark.sql import functions as of
 
-    def one(root: Any) -> DataFrame:
+    def read_recording(root: Any) -> DataFrame:
         reader = (
             spark.readStream.format("tensorpool")
             .option("payload", settings.payload)
@@ -54,20 +64,26 @@ def source(spark: SparkSession, settings: PipelineSettings) -> DataFrame:
             reader = reader.option("streams", ",".join(map(str, settings.streams)))
         return reader.load(str(root)).withColumn("recording", of.lit(str(root)))
 
-    return reduce(lambda left, right: left.unionByName(right), map(one, settings.recordings))
+    return reduce(lambda left, right: left.unionByName(right), map(read_recording, settings.recordings))
 
 
 def bronze_frames(rows: DataFrame, settings: PipelineSettings) -> DataFrame:
-    dated = rows.where("gap_count is null").selectExpr("*", f"{date_of('receive_time_ns')} as date")
+    """The rows of `bronze/frames`: every recorded frame, with its day."""
+    dated = rows.where("gap_count is null").selectExpr(
+        "*",
+        f"{date_of('receive_time_ns')} as date",
+        "timestamp_micros(receive_time_ns div 1000) as time",
+    )
     return dated.select(*names(schemas.bronze_frames(settings.payload)))
 
 
 def bronze_gaps(rows: DataFrame) -> DataFrame:
+    """The rows of `bronze/gaps`: runs of sequences that are missing in a recording."""
     return rows.where("gap_count is not null").select(*names(schemas.bronze_gaps()))
 
 
 def bronze_metadata(spark: SparkSession, settings: PipelineSettings) -> DataFrame:
-    """What was said of the streams: read where the recordings are, when the table is made."""
+    """The rows of `bronze/metadata`. Executors read the recordings when Spark computes the table."""
     table = schemas.bronze_metadata()
     roots, wanted = [str(root) for root in settings.recordings], settings.streams
 
@@ -84,40 +100,60 @@ def bronze_metadata(spark: SparkSession, settings: PipelineSettings) -> DataFram
 
 
 def validated(frames: DataFrame, settings: PipelineSettings) -> DataFrame:
-    """Every frame once more, with the reason and the detail if it is turned away."""
+    """Every frame with its verdict; a rejected frame has a reason and a detail."""
     bronze = schemas.bronze_frames(settings.payload)
     good, bad = schemas.silver_frames(settings.payload), schemas.silver_rejects(settings.payload)
     schema = pa.schema([*good.whole, bad.schema.field("reason"), bad.schema.field("detail")])
     roots = tuple(str(root) for root in settings.recordings)
 
-    def item(stream: int, paths: list[str], staging: str) -> dict[str, Any]:
-        return {
-            "stream_id": stream, "files": paths, "staging": staging, "target_bytes": _TARGET_BYTES,
-            "payload": settings.payload, "verify": settings.silver.verify, "max_runs": _ALL_RUNS, "seen": {},
-            "rules": [rule.to_json() for rule in rules_for(stream, settings.rules)],
-            "notes": metadata_of(roots).get(str(stream), {}), "anchors": anchors_of(roots),
-        }  # fmt: skip
-
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return by_stream(batches, roots, bronze, validate_files, item, (good, bad), schema)
+        from ...spark.tensors.rows import Segments
 
-    together = frames.selectExpr("*", f"seq div {_TOGETHER} as _together")
+        segments, validators = Segments(), dict[int, FrameValidator]()
+        for batch in batches:
+            for stream in batch.column("stream_id").unique().to_pylist():
+                if stream not in validators:
+                    context = StreamContext(
+                        rules_for(stream, settings.rules), {}, metadata_of(roots).get(stream, {})
+                    )
+                    validators[stream] = FrameValidator(
+                        context,
+                        segments,
+                        anchors_of(roots),
+                        verify=settings.silver.verify,
+                        max_runs=_ALL_RUNS,
+                    )
+                own = batch.filter(pc.equal(batch.column("stream_id"), stream))
+                for root in roots:
+                    rows = own.filter(pc.equal(own.column("recording"), root))
+                    if len(rows):
+                        for part in validators[stream].check(rows):
+                            yield in_schema(part, schema)
+
+    # If two recordings contain a frame, that of the earlier one is accepted.
+    order = "array_position(array({}), recording) as _order".format(", ".join(map(_quoted, roots)))
+    together = frames.selectExpr("*", f"seq div {_TOGETHER} as _together", order)
     ordered = together.repartition("stream_id", "epoch", "_together").sortWithinPartitions(
-        "stream_id", "epoch", "seq"
+        "stream_id", "epoch", "seq", "_order"
     )
     return declared(ordered, bronze.whole).mapInArrow(run, spark_schema(schema))
 
 
 def silver_frames(rows: DataFrame, settings: PipelineSettings) -> DataFrame:
+    """The rows of `silver/frames`: the accepted frames of `validated`."""
     return rows.where("reason is null").select(*names(schemas.silver_frames(settings.payload)))
 
 
 def silver_rejects(rows: DataFrame, settings: PipelineSettings) -> DataFrame:
+    """The rows of `silver/rejects`: the rejected frames of `validated`."""
     return rows.where("reason is not null").select(*names(schemas.silver_rejects(settings.payload)))
 
 
 def silver_gaps(gaps: DataFrame, frames: DataFrame, accepted: DataFrame) -> DataFrame:
-    """What no recording has. The time is that of the frames around it, of bronze; `accepted` are silver's."""
+    """The rows of `silver/gaps`: sequences that no recording contains.
+
+    `frames` are those of bronze, which date the gaps; `accepted` are the frames of silver.
+    """
     from pyspark.sql import functions as of
 
     key = ["stream_id", "epoch"]
@@ -140,7 +176,7 @@ def silver_gaps(gaps: DataFrame, frames: DataFrame, accepted: DataFrame) -> Data
 
 
 def _with(rows: DataFrame, **missing: str) -> DataFrame:
-    """The columns of `GAPS`; those that are not there are null."""
+    """The columns of `GAPS`; `missing` names the columns that are null, with their types."""
     reasons = {"gap_reason": "string"} if "gap_count" in missing else {}
     nulls = {**missing, **reasons}
     return rows.selectExpr(
@@ -148,32 +184,33 @@ def _with(rows: DataFrame, **missing: str) -> DataFrame:
     )
 
 
-def aligned(frames: DataFrame, one: AlignmentSettings, payload: schemas.Payload) -> DataFrame:
-    return _alignment(frames, one, payload, schemas.aligned(one.name))
+def aligned(frames: DataFrame, alignment: AlignmentSettings, payload: schemas.Payload) -> DataFrame:
+    """The rows of `silver/aligned/<name>`: sets of frames."""
+    return _alignment(frames, alignment, payload, schemas.aligned(alignment.name))
 
 
-def unaligned(frames: DataFrame, one: AlignmentSettings, payload: schemas.Payload) -> DataFrame:
-    return _alignment(frames, one, payload, schemas.unaligned(one.name))
+def unaligned(frames: DataFrame, alignment: AlignmentSettings, payload: schemas.Payload) -> DataFrame:
+    """The rows of `silver/unaligned/<name>`: frames without a set."""
+    return _alignment(frames, alignment, payload, schemas.unaligned(alignment.name))
 
 
 def _alignment(
-    frames: DataFrame, one: AlignmentSettings, payload: schemas.Payload, wanted: schemas.Table
+    frames: DataFrame, alignment: AlignmentSettings, payload: schemas.Payload, wanted: schemas.Table
 ) -> DataFrame:
-    """One task sees all frames of the streams: which of two is nearer is known only when both are."""
-    from .alone import align_all
-
+    """The rows of one table of an alignment. One task reads all frames, to find the nearest of them."""
     silver = schemas.silver_frames(payload)
-    bare = pa.schema([field for field in silver.whole if field.name not in ("payload", "metadata")])
-    chosen = declared(_of_streams(frames, one.streams).coalesce(1), bare)
-    item = {
-        "name": one.name, "streams": list(one.streams), "by": one.by, "tolerance": one.tolerance,
-        "wait_ns": one.wait_ns, "max_pending": one.max_pending, "closing": True, "carry": [], "state": {},
-        "target_bytes": _TARGET_BYTES,
-    }  # fmt: skip
+    known = set(silver.whole.names)
+    bare = pa.schema([field for field in FRAMES if field.name in known])
+    chosen = declared(_of_streams(frames, alignment.streams).coalesce(1), bare)
     schema = wanted.whole
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return align_all(batches, silver, align_files, item, wanted, schema)
+        rows = [in_schema(batch, FRAMES) for batch in batches]
+        frames = pa.Table.from_batches(rows, FRAMES)
+        found = align_frames(alignment, frames, PENDING.empty_table(), AlignmentState(), closing=True)
+        part = found.aligned if wanted.name.startswith("silver/aligned/") else found.unaligned
+        if part is not None:
+            yield in_schema(part, schema)
 
     return chosen.mapInArrow(run, spark_schema(schema))
 
@@ -182,44 +219,143 @@ def _alignment(
 
 
 def statistics(frames: DataFrame, settings: PipelineSettings) -> DataFrame:
+    """The rows of `gold/statistics`."""
     asked = settings.statistics
-    return _tensors(frames, settings, schemas.statistics(), statistics_of, asked.streams, asked.every, {})
+
+    def made() -> TableFunction:
+        return statistics_function(asked.streams, asked.every)
+
+    return _tensors(frames, settings, schemas.statistics(), asked.streams, made)
 
 
-def function(frames: DataFrame, settings: PipelineSettings, one: FunctionSettings, place: str) -> DataFrame:
-    """What a function of the definition gives. `place` is a directory that its module may lie in."""
-    if one.columns is None:
+def function(
+    frames: DataFrame, settings: PipelineSettings, function_settings: FunctionSettings, place: str
+) -> DataFrame:
+    """The rows of `gold/<function>`. `place` is a directory that may contain the function's module."""
+    if function_settings.columns is None:
         raise ValueError(
-            f"function {one.name} gives tensors, which a declarative pipeline has no table for: use "
-            "`tensorpool pipeline run`, or give it columns"
+            f"function {function_settings.name} returns arrays, which declarative pipelines have no table "
+            "for: use `tensorpool pipeline run`, or give it columns"
         )
-    table = schemas.function(one.name, parse_columns(one.columns))
-    work = table_work(None, one.name, one.columns)
-    more = {"function": one.function, "place": place}
-    return _tensors(frames, settings, table, work, one.streams, one.every, more)
+    table = schemas.function(function_settings.name, schemas.parse_columns(function_settings.columns))
+
+    def made() -> TableFunction:
+        return table_function(function_settings, None, place)
+
+    return _tensors(frames, settings, table, function_settings.streams, made)
 
 
 def _tensors(
     frames: DataFrame,
     settings: PipelineSettings,
     table: schemas.Table,
-    work: Any,
     streams: tuple[int, ...],
-    every: int,
-    more: dict[str, Any],
+    made: Callable[[], TableFunction],
 ) -> DataFrame:
     silver = schemas.silver_frames(settings.payload)
     schema = table.whole
 
-    def item(stream: int, path: str, staging: str) -> dict[str, Any]:
-        files = [[stream, path]]
-        return {"every": every, "staging": staging, "target_bytes": _TARGET_BYTES, "files": files, **more}
-
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return by_file(batches, silver, work, item, (table,), schema)
+        from ...spark.tensors.rows import Segments
+
+        segments, function = Segments(), made()
+        for batch in batches:
+            rows = function.rows(batch, segments)
+            if rows is not None:
+                yield in_schema(rows, schema)
 
     return declared(_of_streams(frames, streams), silver.whole).mapInArrow(run, spark_schema(schema))
 
 
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
 def _of_streams(frames: DataFrame, streams: tuple[int, ...]) -> DataFrame:
     return frames.where(f"stream_id in ({', '.join(map(str, streams))})") if streams else frames
+
+
+# --- quality
+
+
+def quality(
+    frames: DataFrame, gaps: DataFrame, rejects: DataFrame, metadata: DataFrame, settings: PipelineSettings
+) -> DataFrame:
+    """The rows of `gold/quality`."""
+    from pyspark.sql import functions as of
+
+    asked = settings.quality
+    events = _events(frames, gaps, rejects).unionByName(traces(frames, metadata))
+    # The latest receive time of a stream decides which of its intervals are open.
+    latest = events.groupBy("stream_id").agg(of.max("at_ns").alias("latest_ns"))
+    cut = f"(at_ns div {asked.interval_ns}) div {_INTERVALS}"
+    placed = events.join(latest, "stream_id").selectExpr("*", f"{cut} as part")
+    schema = schemas.quality().whole
+    key = ["stream_id", "part"]
+    interval_ns, lateness_ns = asked.interval_ns, asked.lateness_ns
+
+    def measured(rows: pa.Table) -> Iterator[pa.RecordBatch]:
+        events = rows.select(EVENTS.names).cast(EVENTS)
+        stream, latest_ns = rows["stream_id"][0].as_py(), rows["latest_ns"][0].as_py()
+        found = measure(events, {stream: StreamPosition(latest_ns)}, interval_ns, lateness_ns)
+        for part in (found.closed, found.still_open):
+            if part is not None:
+                yield in_schema(part, schema)
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for rows in groups(batches, key):
+            yield from measured(rows)
+
+    known = pa.schema([*EVENTS, ("latest_ns", pa.int64()), ("part", pa.int64())])
+    ordered = placed.repartition(*key).sortWithinPartitions(*key)
+    return declared(ordered, known).mapInArrow(run, spark_schema(schema))
+
+
+def _events(frames: DataFrame, gaps: DataFrame, rejects: DataFrame) -> DataFrame:
+    none, word = "cast(null as bigint)", "cast(null as string)"
+    at = "receive_time_ns as at_ns"
+    parts = [
+        frames.selectExpr(
+            "stream_id", f"cast({FRAME} as tinyint) as kind", at, "epoch", "seq", "payload_bytes as amount",
+            "latency_ns", f"{word} as reason",
+        ),
+        gaps.selectExpr(
+            "stream_id", f"cast({GAP} as tinyint) as kind", at, "epoch", "first_seq as seq",
+            "count as amount", f"{none} as latency_ns", "reason",
+        ),
+        rejects.selectExpr(
+            "stream_id", f"cast({REJECT} as tinyint) as kind", at, "epoch", "seq",
+            "cast(1 as bigint) as amount", f"{none} as latency_ns", "reason",
+        ),
+    ]  # fmt: skip
+    return reduce(lambda left, right: left.unionByName(right), parts)
+
+
+def traces(frames: DataFrame, metadata: DataFrame) -> DataFrame:
+    """The lineage depths of traced frames. One task computes them: a trace may cross several streams."""
+    from pyspark.sql import functions as of
+
+    columns = ["stream_id", "receive_time_ns", "epoch", "seq", "trace_id", "timestamp_ns"]
+    nothing = [of.lit(None).cast("bigint").alias(name) for name in columns]
+    links = metadata.where(f"kind = '{LINKS}'").select(*nothing, "kind", "message")
+    traced = frames.where("trace_id is not null").select(
+        *columns, of.lit(None).cast("string").alias("kind"), of.lit(None).cast("binary").alias("message")
+    )
+    schema = EVENTS
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        all_batches = [*batches]
+        if all_batches:
+            yield from _depths(pa.Table.from_batches(all_batches)).to_batches()
+
+    given = [*((name, pa.int64()) for name in columns), ("kind", pa.string()), ("message", pa.binary())]
+    both = declared(traced.unionByName(links).coalesce(1), pa.schema(given))
+    return both.mapInArrow(run, spark_schema(schema))
+
+
+def _depths(rows: pa.Table) -> pa.Table:
+    is_link = pc.is_valid(rows["kind"])
+    parents = parents_of(rows.filter(is_link)["message"].to_pylist())
+    own = rows.filter(pc.invert(is_link))
+    depths, _ = trace_depths(traced_frames(own), parents, {})
+    return trace_events(own, depths)

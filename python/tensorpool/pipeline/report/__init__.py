@@ -1,4 +1,4 @@
-"""A pipeline's tables as one page: `write(root, "report.html")`. Needs no Spark."""
+"""Reports on the tables of a pipeline, as one HTML page: `write(root, "report.html")`. Needs no Spark."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["Report", "collect", "page", "write"]
 
 
 def write(root: str | os.PathLike[str], out: str | os.PathLike[str], *, samples: int = 4) -> Report:
-    """Writes the page of the pipeline at `root` to `out`, whole or not at all, and gives what is on it.
+    """Writes the page of the pipeline at `root` to `out`, completely or not at all; returns its figures.
 
-    `samples` frames of each stream are shown; 0 leaves them out, for pages that leave the house.
+    The page shows `samples` frames of each stream; 0 for a page that is published.
     """
-    report = collect(Path(root), samples=samples)
+    report = collect(root, samples=samples)
     target = Path(out)
-    # Private: the page shows frames, and its owner decides who may see them.
+    # Private permissions: the page shows frames, and its owner decides who may see them.
     replace_file(target, page(report).encode(), sync=False, mode=0o600)
     return report

@@ -1,55 +1,48 @@
-"""`silver/aligned` and `silver/unaligned` as figures."""
+"""Figures of the alignments, from `silver/aligned` and `silver/unaligned`."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..marker import DefinedAlignment
 from .figures import AlignmentFigures, Report
-from .histogram import Histogram
 from .tables import TableFile
 from .timeline import BucketSeries
-from .values import whole
+from .values import Histogram, whole
 
 _ABOVE, _BESIDE = "silver/aligned/", "silver/unaligned/"
 
 
-def read(report: Report, files: dict[str, list[TableFile]]) -> None:
-    """Adds each alignment that the tables or the definition know."""
-    asked = {str(one.get("name")): one for one in _asked(report.definition)}
+def read(report: Report, files: dict[str, list[TableFile]], defined: dict[str, DefinedAlignment]) -> None:
+    """Adds each alignment of the tables or of the definition to the report."""
     there = {name.rpartition("/")[2] for name in files if name.startswith((_ABOVE, _BESIDE))}
-    for name in sorted({*asked, *there}):
-        terms = asked.get(name, {})
-        found = AlignmentFigures(name, terms.get("by"), [int(one) for one in terms.get("streams", [])])
+    for name in sorted({*defined, *there}):
+        figures = AlignmentFigures(name, None, [])
+        if name in defined:
+            figures.by, figures.streams = defined[name].by, list(defined[name].streams)
         series = None if report.span is None else BucketSeries(report.span)
         spread = Histogram()
         for file in files.get(_ABOVE + name, []):
             for rows in file.batches(["time", "spread"]):
-                found.rows += len(rows)
+                figures.rows += len(rows)
                 spread.add(whole(rows.column("spread")))
                 _place(series, "aligned", rows)
         for file in files.get(_BESIDE + name, []):
             for rows in file.batches(["time", "reason"]):
                 for row in pc.value_counts(rows.column("reason")).to_pylist():
                     reason = str(row["values"])
-                    found.unaligned[reason] = found.unaligned.get(reason, 0) + row["counts"]
+                    figures.unaligned[reason] = figures.unaligned.get(reason, 0) + row["counts"]
                 _place(series, "unaligned", rows)
-        found.spread = {
+        figures.spread = {
             "p50": spread.percentile(0.5),
             "p99": spread.percentile(0.99),
             "max": spread.largest if spread.count else None,
         }
-        report.alignments.append(found)
+        report.alignments.append(figures)
         if series is not None:
             report.aligned_series[name] = series
-
-
-def _asked(definition: dict[str, Any]) -> list[dict[str, Any]]:
-    found = definition.get("alignments", [])
-    return [one for one in found if isinstance(one, dict)]
 
 
 def _place(series: BucketSeries | None, name: str, rows: pa.RecordBatch) -> None:

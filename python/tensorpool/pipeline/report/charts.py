@@ -1,8 +1,9 @@
-"""Charts as SVG that stretches to any width: labels are text of the page, so they stay readable."""
+"""SVG charts of any width. Labels are text of the page, so that they are not stretched."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -11,16 +12,17 @@ from typing import Final
 import numpy as np
 
 from ...units import format_time_utc
-from .scales import ticks
 from .timeline import Floats, TimeRange
 
 WIDTH: Final = 1000.0
 HEIGHT: Final = 100.0
+# Allowed distances between the marks of an axis, times a power of ten.
+_STEPS: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
 @dataclass(frozen=True, slots=True)
 class ChartLine:
-    """A row of figures: a line, an area down to 0, a band down to `floor`, or bars."""
+    """A series of a chart: a line, an area down to 0, a band down to `floor`, or bars."""
 
     name: str
     values: Floats
@@ -33,8 +35,10 @@ def chart(
     title: str, note: str, span: TimeRange, lines: Sequence[ChartLine], text: Callable[[float], str], *,
     extra: Callable[[int], str] | None = None, under: Sequence[ChartLine] = (),
 ) -> str:  # fmt: skip
-    """A figure with axes. `text` writes a value; `extra` adds words on a bucket to what is shown on hover;
-    what is `under` has no words of its own."""
+    """A figure with axes. `text` formats a value; `extra` returns additional hover text of a bucket.
+
+    The series of `under` are drawn below the others, without hover text.
+    """
     low, marks = _axis([*under, *lines])
     top = marks[-1]
 
@@ -64,12 +68,28 @@ def chart(
 
 def _axis(lines: Sequence[ChartLine]) -> tuple[float, list[float]]:
     known = np.concatenate(
-        [one[np.isfinite(one)] for line in lines for one in (line.values, line.floor) if one is not None]
+        [
+            series[np.isfinite(series)]
+            for line in lines
+            for series in (line.values, line.floor)
+            if series is not None
+        ]
     )
     top = float(known.max()) if len(known) else 1.0
     least = float(known.min()) if len(known) else 0.0
     low = min(least, 0.0)
     return low, [low + mark for mark in ticks(top - low)]
+
+
+def ticks(top: float, max_steps: int = 4) -> list[float]:
+    """Round numbers from 0 to the first one that is not below `top`, in at most `max_steps` steps."""
+    if not math.isfinite(top) or top <= 0:
+        return [0.0, 1.0]
+    rough = top / max_steps
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(step for step in _STEPS if step * power >= rough * (1 - 1e-9)) * power
+    count = max(math.ceil(top / step - 1e-9), 1)
+    return [number * step for number in range(count + 1)]
 
 
 def _bucket_texts(
@@ -78,8 +98,8 @@ def _bucket_texts(
     text: Callable[[float], str],
     extra: Callable[[int], str] | None,
 ) -> list[str]:
-    """What a look at each bucket says."""
-    found = []
+    """The hover text of each bucket."""
+    texts = []
     for at in range(span.buckets):
         parts = [
             f"{line.name} {text(float(line.values[at]))}" for line in lines if np.isfinite(line.values[at])
@@ -87,31 +107,31 @@ def _bucket_texts(
         if extra is not None and (more := extra(at)):
             parts.append(more)
         when = format_time_utc(span.start_ns + at * span.bucket_ns)
-        found.append(f"{when}\n" + "\n".join(parts) if parts else "")
-    return found
+        texts.append(f"{when}\n" + "\n".join(parts) if parts else "")
+    return texts
 
 
 def _draw(line: ChartLine, buckets: int, y: Callable[[float], float]) -> str:
     if line.kind == "bars":
         return _bars(line, buckets, y)
-    found = []
+    paths = []
     for first, last in _runs(line):
         points = [(_x(at, buckets), y(float(line.values[at]))) for at in range(first, last + 1)]
         if first == last:
-            # A single bucket is as wide as it is.
+            # A single bucket is drawn as wide as the bucket.
             half = WIDTH / buckets / 2
             points = [(points[0][0] - half, points[0][1]), (points[0][0] + half, points[0][1])]
         path = "M" + "L".join(f"{x:.1f} {at:.1f}" for x, at in points)
         if line.kind == "line":
-            found.append(f'<path class="line {line.tone}" d="{path}"/>')
+            paths.append(f'<path class="line {line.tone}" d="{path}"/>')
             continue
         floor = [0.0] * buckets if line.floor is None else line.floor
         below = [(x, y(float(floor[at]))) for (x, _), at in zip(points, range(first, last + 1), strict=False)]
         if first == last:
             below = [(x, y(float(floor[first]))) for x, _ in points]
         back = "L" + "L".join(f"{x:.1f} {at:.1f}" for x, at in reversed(below)) + "Z"
-        found.append(f'<path class="area {line.tone}" d="{path}{back}"/>')
-    return "".join(found)
+        paths.append(f'<path class="area {line.tone}" d="{path}{back}"/>')
+    return "".join(paths)
 
 
 def _x(at: int, buckets: int) -> float:
@@ -119,7 +139,7 @@ def _x(at: int, buckets: int) -> float:
 
 
 def _runs(line: ChartLine) -> list[tuple[int, int]]:
-    """Stretches without a hole: nothing is drawn where nothing is known."""
+    """Runs of buckets with values. Nothing is drawn for buckets without a value."""
     known = np.isfinite(line.values)
     if line.floor is not None:
         known &= np.isfinite(line.floor)
@@ -149,11 +169,11 @@ def _times(span: TimeRange) -> str:
 
 
 def bars_of(counts: dict[str, int], tone: str) -> str:
-    """Counts by name, as bars below each other."""
-    most = max(counts.values(), default=0)
+    """Counts by name, as horizontal bars."""
+    top = max(counts.values(), default=0)
     rows = "".join(
         f'<div class="row"><span class="what">{escape(name)}</span>'
-        f'<span class="track"><i class="{tone}" style="width:{max(100 * count / most, 1.0):.1f}%"></i></span>'
+        f'<span class="track"><i class="{tone}" style="width:{max(100 * count / top, 1.0):.1f}%"></i></span>'
         f"<b>{count:,}</b></div>"
         for name, count in counts.items()
     )
@@ -161,7 +181,7 @@ def bars_of(counts: dict[str, int], tone: str) -> str:
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """The values of a tensor with one dimension."""
+    """A line chart of the values of a tensor with one dimension."""
     low, high = min(values), max(values)
     reach = high - low or 1.0
     step = WIDTH / max(len(values) - 1, 1)

@@ -1,100 +1,96 @@
-"""From a pipeline's tables to figures. Memory is bounded by streams and buckets, not by rows."""
+"""The figures of a pipeline's tables. Memory is bounded by streams and buckets, not by rows."""
 
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ... import __version__
+from ...recording.table_store import is_object_store, open_store
 from .. import layout, marker
-from ..layout import Layout
 from . import alignment, ledgers, quality
 from .figures import Counts, Report, StreamFigures, TableFigures
 from .samples import samples_of
-from .tables import TableFile, files_of
+from .tables import TableFile, by_stream, files_of
 
-# A pipeline that runs replaces files: then the look is taken again.
+# A running pipeline may replace files while they are read: then all files are read again.
 _TRIES: Final = 3
 
 
-def collect(root: Path, *, samples: int = 4) -> Report:
-    """The figures of the pipeline at `root`; `samples` pictures of each stream."""
+def collect(root: str | os.PathLike[str], *, samples: int = 4) -> Report:
+    """The figures of the pipeline at `root`, with `samples` previews of each stream. Raises PipelineError."""
     for left in reversed(range(_TRIES)):
         try:
             return _collect(root, samples)
         except (FileNotFoundError, pa.ArrowInvalid):
             if not left:
                 raise
-    raise AssertionError("the last try returns or raises")
+    raise AssertionError("the last attempt returns or raises")
 
 
-def _collect(root: Path, samples: int) -> Report:
+def _collect(root: str | os.PathLike[str], samples: int) -> Report:
     known = marker.read(root)
-    places = Layout(root)
+    store = open_store(root)
     report = Report(
-        root=str(root.absolute()),
+        root=store.url if is_object_store(store.url) else os.path.abspath(store.url),
         made_ns=time.time_ns(),
         made_by=f"tensorpool {__version__}",
         pipeline_id=known.pipeline_id,
         versions=known.versions,
         definition=known.definition,
     )
-    files = {name: files_of(places.table(name)) for name in places.tables()}
-    report.tables = [_table(name, found) for name, found in files.items()]
+    files = {name: found for name in known.tables if (found := files_of(store, name)) is not None}
+    report.tables = [_table(name, table_files) for name, table_files in files.items()]
     streams = _Streams()
     _count_frames(streams, files)
-    for file, batch in _batches(files, layout.SILVER_REJECTS, ["reason"]):
-        _count(streams.of(file).rejected, batch.column("reason"))
-    for file, batch in _batches(files, layout.SILVER_GAPS, ["reason", "count"]):
-        _count(streams.of(file).dropped, batch.column("reason"), batch.column("count"))
+    for stream_id, rows in _streams_of(files, layout.SILVER_REJECTS, ["reason"]):
+        _count(streams.at(stream_id).rejected, rows.column("reason"))
+    for stream_id, rows in _streams_of(files, layout.SILVER_GAPS, ["reason", "count"]):
+        _count(streams.at(stream_id).dropped, rows.column("reason"), rows.column("count"))
     _name(streams, files)
-    quality.read(report, streams.known, files.get(layout.GOLD_QUALITY, []))
+    intervals = [*files.get(layout.GOLD_QUALITY, []), *files.get(layout.GOLD_QUALITY_OPEN, [])]
+    quality.read(report, streams.known, intervals)
     quality.read_tensors(report, files.get(layout.GOLD_STATISTICS, []))
     report.streams = [streams.known[stream_id] for stream_id in sorted(streams.known)]
-    alignment.read(report, files)
+    alignment.read(report, files, known.alignments)
     if samples > 0:
         report.samples = samples_of(files.get(layout.SILVER_FRAMES, []), samples)
     report.faults = faults(report, has_gold=layout.GOLD_QUALITY in files)
-    lacking, report.unread_recordings = ledgers.compare(report)
+    lacking, report.unread_recordings = ledgers.compare(report, known.recordings, known.streams)
     report.faults += lacking
     return report
 
 
 class _Streams:
-    """Streams by id, as files tell of them."""
+    """The streams of the files, by id."""
 
     def __init__(self) -> None:
         self.known: dict[int, StreamFigures] = {}
-
-    def of(self, file: TableFile) -> StreamFigures:
-        stream_id = file.stream_id
-        assert stream_id is not None, f"{file.path} is of no stream"
-        return self.at(stream_id)
 
     def at(self, stream_id: int) -> StreamFigures:
         return self.known.setdefault(stream_id, StreamFigures(stream_id))
 
 
 def _table(name: str, files: list[TableFile]) -> TableFigures:
-    rows = 0
-    for file in files:
-        with file.open() as opened:
-            rows += opened.metadata.num_rows
-    return TableFigures(name, rows, len(files), sum(file.path.stat().st_size for file in files))
+    return TableFigures(name, sum(file.rows for file in files), len(files), sum(file.bytes for file in files))
 
 
-def _batches(
-    files: dict[str, list[TableFile]], table: str, columns: list[str]
-) -> Iterator[tuple[TableFile, pa.RecordBatch]]:
+def _batches(files: dict[str, list[TableFile]], table: str, columns: list[str]) -> Iterator[pa.RecordBatch]:
     for file in files.get(table, []):
-        for batch in file.batches(columns):
-            yield file, batch
+        yield from file.batches(columns)
+
+
+def _streams_of(
+    files: dict[str, list[TableFile]], table: str, columns: list[str]
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    for batch in _batches(files, table, ["stream_id", *columns]):
+        yield from by_stream(batch)
 
 
 def _count(into: Counts, reasons: pa.Array, weights: pa.Array | None = None) -> None:
@@ -107,11 +103,10 @@ def _count(into: Counts, reasons: pa.Array, weights: pa.Array | None = None) -> 
 
 
 def _count_frames(streams: _Streams, files: dict[str, list[TableFile]]) -> None:
-    for file in files.get(layout.BRONZE_FRAMES, []):
-        with file.open() as opened:
-            streams.of(file).recorded += opened.metadata.num_rows
-    for file, batch in _batches(files, layout.SILVER_FRAMES, ["receive_time_ns", "payload_bytes"]):
-        stream = streams.of(file)
+    for stream_id, batch in _streams_of(files, layout.BRONZE_FRAMES, []):
+        streams.at(stream_id).recorded += len(batch)
+    for stream_id, batch in _streams_of(files, layout.SILVER_FRAMES, ["receive_time_ns", "payload_bytes"]):
+        stream = streams.at(stream_id)
         stream.frames += len(batch)
         stream.bytes += pc.sum(batch.column("payload_bytes")).as_py() or 0
         ends = pc.min_max(batch.column("receive_time_ns")).as_py()
@@ -123,8 +118,8 @@ def _count_frames(streams: _Streams, files: dict[str, list[TableFile]]) -> None:
 
 
 def _name(streams: _Streams, files: dict[str, list[TableFile]]) -> None:
-    """What producers call their streams; the last word counts."""
-    for _, batch in _batches(files, layout.BRONZE_METADATA, ["stream_id", "kind", "json"]):
+    """The names of the streams, from the latest announce of each."""
+    for batch in _batches(files, layout.BRONZE_METADATA, ["stream_id", "kind", "json"]):
         announces = batch.filter(pc.fill_null(pc.equal(batch.column("kind"), "DataSourceAnnounce"), False))
         for row in announces.to_pylist():
             try:
@@ -136,18 +131,18 @@ def _name(streams: _Streams, files: dict[str, list[TableFile]]) -> None:
 
 
 def faults(report: Report, *, has_gold: bool) -> list[str]:
-    """What does not add up between the tables. A pipeline that runs may be between two of them."""
-    found = []
+    """Differences between the tables. While a pipeline runs, one table may be ahead of another."""
+    differences = []
     for stream in report.streams:
         checked = stream.frames + sum(stream.rejected.values())
         if stream.recorded != checked:
-            found.append(
+            differences.append(
                 f"stream {stream.stream_id}: bronze has {stream.recorded:,} frames, "
                 f"silver checked {checked:,}"
             )
         if has_gold and stream.counted != stream.frames:
-            found.append(
+            differences.append(
                 f"stream {stream.stream_id}: silver has {stream.frames:,} frames, gold counts "
                 f"{stream.counted:,}"
             )
-    return found
+    return differences

@@ -1,13 +1,13 @@
-"""What a report says, as plain figures: the page and the JSON are both made of it."""
+"""The figures of a report, from which the page and the JSON are made."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from ...text import JsonObject
 from .timeline import BucketSeries, Floats, TimeRange
 
 Counts = dict[str, int]
@@ -15,7 +15,7 @@ Counts = dict[str, int]
 
 @dataclass(slots=True)
 class StreamFigures:
-    """One stream, over the whole time."""
+    """The figures of one stream, over its whole time."""
 
     stream_id: int
     name: str | None = None
@@ -38,19 +38,20 @@ class StreamFigures:
 
     @property
     def seconds(self) -> float:
+        """The time from the first frame to the last."""
         if self.first_ns is None or self.last_ns is None:
             return 0.0
         return (self.last_ns - self.first_ns) / 1e9
 
     @property
     def rate_hz(self) -> float | None:
-        """Between the first frame and the last."""
+        """The mean rate between the first frame and the last."""
         return (self.frames - 1) / self.seconds if self.frames > 1 and self.seconds > 0 else None
 
 
 @dataclass(slots=True)
 class AlignmentFigures:
-    """One alignment."""
+    """The figures of one alignment."""
 
     name: str
     by: str | None
@@ -61,13 +62,15 @@ class AlignmentFigures:
 
     @property
     def share(self) -> float | None:
-        """Of the first stream's frames, those that have all partners. A late frame was decided before."""
+        """The share of the first stream's frames that have all partners."""
         decided = self.rows + sum(count for reason, count in self.unaligned.items() if reason != "late")
         return self.rows / decided if decided else None
 
 
 @dataclass(slots=True)
 class TableFigures:
+    """The size of one table."""
+
     name: str
     rows: int
     files: int
@@ -76,7 +79,7 @@ class TableFigures:
 
 @dataclass(slots=True)
 class Sample:
-    """A frame to look at. `image` is a PNG, `line` the values of one that has one dimension."""
+    """A preview of a frame: `image` is a PNG, `line` the values of a tensor with one dimension."""
 
     stream_id: int
     epoch: int
@@ -87,19 +90,20 @@ class Sample:
     image: bytes | None = None
     line: list[float] | None = None
     problem: str | None = None
-    """Why there is neither."""
+    """Why there is no preview."""
 
 
 @dataclass(slots=True)
 class Report:
-    """Everything that the page shows."""
+    """All figures that the page shows."""
 
     root: str
     made_ns: int
     made_by: str
     pipeline_id: str
     versions: dict[str, int]
-    definition: dict[str, Any]
+    definition: JsonObject
+    """The definition that was last run, as the values of a TOML file."""
     span: TimeRange | None = None
     streams: list[StreamFigures] = field(default_factory=list)
     series: dict[int, BucketSeries] = field(default_factory=dict)
@@ -109,28 +113,29 @@ class Report:
     tables: list[TableFigures] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
-    """What does not add up."""
+    """Differences between the tables, or between tables and recordings."""
     unread_recordings: list[str] = field(default_factory=list)
     """Recordings whose ledgers could not be compared with the tables, each with the reason."""
 
     @property
     def name(self) -> str:
-        """What the page is headed with: the directory's own name."""
+        """The title of the page: the name of the directory."""
         return Path(self.root).name
 
     def total(self, key: str) -> int:
-        return int(sum(getattr(one, key) for one in self.streams))
+        """The sum of a figure over all streams."""
+        return int(sum(getattr(stream, key) for stream in self.streams))
 
     def reasons(self, key: str) -> Counts:
         """Counts by reason over all streams, the most frequent first."""
-        found: Counts = {}
+        counts: Counts = {}
         for stream in self.streams:
             for reason, count in getattr(stream, key).items():
-                found[reason] = found.get(reason, 0) + count
-        return dict(sorted(found.items(), key=lambda one: (-one[1], one[0])))
+                counts[reason] = counts.get(reason, 0) + count
+        return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
-    def to_json(self) -> dict[str, Any]:
-        """The same figures for programs; pictures are left out."""
+    def to_json(self) -> JsonObject:
+        """The figures as JSON values, without previews."""
         return {
             "root": self.root,
             "made_ns": str(self.made_ns),
@@ -152,18 +157,18 @@ class Report:
             "unread_recordings": self.unread_recordings,
             "faults": self.faults,
             "streams": [
-                asdict(one) | {"rate_hz": one.rate_hz, "seconds": one.seconds} for one in self.streams
+                asdict(item) | {"rate_hz": item.rate_hz, "seconds": item.seconds} for item in self.streams
             ],
-            "alignments": [asdict(one) | {"share": one.share} for one in self.alignments],
-            "tables": [asdict(one) for one in self.tables],
+            "alignments": [asdict(item) | {"share": item.share} for item in self.alignments],
+            "tables": [asdict(item) for item in self.tables],
             "series": None if self.span is None else self._series_json(self.span),
             "samples": [
-                {"stream_id": one.stream_id, "epoch": str(one.epoch), "seq": str(one.seq)}
-                for one in self.samples
+                {"stream_id": item.stream_id, "epoch": str(item.epoch), "seq": str(item.seq)}
+                for item in self.samples
             ],
         }
 
-    def _series_json(self, span: TimeRange) -> dict[str, Any]:
+    def _series_json(self, span: TimeRange) -> JsonObject:
         return {
             "start_ns": str(span.start_ns),
             "bucket_ns": str(span.bucket_ns),
@@ -179,5 +184,5 @@ class Report:
 
 
 def _plain(values: Floats) -> list[float | None]:
-    """JSON has no NaN."""
-    return [float(one) if np.isfinite(one) else None for one in values]
+    """Values for JSON, which has no NaN."""
+    return [float(value) if np.isfinite(value) else None for value in values]

@@ -1,4 +1,4 @@
-// Shows what a chart says at the pointer. Without it the page has everything but this.
+// Shows the hover text of a chart at the pointer. The rest of the page works without this script.
 for (const plot of document.querySelectorAll(".plot")) {
   const svg = plot.querySelector("svg");
   const box = plot.querySelector(".hover");

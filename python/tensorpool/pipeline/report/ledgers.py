@@ -1,6 +1,6 @@
 """The ledgers of the recordings behind a pipeline, compared with its tables.
 
-The tables can only agree with each other. Whether they have every frame, the recordings know.
+Only the recordings show whether the tables contain every frame.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class Sequences(NamedTuple):
 
 
 @dataclass(slots=True)
-class StreamLedger:
-    """What all recordings together say of one stream."""
+class SourceLedger:
+    """The joined ledgers of one stream in all recordings."""
 
     rows: int = 0
     missing: int = 0
-    """Sequences that one recording misses and none has."""
+    """Sequences that are a gap in one recording, and in no other."""
     is_trimmed: bool = False
-    """Whether retention removed frames, which the tables may have."""
+    """Whether retention removed frames that the tables may contain."""
 
 
 @dataclass(slots=True)
@@ -38,20 +38,20 @@ class _Epoch:
     present: list[Sequences] = field(default_factory=list)
 
 
-def compare(report: Report) -> tuple[list[str], list[str]]:
-    """What the tables lack, and which recordings could not be compared."""
-    ledgers, unread = read_ledgers(
-        [Path(str(one)) for one in report.definition.get("recordings", ())],
-        {int(stream) for stream in report.definition.get("streams", ())},
-    )
+def compare(report: Report, roots: Iterable[str | Path], streams: set[int]) -> tuple[list[str], list[str]]:
+    """Differences between recordings and tables, and the recordings that could not be read.
+
+    `streams`: the streams that the pipeline reads; empty for all.
+    """
+    ledgers, unread = read_ledgers(roots, streams)
     return (_faults(report, ledgers) if not unread else []), unread
 
 
-def read_ledgers(roots: Iterable[Path], streams: set[int]) -> tuple[dict[int, StreamLedger], list[str]]:
-    """The joined ledgers of recordings by stream, and why recordings could not be read."""
+def read_ledgers(roots: Iterable[str | Path], streams: set[int]) -> tuple[dict[int, SourceLedger], list[str]]:
+    """The joined ledgers by stream, and the errors of recordings that could not be read."""
     from ...recording import Recording
 
-    found: dict[int, StreamLedger] = {}
+    by_stream: dict[int, SourceLedger] = {}
     epochs: dict[tuple[int, int], _Epoch] = {}
     unread: list[str] = []
     for root in roots:
@@ -61,7 +61,7 @@ def read_ledgers(roots: Iterable[Path], streams: set[int]) -> tuple[dict[int, St
                     stream_id = ledger.stream_id
                     if streams and stream_id not in streams:
                         continue
-                    joined = found.setdefault(stream_id, StreamLedger())
+                    joined = by_stream.setdefault(stream_id, SourceLedger())
                     joined.rows += ledger.rows
                     joined.is_trimmed |= recording.removed_until(stream_id, ledger.epoch) >= 0
                     gaps = [
@@ -75,12 +75,12 @@ def read_ledgers(roots: Iterable[Path], streams: set[int]) -> tuple[dict[int, St
             unread.append(f"{root}: {error}")
     for (stream_id, _), epoch in epochs.items():
         missing = subtract(union(epoch.gaps), union(epoch.present))
-        found[stream_id].missing += sum(last - first + 1 for first, last in missing)
-    return found, unread
+        by_stream[stream_id].missing += sum(last - first + 1 for first, last in missing)
+    return by_stream, unread
 
 
-def _faults(report: Report, ledgers: dict[int, StreamLedger]) -> list[str]:
-    found = []
+def _faults(report: Report, ledgers: dict[int, SourceLedger]) -> list[str]:
+    differences = []
     tables = {stream.stream_id: stream for stream in report.streams}
     for stream_id, ledger in sorted(ledgers.items()):
         stream = tables.get(stream_id)
@@ -88,17 +88,17 @@ def _faults(report: Report, ledgers: dict[int, StreamLedger]) -> list[str]:
         dropped = sum(stream.dropped.values()) if stream is not None else 0
         rejected = sum(stream.rejected.values()) if stream is not None else 0
         if recorded < ledger.rows or (recorded > ledger.rows and not ledger.is_trimmed):
-            found.append(
+            differences.append(
                 f"stream {stream_id}: the recordings have {ledger.rows:,} frames, bronze has {recorded:,}"
             )
-        # A frame that was rejected may be missing in another recording: then it counts in both ways.
+        # A rejected frame may be a gap in another recording: then it counts as dropped and as rejected.
         is_equal = ledger.missing <= dropped <= ledger.missing + rejected
         if not is_equal and not ledger.is_trimmed:
-            found.append(
+            differences.append(
                 f"stream {stream_id}: the ledgers of the recordings miss {ledger.missing:,} sequences, "
                 f"the tables name {dropped:,}"
             )
-    return found
+    return differences
 
 
 def union(ranges: Iterable[Sequences]) -> list[Sequences]:
@@ -113,7 +113,7 @@ def union(ranges: Iterable[Sequences]) -> list[Sequences]:
 
 
 def subtract(ranges: Iterable[Sequences], others: Iterable[Sequences]) -> list[Sequences]:
-    """What ranges in order have that the others, in order and without overlaps, do not have."""
+    """The parts of sorted ranges that are not in the other ranges."""
     left: list[Sequences] = []
     cuts = union(others)
     at = 0

@@ -1,9 +1,9 @@
-"""`gold/quality` and `gold/statistics` as figures and series."""
+"""Figures and series of `gold/quality` and `gold/statistics`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -11,10 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .figures import Report, StreamFigures
-from .histogram import Histogram
-from .tables import TableFile
+from .tables import TableFile, by_stream
 from .timeline import BucketSeries, Floats, TimeRange
-from .values import numbers, whole
+from .values import Histogram, numbers, whole
 
 _TIME: Final = ["stream_id", "interval_start_ns", "interval_ns"]
 _SUMS: Final = ("frames", "bytes", "dropped", "rejected")
@@ -25,7 +24,7 @@ _COLUMNS: Final = [*_TIME, *_SUMS, *_TYPICAL, *_PEAKS, "epochs", "traced", _DEPT
 
 
 def read(report: Report, streams: dict[int, StreamFigures], files: list[TableFile]) -> None:
-    """Fills in what gold says of each stream, and the series to draw."""
+    """Adds the figures of `gold/quality` to the streams, and the series for charts to the report."""
     span = _span(files)
     if span is None:
         return
@@ -40,7 +39,7 @@ def read(report: Report, streams: dict[int, StreamFigures], files: list[TableFil
             _add(stream, series, part)
             for name in _TYPICAL:
                 known = part.filter(pc.is_valid(part.column(name)))
-                # Each interval's median counts as often as it has frames.
+                # The median of an interval is weighted by the frames of the interval.
                 typical.setdefault((stream_id, name), Histogram()).add(
                     whole(known.column(name)), whole(known.column("frames"))
                 )
@@ -79,7 +78,7 @@ def _add(stream: StreamFigures, series: BucketSeries, rows: pa.RecordBatch) -> N
     frames = numbers(rows.column("frames"))
     stream.counted += int(frames.sum())
     stream.traced += int(np.nansum(numbers(rows.column("traced"))))
-    # An epoch that crosses intervals is in each of them, so the most of one interval is all that is known.
+    # An epoch counts in each of its intervals, so their sum is too large: the largest count is a lower bound.
     stream.epochs = max(stream.epochs or 0, int(whole(rows.column("epochs")).max()))
     depth = numbers(rows.column(_DEPTH))
     if np.isfinite(depth).any():
@@ -94,11 +93,11 @@ def _add(stream: StreamFigures, series: BucketSeries, rows: pa.RecordBatch) -> N
 
 
 def _covered(stream: StreamFigures, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> Floats:
-    """How much of each interval the stream was there for: its first and last are seldom whole."""
+    """The part of each interval between the first and the last frame of the stream."""
     ends = starts + lengths
     if stream.first_ns is None or stream.last_ns is None:
         return lengths.astype(np.float64)
-    # The last frame stands for a period, as the others do.
+    # The last frame is followed by one period, as the others are.
     last_ns = stream.last_ns + (round(1e9 / stream.rate_hz) if stream.rate_hz else 0)
     low, high = np.maximum(starts, stream.first_ns), np.minimum(ends, last_ns)
     inside = np.maximum(high - low, 0)
@@ -106,18 +105,16 @@ def _covered(stream: StreamFigures, starts: npt.NDArray[np.int64], lengths: npt.
 
 
 def read_tensors(report: Report, files: list[TableFile]) -> None:
-    """What is in the tensors, over time."""
+    """Adds series of `gold/statistics` to the report: minimum, maximum and mean over time."""
     if report.span is None:
         return
-    for file in files:
-        stream_id = file.stream_id
-        if stream_id is None:
-            continue
-        series = report.tensors.setdefault(stream_id, BucketSeries(report.span))
-        for rows in file.batches(["receive_time_ns", "min", "max", "mean"]):
-            at = report.span.place(whole(rows.column("receive_time_ns")))
-            values: dict[str, Any] = {name: numbers(rows.column(name)) for name in ("min", "max", "mean")}
+    span = report.span
+    for batch in _rows(files, ["stream_id", "receive_time_ns", "min", "max", "mean"]):
+        for stream_id, rows in by_stream(batch):
+            series = report.tensors.setdefault(stream_id, BucketSeries(span))
+            at = span.place(whole(rows.column("receive_time_ns")))
+            values = {name: numbers(rows.column(name)) for name in ("min", "max", "mean")}
             series.weigh("mean", at, values["mean"], np.ones(len(rows)))
             series.raise_to("max", at, values["max"])
-            # The least is the largest of what it is not.
+            # The minimum is stored as the maximum of the negated values.
             series.raise_to("-min", at, -values["min"])

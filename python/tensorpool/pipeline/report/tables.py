@@ -1,69 +1,66 @@
-"""The files of a pipeline's tables, read some rows at a time. No Spark, no threads, no table in memory."""
+"""The files of a pipeline's tables, read in batches, without Spark and without threads."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ...errors import MissingPackage
+from ...recording.table_store import TableStore
+from ..delta import DeltaTables, require
 
 _BATCH_ROWS: Final = 65_536
-_DELTA_LOG: Final = "_delta_log"
 
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """One file, and what the names of its directories say."""
+    """One file, with the figures of the table's log."""
 
-    path: Path
-    partition: dict[str, str]
-
-    @property
-    def stream_id(self) -> int | None:
-        return int(self.partition["stream_id"]) if "stream_id" in self.partition else None
+    store: TableStore
+    name: str
+    rows: int
+    bytes: int
 
     def open(self) -> pq.ParquetFile:
-        # Without threads that read ahead: memory stays small, and nothing outlives the call.
-        return pq.ParquetFile(self.path, pre_buffer=False)
+        """Opens the file. The caller closes it."""
+        # Without read-ahead threads: they use memory, and may outlive the call.
+        return pq.ParquetFile(self.store.source(self.name), pre_buffer=False)
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The columns that the file has, in the order that was asked for."""
+        """Batches of those of the columns that the file has, in the given order."""
         with self.open() as file:
             there = set(file.schema_arrow.names)
             chosen = [name for name in columns if name in there]
-            yield from file.iter_batches(_BATCH_ROWS, columns=chosen, use_threads=False)
+            for batch in file.iter_batches(_BATCH_ROWS, columns=chosen, use_threads=False):
+                yield batch.select(chosen)
 
 
-def files_of(directory: Path) -> list[TableFile]:
-    """The files that are in a table now, in the order of their names. A table that is not there has none."""
-    if (directory / _DELTA_LOG).is_dir():
-        paths = _delta_files(directory)
-    else:
-        paths = [path for path in directory.rglob("*.parquet") if not _is_hidden(path.relative_to(directory))]
-    return [TableFile(path, _partition(path.relative_to(directory))) for path in sorted(paths)]
+def files_of(store: TableStore, table: str) -> list[TableFile] | None:
+    """The current files of a table, in the order of their names; None if the table does not exist."""
+    require()
+    found = DeltaTables(store.url).find(table)
+    if found is None:
+        return None
+    actions = pa.table(found.get_add_actions(flatten=True)).select(["path", "size_bytes", "num_records"])
+    files = []
+    for action in sorted(actions.to_pylist(), key=lambda entry: str(entry["path"])):
+        name = f"{table}/{unquote(action['path'])}"
+        rows = action["num_records"]
+        if rows is None:
+            with pq.ParquetFile(store.source(name)) as file:
+                rows = file.metadata.num_rows
+        files.append(TableFile(store, name, int(rows), int(action["size_bytes"])))
+    return files
 
 
-def _delta_files(directory: Path) -> list[Path]:
-    try:
-        from deltalake import DeltaTable
-    except ImportError as error:
-        raise MissingPackage(
-            f"{directory} is a Delta table: pip install 'aeron-tensorpool[delta]'"
-        ) from error
-    uris = DeltaTable(str(directory)).file_uris()
-    return [Path(unquote(uri.removeprefix("file://"))) for uri in uris]
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part[:1] in "_." for part in path.parts)
-
-
-def _partition(path: Path) -> dict[str, str]:
-    pairs = (part.partition("=") for part in path.parts[:-1])
-    return {name: unquote(value) for name, is_pair, value in pairs if is_pair}
+def by_stream(rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows of each stream."""
+    streams = rows.column("stream_id")
+    values = streams.unique().to_pylist()
+    for stream in values:
+        yield stream, rows if len(values) == 1 else rows.filter(pc.equal(streams, stream))

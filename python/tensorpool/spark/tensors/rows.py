@@ -1,11 +1,21 @@
-"""Tensors of collected rows and of Arrow batches, from references or from inline payloads."""
+"""Tensors of collected rows and of Arrow batches, from references or from inline payloads.
+
+Payloads by reference are read from mapped files, or from an object store by ranges. Used in an executor's
+Python process. The segments used last stay open, because neighbouring rows are in the same segment.
+"""
 
 from __future__ import annotations
 
 import itertools
+import mmap
+import os
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Final, Protocol
+from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +24,174 @@ import pyarrow as pa
 from ... import _native
 from ...errors import CorruptRecording, FrameNotRecorded
 from ...recording.arrow_format import TableRow
+from ...recording.layout import PARTIAL, SEALED
+from ...recording.segment_file import map_file
+from ...recording.storage import (
+    CONNECTIONS,
+    PART_BYTES,
+    ArrowStore,
+    FsspecStore,
+    RangeReader,
+    StorageUri,
+    is_uri,
+    local_path,
+    open_object_store,
+    request,
+    resolve_reference,
+)
 from ...recording.tensors import as_array
-from .segments import Segments, read_shared
 
 __all__ = ["as_array", "row_label", "to_numpy", "verify_payload"]
+
+_MAX_SEGMENTS: Final = 64
+# A read behind the last one takes as much again ahead, up to this: neighbouring rows are read in order.
+_MIN_READ_BYTES: Final = 1 << 20
+_MAX_READ_BYTES: Final = 32 << 20
+
+
+class PayloadSource(Protocol):
+    """A segment that is open for reading."""
+
+    def read(self, offset: int, length: int) -> memoryview:
+        """A range of its bytes."""
+        ...
+
+
+class MappedSegment:
+    """A mapped file. It is mapped again when a range lies behind its former end."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._data = memoryview(b"")
+
+    def read(self, offset: int, length: int) -> memoryview:
+        """A view of a range."""
+        if offset + length > len(self._data):
+            self._data = memoryview(map_segment(self._path))
+        return self._data[offset : offset + length]
+
+
+def map_segment(path: Path) -> mmap.mmap:
+    """A mapping of a segment's file, under its partial or its final name."""
+    # The partial name first: a segment may be sealed between the two attempts, but never unsealed.
+    for candidate in (path.with_name(path.name.removesuffix(SEALED) + PARTIAL), path):
+        try:
+            fd = os.open(candidate, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        try:
+            return map_file(fd, candidate)
+        finally:
+            os.close(fd)
+    raise FrameNotRecorded(
+        f"{path} does not exist: retention removed it, or this host has no access to it; give its location "
+        "with root=…",
+        path=path,
+    )
+
+
+_shared: WeakValueDictionary[str, mmap.mmap] = WeakValueDictionary()
+
+
+def read_shared(segment: str, offset: int, length: int) -> memoryview:
+    """A view of a range of a local file. All views share one mapping, which is released with the last."""
+    mapping = _shared.get(segment)
+    if mapping is None or offset + length > len(mapping):
+        mapping = _shared[segment] = map_segment(Path(segment))
+    return memoryview(mapping)[offset : offset + length]
+
+
+class RangedSegment:
+    """A segment in a store, read by ranges: in order with read-ahead, several requests at a time."""
+
+    def __init__(self, reader: RangeReader, uri: StorageUri, pool: ThreadPoolExecutor) -> None:
+        self._reader, self._uri, self._pool = reader, uri, pool
+        self._start = 0
+        self._data = memoryview(b"")
+        self._ahead = _MIN_READ_BYTES
+
+    def read(self, offset: int, length: int) -> memoryview:
+        """A range of the object."""
+        begin = offset - self._start
+        if begin < 0 or begin + length > len(self._data):
+            is_next = 0 <= begin <= len(self._data) and len(self._data) > 0
+            self._ahead = min(2 * self._ahead, _MAX_READ_BYTES) if is_next else _MIN_READ_BYTES
+            self._data = self._fetch(offset, max(length, self._ahead))
+            self._start, begin = offset, 0
+        return self._data[begin : begin + length]
+
+    def _fetch(self, offset: int, length: int) -> memoryview:
+        end = min(offset + length, self._reader.size_bytes)
+        parts = (
+            list(self._pool.map(self._request, *zip(*_parts(offset, end), strict=True)))
+            if end > offset
+            else []
+        )
+        return memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
+
+    def _request(self, start: int, length: int) -> bytes:
+        return request(self._uri, lambda: self._reader.read(start, length))
+
+
+def _parts(start: int, end: int) -> list[tuple[int, int]]:
+    return [(at, min(PART_BYTES, end - at)) for at in range(start, end, PART_BYTES)]
+
+
+class Segments:
+    """Reads payloads of segments, and keeps the segments used last open.
+
+    `root` replaces the recording's directory: another mount, or a URI as in `s3://bucket/recording`.
+    `filesystem` is one of pyarrow or fsspec; without it the URI determines it.
+    """
+
+    def __init__(self, root: str | None = None, filesystem: Any = None) -> None:
+        self._root = root
+        self._filesystem = filesystem
+        self._open: OrderedDict[str, PayloadSource] = OrderedDict()
+        # Its threads start with the first request, and end with this object.
+        self._pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="payload-reader")
+
+    def read(self, segment: str, offset: int, length: int) -> memoryview:
+        """A range of a segment."""
+        opened = self._open.get(segment)
+        if opened is None:
+            opened = self._open[segment] = self._open_segment(segment)
+            if len(self._open) > _MAX_SEGMENTS:
+                self._open.popitem(last=False)
+        return opened.read(offset, length)
+
+    def _open_segment(self, segment: str) -> PayloadSource:
+        place = self._find(segment)
+        if isinstance(place, Path) and self._filesystem is None:
+            return MappedSegment(place)
+        uri = place if isinstance(place, StorageUri) else StorageUri(str(place))
+        try:
+            return RangedSegment(request(uri, lambda: self._open_reader(uri)), uri, self._pool)
+        except FileNotFoundError:
+            raise FrameNotRecorded(
+                f"{uri} does not exist: it was removed from the store, or is not uploaded yet; `tensorpool "
+                "recording push` uploads it",
+                path=uri,
+            ) from None
+
+    def _find(self, segment: str) -> Path | StorageUri:
+        if self._root is None:
+            return resolve_reference(segment)
+        # stream=…/epoch=…/<first-seq>.arrows is the same at every location of the recording.
+        below = "/".join(segment.partition("#")[0].partition("?")[0].split("/")[-3:])
+        if not is_uri(self._root):
+            return Path(self._root) / below
+        local = local_path(self._root)
+        return local / below if local is not None else StorageUri.parse(self._root) / below
+
+    def _open_reader(self, uri: StorageUri) -> RangeReader:
+        if self._filesystem is None:
+            store, path = open_object_store(uri)
+        else:
+            is_fsspec = hasattr(self._filesystem, "cat_file")
+            store = FsspecStore(self._filesystem) if is_fsspec else ArrowStore(self._filesystem)
+            path = uri.base
+        return store.open_reader(path)
 
 
 def verify_payload(data: memoryview, crc32c: int, label: object, segment: str) -> None:

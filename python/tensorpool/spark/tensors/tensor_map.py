@@ -15,8 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from ..scan import tune_worker
-from .rows import TensorRow, TensorView, stack, views
-from .segments import Segments
+from .rows import Segments, TensorRow, TensorView, stack, views
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -161,8 +160,8 @@ def map(
     each column a sequence of as many values.
 
     `verify` checks each payload against its checksum first. A wrong checksum is an error that names stream
-    and sequence; with `skip_damage` the row is left out. Gap rows are left out. `root` and `filesystem` tell
-    executors where to find the recording if it is not at its path at planning time: another directory, or a
+    and sequence; with `skip_damage` the row is left out. Gap rows are left out. `root` and `filesystem` say
+    where executors find the recording if it is not at its path at planning time: another directory, or a
     URI of an object store, which is read by ranges.
     """
     given = _struct(df, schema)

@@ -1,4 +1,4 @@
-"""A project for Spark's Declarative Pipelines: its files, and the parts of it that need no Spark."""
+"""Projects for Declarative Pipelines: their files, and the transformations that need no Spark."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from tensorpool.errors import ConfigError
 from tensorpool.pipeline import declarative, definition, schemas
-from tensorpool.pipeline.declarative.gaps import explained
-from tensorpool.pipeline.declarative.groups import groups
+from tensorpool.pipeline.declarative.adapters import explained, groups
 
 pytest.importorskip("pyspark")
 
@@ -27,7 +26,7 @@ def settings(**more: Any) -> definition.PipelineSettings:
     return definition.parse({"pipeline": {"recordings": ["/data/day"], "out": "/data/tables", **more}})
 
 
-def test_the_definition_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_project_definition_equals_the_settings(tmp_path: Path) -> None:
     asked = settings(
         streams=[10_000, 10_001], payload="inline", rules=[{"dtype": ["uint16"], "shape": [480, 0]}],
         alignments=[{"name": "left-right", "streams": [10_000, 10_001], "tolerance": "3ms"}],
@@ -37,16 +36,16 @@ def test_the_definition_comes_back_as_it_was(tmp_path: Path) -> None:
     declarative.write_project(tmp_path / "project", asked)
     found = definition.load(tmp_path / "project/pipeline.toml", environ={})
     assert replace(found, out=asked.out) == asked
-    assert found.out == tmp_path / "project/tables"
+    assert found.out == str(tmp_path / "project/tables")
 
 
-def test_a_definition_to_fill_in_is_one_that_loads(tmp_path: Path) -> None:
+def test_project_without_settings_has_a_valid_definition(tmp_path: Path) -> None:
     project = tmp_path / "project"
     declarative.write_project(project)
-    assert definition.load(project / "pipeline.toml", environ={}).recordings == (project / "recording",)
+    assert definition.load(project / "pipeline.toml", environ={}).recordings == (str(project / "recording"),)
 
 
-def test_every_file_is_named_and_every_transformation_is_python(tmp_path: Path) -> None:
+def test_project_lists_its_files_and_transformations(tmp_path: Path) -> None:
     project = tmp_path / "project"
     made = declarative.write_project(project, settings())
     found = sorted(path for path in project.rglob("*") if path.is_file())
@@ -59,7 +58,7 @@ def test_every_file_is_named_and_every_transformation_is_python(tmp_path: Path) 
     assert {"bronze_frames", "bronze_gaps", "silver_frames", "silver_rejects", "gold_quality"} <= tables
 
 
-def test_a_project_replaces_nothing(tmp_path: Path) -> None:
+def test_project_does_not_replace_files(tmp_path: Path) -> None:
     project = tmp_path / "project"
     project.mkdir()
     (project / "mine.txt").write_text("words", "utf-8")
@@ -68,7 +67,7 @@ def test_a_project_replaces_nothing(tmp_path: Path) -> None:
     assert [one.name for one in project.iterdir()] == ["mine.txt"]
 
 
-def test_a_function_that_gives_tensors_is_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_function_that_returns_arrays_is_refused(tmp_path: Path) -> None:
     asked = settings(functions=[{"name": "flat", "function": "looks:flat", "output": "recording"}])
     with pytest.raises(ConfigError, match="tensorpool pipeline run"):
         declarative.write_project(tmp_path / "project", asked)
@@ -99,15 +98,15 @@ def missing(gaps: list[dict[str, Any]], seqs: list[int], sound: list[int]) -> li
     return [(row["first_seq"], row["count"], row["receive_time_ns"] // SECOND) for row in found.to_pylist()]
 
 
-def test_a_gap_has_the_time_of_the_frame_behind_it() -> None:
+def test_gap_has_the_time_of_the_frame_after_it() -> None:
     assert missing([gap(3, 2)], [1, 2, 5, 6], [1, 2, 5, 6]) == [(3, 2, 5)]
 
 
-def test_a_gap_at_the_end_has_the_time_of_the_frame_before() -> None:
+def test_gap_at_the_end_has_the_time_of_the_frame_before() -> None:
     assert missing([gap(3, 2)], [1, 2], [1, 2]) == [(3, 2, 2)]
 
 
-def test_a_gap_that_another_recording_fills_is_none() -> None:
+def test_gap_filled_by_another_recording_is_not_reported() -> None:
     assert missing([gap(3, 4)], [1, 2, 4, 7], [1, 2, 4, 7]) == [(3, 1, 4), (5, 2, 7)]
 
 
@@ -115,7 +114,7 @@ def test_gap_of_two_recordings_is_reported_once() -> None:
     assert missing([gap(3, 2), gap(3, 2, recording="b")], [2, 5], [2, 5]) == [(3, 2, 5)]
 
 
-def test_an_epoch_without_a_frame_has_the_time_of_the_last_of_all() -> None:
+def test_gap_of_an_epoch_without_frames_has_the_latest_time() -> None:
     assert missing([gap(0, 9)], [], []) == [(0, 9, 99)]
 
 
@@ -126,9 +125,7 @@ def test_an_epoch_without_a_frame_has_the_time_of_the_last_of_all() -> None:
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=40),
     st.lists(st.integers(1, 7), min_size=1, max_size=20),
 )
-def test_rows_of_a_key_come_together_however_they_were_cut(
-    keys: list[tuple[int, int]], sizes: list[int]
-) -> None:
+def test_groups_do_not_depend_on_batch_limits(keys: list[tuple[int, int]], sizes: list[int]) -> None:
     keys.sort()
     rows = [{"a": a, "b": b, "n": number} for number, (a, b) in enumerate(keys)]
     whole = pa.Table.from_pylist(rows, schema=pa.schema([(name, pa.int64()) for name in "abn"]))

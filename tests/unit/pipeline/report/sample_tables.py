@@ -1,7 +1,8 @@
-"""A pipeline's tables, made by hand: what the engine would have written for a small recording."""
+"""Sample tables of a pipeline, as the engine writes them for a small recording."""
 
 from __future__ import annotations
 
+import datetime
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tensorpool import recording
 from tensorpool.pipeline import layout, schemas
+from tensorpool.pipeline.delta import DeltaTables
+from tensorpool.pipeline.table_files import TableFileWriter
+from tensorpool.recording.table_store import open_store
 
 START_NS = 1_772_366_400_000_000_000
 DATE = "2026-03-01"
@@ -21,18 +24,24 @@ SECOND = 1_000_000_000
 
 
 def put(root: Path, table: schemas.Table, rows: list[dict[str, Any]], **partition: Any) -> None:
-    """One file of a table, where a reader expects it."""
-    parts = [f"{name}={partition[name]}" for name in table.partitions]
-    directory = root.joinpath(table.name, *parts)
-    directory.mkdir(parents=True, exist_ok=True)
-    number = len(list(directory.iterdir()))
-    stored = pa.Table.from_pylist(rows, schema=table.stored)
-    pq.write_table(stored, directory / f"b{number:012}-0.parquet")
+    """Adds one file to a table."""
+    day = datetime.date.fromisoformat(partition.get("date", DATE))
+    streams = {"stream_id": partition["stream_id"]} if "stream_id" in partition else {}
+    whole = pa.Table.from_pylist([{**row, **streams, "date": day} for row in rows], schema=table.whole)
+    files = TableFileWriter(open_store(root), 0, 1 << 40)
+    files.add(table, whole)
+    delta = DeltaTables(str(root))
+    number = (delta.prepare(table).transaction_version("samples") or 0) + 1
+    delta.commit(table, files.close(), app="samples", number=number, replace=False)
+    path = root / "pipeline.json"
+    marker = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    marker["tables"] = sorted({*marker.get("tables", []), table.name})
+    path.write_text(json.dumps(marker), "utf-8")
 
 
 @dataclass
 class SampleTables:
-    """What was put in, to compare with what a report says."""
+    """The written counts, to compare with a report."""
 
     root: Path
     frames: dict[int, int] = field(default_factory=dict)
@@ -49,7 +58,7 @@ def pipeline(
     root: Path, *, streams: tuple[int, ...] = (10_000, 10_001), seconds: int = 12, hz: int = 20,
     interval_s: int = 1, payload: schemas.Payload = "ref",
 ) -> SampleTables:  # fmt: skip
-    """Streams with a few drops and rejects, an alignment, statistics, and the recording behind them."""
+    """Writes tables of streams with drops and rejects, an alignment and statistics, and their recording."""
     made = SampleTables(root)
     where = root.parent / "recording"
     root.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What a report says of tables, and that it says the same however many rows there are."""
+"""Figures of a report on small tables."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from tensorpool.errors import PipelineError
 from tensorpool.pipeline import report, schemas
@@ -16,7 +17,7 @@ from tests.unit.pipeline.report.sample_tables import DATE, START_NS, pipeline, p
 SECOND = 1_000_000_000
 
 
-def test_the_totals_are_those_of_the_tables(tmp_path: Path) -> None:
+def test_report_totals_equal_the_tables(tmp_path: Path) -> None:
     made = pipeline(tmp_path / "out")
     found = report.collect(tmp_path / "out")
     assert {one.stream_id: one.frames for one in found.streams} == made.frames
@@ -30,7 +31,7 @@ def test_the_totals_are_those_of_the_tables(tmp_path: Path) -> None:
     assert found.faults == []
 
 
-def test_json_has_the_same_figures_and_no_number_that_json_lacks(tmp_path: Path) -> None:
+def test_json_has_the_figures_and_no_nan(tmp_path: Path) -> None:
     made = pipeline(tmp_path / "out")
     found = json.loads(json.dumps(report.collect(tmp_path / "out").to_json(), allow_nan=False))
     assert found["totals"] == {
@@ -54,7 +55,7 @@ def test_alignment_has_share_and_spread(tmp_path: Path) -> None:
     assert found.spread["max"] == 200_000 + (rows - 1) * 100
 
 
-def test_a_late_frame_is_no_second_decision(tmp_path: Path) -> None:
+def test_late_frame_is_not_decided_again(tmp_path: Path) -> None:
     pipeline(tmp_path / "out")
     late = [{"stream_id": 10_001, "seq": 3, "time": START_NS // 1_000, "reason": "late", "streams": []}]
     put(tmp_path / "out", schemas.unaligned("pairs"), late, date=DATE)
@@ -63,16 +64,16 @@ def test_a_late_frame_is_no_second_decision(tmp_path: Path) -> None:
     assert found.share == found.rows / (found.rows + 5)
 
 
-def test_frames_that_silver_never_checked_are_a_fault(tmp_path: Path) -> None:
+def test_frames_missing_in_silver_are_a_fault(tmp_path: Path) -> None:
     made = pipeline(tmp_path / "out")
-    shutil.rmtree(tmp_path / "out/silver/rejects/stream_id=10000")
+    DeltaTable(tmp_path / "out/silver/rejects").delete("stream_id = 10000")
     found = report.collect(tmp_path / "out", samples=0)
     bronze, silver = made.recorded[10_000], made.frames[10_000]
     assert found.faults == [f"stream 10000: bronze has {bronze:,} frames, silver checked {silver:,}"]
     assert found.to_json()["balanced"] is False
 
 
-def test_frames_that_gold_does_not_count_are_a_fault(tmp_path: Path) -> None:
+def test_frames_missing_in_gold_are_a_fault(tmp_path: Path) -> None:
     pipeline(tmp_path / "out")
     extra: dict[str, Any] = {
         "stream_id": 10_001, "interval_start_ns": START_NS, "interval_ns": SECOND, "frames": 1,
@@ -82,18 +83,15 @@ def test_frames_that_gold_does_not_count_are_a_fault(tmp_path: Path) -> None:
     assert fault.startswith("stream 10001: silver has")
 
 
-def test_files_that_a_pipeline_has_not_committed_are_left_alone(tmp_path: Path) -> None:
+def test_files_without_a_transaction_are_not_counted(tmp_path: Path) -> None:
     made = pipeline(tmp_path / "out")
-    frames = tmp_path / f"out/silver/frames/stream_id=10000/date={DATE}"
-    (file,) = frames.iterdir()
-    for place in (frames / "_staging", tmp_path / "out/_staging/silver"):
-        place.mkdir(parents=True)
-        shutil.copy(file, place / "x.parquet")
-    shutil.copy(file, frames / ".x.parquet")
+    frames = tmp_path / f"out/silver/frames/date={DATE}"
+    file = next(frames.iterdir())
+    shutil.copy(file, frames / "b00000009-0123456789abcdef.parquet")
     assert report.collect(tmp_path / "out", samples=0).streams[0].frames == made.frames[10_000]
 
 
-def test_a_pipeline_without_a_row_has_a_page(tmp_path: Path) -> None:
+def test_empty_pipeline_has_a_page(tmp_path: Path) -> None:
     made = pipeline(tmp_path / "out")
     for stage in ("bronze", "silver", "gold"):
         shutil.rmtree(made.root / stage)
@@ -102,14 +100,14 @@ def test_a_pipeline_without_a_row_has_a_page(tmp_path: Path) -> None:
     assert "no frames yet" in (tmp_path / "page.html").read_text("utf-8")
 
 
-def test_a_directory_that_is_no_pipelines_is_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_directory_with_other_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="pipeline run"):
         report.collect(tmp_path)
     assert not (tmp_path / "page.html").exists()
 
 
 @pytest.mark.parametrize("seconds", [3, 600])
-def test_a_long_time_has_no_more_buckets_than_a_page_is_wide(tmp_path: Path, seconds: int) -> None:
+def test_number_of_buckets_is_bounded(tmp_path: Path, seconds: int) -> None:
     made = pipeline(tmp_path / "out", streams=(10_000,), seconds=seconds, hz=4)
     found = report.collect(tmp_path / "out", samples=0)
     assert found.span is not None

@@ -1,4 +1,4 @@
-"""A report's verdict: the ledgers of the recordings against the tables."""
+"""Ledgers of the recordings, compared with the tables."""
 
 from __future__ import annotations
 
@@ -25,40 +25,40 @@ def record(root: Path, first: int, count: int, *, missing_before: int = 0, missi
     return root
 
 
-def report_of(*roots: Path, recorded: int, dropped: int = 0, rejected: int = 0) -> Report:
+def compare(*roots: Path, recorded: int, dropped: int = 0, rejected: int = 0) -> tuple[list[str], list[str]]:
     stream = StreamFigures(STREAM)
     stream.recorded, stream.frames = recorded, recorded - rejected
     stream.dropped = {"late": dropped} if dropped else {}
     stream.rejected = {"checksum": rejected} if rejected else {}
-    definition = {"recordings": [str(root) for root in roots]}
-    return Report("out", 0, "test", "id", {}, definition, streams=[stream])
+    report = Report("out", 0, "test", "id", {}, {}, streams=[stream])
+    return ledgers.compare(report, roots, set())
 
 
-def test_tables_without_the_gaps_of_the_recording_are_a_fault(tmp_path: Path) -> None:
+def test_gaps_missing_in_the_tables_are_a_fault(tmp_path: Path) -> None:
     root = record(tmp_path / "r", 10, 8, missing_before=10, missing_behind=2)
-    (fault,), unread = ledgers.compare(report_of(root, recorded=8))
+    (fault,), unread = compare(root, recorded=8)
     assert fault == f"stream {STREAM}: the ledgers of the recordings miss 12 sequences, the tables name 0"
     assert unread == []
-    assert ledgers.compare(report_of(root, recorded=8, dropped=12)) == ([], [])
+    assert compare(root, recorded=8, dropped=12) == ([], [])
 
 
-def test_tables_without_frames_of_the_recording_are_a_fault(tmp_path: Path) -> None:
+def test_frames_missing_in_the_tables_are_a_fault(tmp_path: Path) -> None:
     root = record(tmp_path / "r", 0, 8)
-    (fault,), _ = ledgers.compare(report_of(root, recorded=5))
+    (fault,), _ = compare(root, recorded=5)
     assert fault == f"stream {STREAM}: the recordings have 8 frames, bronze has 5"
 
 
-def test_frames_that_another_recording_has_are_not_missing(tmp_path: Path) -> None:
+def test_frames_of_another_recording_are_not_missing(tmp_path: Path) -> None:
     one = record(tmp_path / "one", 10, 8, missing_before=10, missing_behind=4)
     other = record(tmp_path / "other", 0, 6)
-    assert ledgers.compare(report_of(one, other, recorded=14, dropped=8)) == ([], [])
+    assert compare(one, other, recorded=14, dropped=8) == ([], [])
     # One frame of `other` was rejected, and `one` has a gap there: it is named twice.
-    assert ledgers.compare(report_of(one, other, recorded=14, dropped=9, rejected=1)) == ([], [])
-    assert len(ledgers.compare(report_of(one, other, recorded=14, dropped=10))[0]) == 1
+    assert compare(one, other, recorded=14, dropped=9, rejected=1) == ([], [])
+    assert len(compare(one, other, recorded=14, dropped=10)[0]) == 1
 
 
-def test_recordings_that_are_gone_leave_the_verdict_open(tmp_path: Path) -> None:
-    faults, (reason,) = ledgers.compare(report_of(tmp_path / "gone", recorded=5))
+def test_removed_recordings_are_reported_as_unread(tmp_path: Path) -> None:
+    faults, (reason,) = compare(tmp_path / "gone", recorded=5)
     assert faults == []
     assert "contains no recording" in reason
 

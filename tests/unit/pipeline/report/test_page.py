@@ -1,4 +1,4 @@
-"""The page: one file, nothing of a stranger's runs in it, frames are pictures."""
+"""The HTML page: one file, escaped texts, and previews of frames."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tensorpool import recording
 from tensorpool.pipeline import report, schemas
 from tensorpool.pipeline.report.samples import samples_of
 from tensorpool.pipeline.report.tables import files_of
+from tensorpool.recording.table_store import open_store
 from tests.unit.pipeline.report.sample_tables import DATE, START_NS, pipeline, put
 
 _EVIL = "<script>alert(1)</script>\"'&"
@@ -70,7 +71,7 @@ def test_foreign_metadata_is_escaped(tmp_path: Path) -> None:
     assert [tag for tag, _ in tags(page)].count("script") == 1
 
 
-def test_only_the_pages_own_script_may_run(tmp_path: Path) -> None:
+def test_page_policy_allows_only_its_own_script(tmp_path: Path) -> None:
     pipeline(tmp_path / "out")
     page = tmp_path / "page.html"
     report.write(tmp_path / "out", page)
@@ -108,11 +109,11 @@ def sample_of(tmp_path: Path, array: np.ndarray, **changes: Any) -> Any:
         } | changes  # fmt: skip
         del frame
     put(tmp_path, schemas.silver_frames(), [row], stream_id=7, date=DATE)
-    (made,) = samples_of(files_of(tmp_path / "silver/frames"), 4)
+    (made,) = samples_of(files_of(open_store(tmp_path), "silver/frames") or [], 4)
     return made
 
 
-def test_a_signal_is_a_line(tmp_path: Path) -> None:
+def test_sample_of_one_dimension_is_a_line(tmp_path: Path) -> None:
     made = sample_of(tmp_path, np.sin(np.arange(5_000) / 99))
     assert made.image is None
     assert 2 < len(made.line) <= 400
@@ -127,7 +128,7 @@ def test_large_frames_become_small_images(tmp_path: Path) -> None:
 def test_changed_payload_is_reported_and_not_shown(tmp_path: Path) -> None:
     made = sample_of(tmp_path, np.zeros((4, 4), np.uint8), crc32c=1)
     assert made.image is None
-    assert made.problem == "the payload is not what was written"
+    assert made.problem == "the payload does not match its checksum"
 
 
 def test_shape_beyond_its_bytes_is_reported_and_not_read(tmp_path: Path) -> None:
@@ -136,10 +137,10 @@ def test_shape_beyond_its_bytes_is_reported_and_not_read(tmp_path: Path) -> None
     assert "extends beyond" in made.problem
 
 
-def test_a_recording_that_is_gone_leaves_the_rest_of_the_page(tmp_path: Path) -> None:
+def test_page_without_the_recording_has_all_other_parts(tmp_path: Path) -> None:
     made = pipeline(tmp_path / "out", streams=(10_000,), seconds=3)
     for path in (tmp_path / "recording").rglob("*.arrows"):
         path.unlink()
     found = report.write(made.root, tmp_path / "page.html")
-    assert {one.problem for one in found.samples} == {"the recording is not where it was"}
-    assert "the recording is not where it was" in (tmp_path / "page.html").read_text("utf-8")
+    assert {one.problem for one in found.samples} == {"the recording was moved or removed"}
+    assert "the recording was moved or removed" in (tmp_path / "page.html").read_text("utf-8")

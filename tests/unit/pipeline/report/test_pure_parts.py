@@ -1,4 +1,4 @@
-"""Buckets, percentiles and words of figures, for any figures."""
+"""Properties of buckets, percentiles and ticks."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorpool.pipeline.report.histogram import Histogram
-from tensorpool.pipeline.report.scales import ticks
+from tensorpool.pipeline.report.charts import ticks
 from tensorpool.pipeline.report.timeline import BucketSeries, TimeRange
+from tensorpool.pipeline.report.values import Histogram
 
 times = st.integers(0, 2**61)
 
 
 @given(start=times, length=st.integers(0, 10**18), finest=st.integers(1, 10**12), most=st.integers(1, 300))
-def test_buckets_are_whole_intervals_and_cover_the_time(
+def test_buckets_are_whole_intervals_and_cover_the_range(
     start: int, length: int, finest: int, most: int
 ) -> None:
     span = TimeRange.over(start, start + length, finest, most)
@@ -29,7 +29,7 @@ def test_buckets_are_whole_intervals_and_cover_the_time(
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)), max_size=60))
-def test_sums_means_and_peaks_do_not_depend_on_how_rows_were_cut(rows: list[tuple[int, int]]) -> None:
+def test_bucket_series_does_not_depend_on_batch_limits(rows: list[tuple[int, int]]) -> None:
     span = TimeRange.over(0, 10**6, 1000, 7)
     whole, parts = BucketSeries(span), BucketSeries(span)
     for series, chunks in ((whole, [rows]), (parts, [[row] for row in rows])):
@@ -46,7 +46,7 @@ def test_sums_means_and_peaks_do_not_depend_on_how_rows_were_cut(rows: list[tupl
 
 
 @given(st.lists(st.integers(-5, 2**62), min_size=1, max_size=300), st.floats(0.01, 1.0))
-def test_a_percentile_is_right_to_the_width_of_a_bucket(values: list[int], share: float) -> None:
+def test_percentile_is_exact_to_one_bucket(values: list[int], share: float) -> None:
     histogram = Histogram()
     histogram.add(np.array(values, np.int64))
     exact = sorted(max(value, 0) for value in values)[max(int(np.ceil(share * len(values))), 1) - 1]
@@ -56,7 +56,7 @@ def test_a_percentile_is_right_to_the_width_of_a_bucket(values: list[int], share
     assert histogram.largest == max(0, *values, 0)
 
 
-def test_a_value_can_count_many_times() -> None:
+def test_histogram_counts_weighted_values() -> None:
     histogram = Histogram()
     histogram.add(np.array([10, 1_000], np.int64), np.array([1, 99], np.int64))
     assert histogram.percentile(0.5) == pytest.approx(1_000, rel=0.03)
@@ -64,7 +64,7 @@ def test_a_value_can_count_many_times() -> None:
 
 
 @given(st.floats(1e-9, 1e15))
-def test_ticks_reach_the_top_and_are_few(top: float) -> None:
+def test_ticks_reach_the_top_in_few_steps(top: float) -> None:
     marks = ticks(top)
     assert 2 <= len(marks) <= 6
     assert marks[0] == 0

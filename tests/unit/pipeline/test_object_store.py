@@ -1,0 +1,187 @@
+"""Tables on a real S3 server: the same rows as on a disk, also after kills and with two writers."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from tensorpool import recording
+from tensorpool.errors import PipelineError, StorageFailed
+from tensorpool.pipeline import compact, report, run, status
+from tensorpool.pipeline.delta import DeltaTables
+from tensorpool.pipeline.tasks import LocalTasks
+from tensorpool.recording.table_store import ObjectStore
+from tensorpool.sbe import DataSourceAnnounce
+from tests.s3_server import S3Server
+from tests.unit.pipeline.harness import Killed, Stages, define, dies_at, record
+
+pytest.importorskip("obstore")
+pytestmark = pytest.mark.timeout(600)
+
+ALIGNMENT = [{"name": "stereo", "streams": [10, 11], "tolerance": "1ms", "wait": "100ms"}]
+MORE: dict[str, Any] = {"alignments": ALIGNMENT, "quality": {"interval": "100ms", "lateness": "50ms"}}
+
+
+def rows_of(root: str, names: list[str]) -> dict[str, list[str]]:
+    """The rows of each table, without the paths of files."""
+    found = {}
+    for name in names:
+        rows = DeltaTable(f"{root}/{name}").to_pyarrow_table().to_pylist()
+        found[name] = sorted(repr(sorted(row.items())) for row in rows)
+    return found
+
+
+NAMES = [
+    "bronze/frames", "silver/frames", "silver/aligned/stereo", "gold/quality", "gold/quality_open",
+    "gold/statistics",
+]  # fmt: skip
+
+
+def test_conditional_put_lets_one_writer_win(s3_server: S3Server) -> None:
+    first, second = (ObjectStore(s3_server.uri("root")) for _ in range(2))
+    assert first.put_new("_decisions/0.json", b"first")
+    assert not second.put_new("_decisions/0.json", b"second")
+    assert second.get("_decisions/0.json") == b"first"
+    assert second.get("_decisions/1.json") is None
+    assert second.names("_decisions") == ["0.json"]
+    second.remove("_decisions/0.json")
+    assert first.names("_decisions") == []
+
+
+def test_tables_on_s3_are_those_on_a_disk_after_kills_and_a_race(
+    s3_server: S3Server, root: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(root, range(60), trace=7000)
+    record(root, range(0, 60, 2), stream_id=11, shift_ns=1000)
+    local = define(root, out, max_rows=30, **MORE)
+    stages = Stages(local)
+    stages.take_all()
+    stages.close()
+    uri = s3_server.uri("tables")
+    settings = define(root, Path("unused"), max_rows=30, **MORE)
+    settings = dataclasses.replace(settings, out=uri)
+    dice = random.Random(3)
+    for _ in range(4):
+        dies = dies_at(dice.randrange(1, 25))
+        with monkeypatch.context() as patch:
+            for owner, name in (
+                (ObjectStore, "put_new"),
+                (ObjectStore, "create"),
+                (ObjectStore, "remove"),
+                (DeltaTables, "commit"),
+            ):
+                patch.setattr(owner, name, dies(getattr(owner, name)))
+            try:
+                Stages(settings).take_all()
+            except Killed:
+                continue
+    # Two processes: what one decides, the other continues from, or it stops.
+    record(root, range(60, 90))
+    first, second = Stages(settings), Stages(settings)
+
+    class Overtaken(LocalTasks):
+        def run(self, work: Any, items: Any) -> Any:
+            results = super().run(work, items)
+            second.take()
+            return results
+
+    first.tasks = Overtaken()
+    with pytest.raises(PipelineError, match="has decided micro-batch"):
+        first.take()
+    first.engine.close_sources()
+    second.take_all()
+    second.close()
+    again = Stages(local)
+    again.take_all()
+    again.close()
+    assert rows_of(uri, ["bronze/frames", "silver/frames"]) == rows_of(
+        str(out), ["bronze/frames", "silver/frames"]
+    )
+    assert sum(DeltaTable(f"{uri}/{n}").count() for n in ("gold/quality", "gold/quality_open")) > 0
+    assert compact(uri)["silver/frames"].after == 1
+    assert status(uri).stages["silver"].totals.frames == 120
+    found = report.collect(uri, samples=2)
+    assert found.faults == []
+    assert found.total("frames") == 120
+    # No credential is in a table, a decision or a log.
+    stored = s3_server.objects()
+    for key in stored:
+        assert s3_server.secret_key.encode() not in s3_server.file(key).read_bytes(), key
+
+
+@pytest.mark.parametrize("payload", ["ref", "inline"])
+def test_archive_of_a_recording_is_read_without_the_local_files(
+    s3_server: S3Server, tmp_path: Path, payload: str
+) -> None:
+    """As on a host that shares no disk with the recorder: recording and tables are in the store."""
+    root, uri = tmp_path / "recording", s3_server.uri("recording")
+    record(root, range(40), trace=7000)
+    message = DataSourceAnnounce(stream_id=10, producer_id=1, epoch=1, meta_version=0, name="camera")
+    with recording.RecordingWriter(root) as writer:
+        writer.add_message("metadata", message.encode(), stream_id=10, epoch=1, meta_version=0)
+    recording.push(root, uri)
+    away = root.rename(tmp_path / "elsewhere")
+    tables = s3_server.uri("tables")
+    settings = define(root, Path("unused"), recordings=[uri], max_rows=30, payload=payload, **MORE)
+    settings = dataclasses.replace(settings, out=tables)
+    Stages(settings).take_all()
+    # It is followed while it grows.
+    record(away, range(40, 60))
+    recording.push(away, uri)
+    Stages(settings).take_all()
+    rows = DeltaTable(f"{tables}/silver/frames").to_pyarrow_table().sort_by("seq")
+    assert rows["seq"].to_pylist() == list(range(60))
+    assert set(rows["recording"].to_pylist()) == {uri}
+    assert json.loads(rows["metadata"][0].as_py())["DataSourceAnnounce"]["name"] == "camera"
+    statistics = DeltaTable(f"{tables}/gold/statistics").to_pyarrow_table().sort_by("seq")
+    assert statistics["mean"].to_pylist() == list(range(60))
+    found = report.collect(tables, samples=2)
+    assert (found.faults, found.unread_recordings) == ([], [])
+    assert [sample.problem for sample in found.samples] == [None, None]
+
+
+def test_store_that_does_not_answer_is_named(s3_server: S3Server, root: Path) -> None:
+    record(root, range(5))
+    settings = dataclasses.replace(define(root, Path("unused")), out=s3_server.uri("tables"))
+    s3_server.stop()
+    with pytest.raises(StorageFailed, match=r"s3://lake/tables does not answer: .*run the pipeline again"):
+        run(settings, spark=object())  # type: ignore[arg-type]
+    s3_server.start()
+    Stages(settings).take_all()
+    assert DeltaTable(f"{settings.out}/silver/frames").count() == 5
+
+
+# Arrow's own threads that read through a Python file are what aborts a process at its end ("terminate called
+# without an active exception"): the package reads without them.
+PROGRAM = """
+import sys
+import deltalake
+from tensorpool.pipeline import status
+from tensorpool.pipeline.table_files import read_file
+from tensorpool.recording.table_store import open_store
+
+found = status(sys.argv[1])
+table = deltalake.DeltaTable(f"{sys.argv[1]}/silver/frames")
+(name, *_) = table.file_uris()
+path = name.split("/silver/frames/")[1]
+assert read_file(open_store(sys.argv[1]), "silver/frames", path).num_rows > 0
+"""
+
+
+def test_programs_that_used_s3_end_cleanly(s3_server: S3Server, root: Path) -> None:
+    record(root, range(10))
+    uri = s3_server.uri("tables")
+    Stages(dataclasses.replace(define(root, Path("unused")), out=uri)).take_all()
+    for _ in range(10):
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, uri], capture_output=True, text=True, check=False, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
