@@ -1,0 +1,526 @@
+"""The web server of the console: the page, its WebSocket, and the thread that keeps the system model.
+
+Three kinds of threads: the feed polls the monitor and makes documents, a `StreamReader` per watched stream
+encodes frames, the event loop only moves bytes. Everything that a request can cause is bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import socket
+import ssl
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route, WebSocketRoute
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocket
+
+from .._native import __version__
+from ..context import Context
+from ..errors import TensorPoolError
+from ..monitor.listener import SystemMonitor
+from ..monitor.reports import Notice
+from ..monitor.snapshot import Snapshot, without_consumers
+from ..text import JsonObject
+from .access import PAGE_POLICY, SECURITY_HEADERS, HostRule, Sessions, Tokens, ViewerRole
+from .frames import MAX_HZ, StreamReader
+from .history import History
+from .state import ConsoleOrigin, ConsoleState, detail
+from .viewer import MAX_MESSAGE, RequestHandler, ServedFile, Viewer
+
+DEFAULT_PORT: Final = 8470
+MAX_VIEWERS: Final = 64
+MAX_HEAD: Final = 16 * 1024
+"""Bytes of the address and the headers of a request."""
+MAX_READERS: Final = 32
+"""Streams that all viewers see at once."""
+
+_LOG = logging.getLogger(__name__)
+_POLL_S: Final = 0.02
+_TYPES: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".json": "application/manifest+json",
+}
+_NO_TOKEN: Final = "Open the address that tensorpool console printed: it carries the token."
+_WRONG_TOKEN: Final = "The token is wrong. Copy the whole address that tensorpool console printed."
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleOptions:
+    """Where and for whom the console serves."""
+
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    tokens: Tokens = field(default_factory=Tokens)
+    allowed_hosts: Collection[str] = ()
+    behind_proxy: bool = False
+    certificate: Path | None = None
+    private_key: Path | None = None
+    max_viewers: int = MAX_VIEWERS
+    max_hz: float = MAX_HZ
+    period_s: float = 1.0
+    recordings: tuple[Path, ...] = ()
+    """Directories with recordings, beside those of running recorders; the first one gets new ones."""
+    exports: Path | None = None
+    """Where exports are kept. None: in a private directory, until the console ends."""
+    pipelines: tuple[str, ...] = ()
+    """Roots of tables (directories or URIs), and directories of such roots."""
+    config: str | None = None
+    """The configuration file of the processes that the console starts."""
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach the console."""
+        return self.host in ("127.0.0.1", "::1", "localhost")
+
+
+def load_assets() -> dict[str, tuple[bytes, str]]:
+    """All files of the page, by name: no request ever becomes a path of the file system."""
+    assets = {}
+    for file in resources.files(__package__).joinpath("static").iterdir():
+        suffix = os.path.splitext(file.name)[1]
+        if suffix in _TYPES:
+            assets[file.name] = (file.read_bytes(), _TYPES[suffix])
+    return assets
+
+
+# --- the feed
+
+
+@dataclass(frozen=True, slots=True)
+class FeedUpdate:
+    """One document, as bytes for every viewer."""
+
+    version: int
+    difference: str
+    """The message for viewers that have the version before."""
+
+
+class SystemFeed:
+    """The thread that polls the monitor and makes a document a period."""
+
+    def __init__(
+        self,
+        context: Context,
+        *,
+        hidden_ids: Callable[[], set[int]],
+        on_update: Callable[[FeedUpdate], None],
+        period_s: float,
+    ) -> None:
+        self._monitor = SystemMonitor(context.connection)
+        self._hidden_ids = hidden_ids
+        self._on_update = on_update
+        self._period_s = period_s
+        self._lock = threading.Lock()
+        self._state = ConsoleState(
+            ConsoleOrigin(socket.gethostname(), str(context.aeron_dir), __version__, os.getpid())
+        )
+        self._history = History()
+        self._whole: tuple[int, str] = (0, "")
+        self._notices: deque[Notice] = deque(maxlen=256)
+        self._received_s = time.monotonic()
+        self.snapshot = Snapshot(0)
+        """The newest snapshot, for any thread."""
+        self._is_closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="console-feed", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the thread and the monitor."""
+        self._is_closed.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._monitor.close()
+
+    def add_notice(self, notice: Notice) -> None:
+        """Puts an event of the console itself on the record."""
+        self._notices.append(notice)
+
+    def _run(self) -> None:
+        due = time.monotonic()
+        while not self._is_closed.wait(_POLL_S):
+            try:
+                if self._monitor.poll():
+                    self._received_s = time.monotonic()
+            except TensorPoolError as error:
+                _LOG.warning("the console cannot read the system: %s", error)
+            now = time.monotonic()
+            if now >= due:
+                due = max(due + self._period_s, now)
+                self._update()
+
+    def _update(self) -> None:
+        while self._notices:
+            self._monitor.model.observe(self._notices.popleft(), time.monotonic_ns())
+        hidden_ids = self._hidden_ids()
+        snapshot = without_consumers(self._monitor.snapshot(), hidden_ids)
+        ledger = self._monitor.ledger_rows()
+        now_ms = time.time_ns() // 1_000_000
+        with self._lock:
+            change = self._state.update(snapshot, ledger, now_ms, hidden_ids)
+            self._history.add(snapshot, now_ms)
+            self.snapshot = snapshot
+            version = self._state.version
+        message = {
+            "type": "update",
+            "version": version,
+            "base": version - 1,
+            "silent_s": round(time.monotonic() - self._received_s, 1),
+            "set": change.changed,
+            "remove": change.removed,
+        }
+        self._on_update(FeedUpdate(version, json.dumps(message, separators=(",", ":"))))
+
+    def whole(self) -> tuple[int, str]:
+        """Version and message of the whole document; made once for all viewers that need it."""
+        with self._lock:
+            if self._whole[0] != self._state.version:
+                message = {
+                    "type": "update",
+                    "version": self._state.version,
+                    "base": None,
+                    "silent_s": round(time.monotonic() - self._received_s, 1),
+                    "set": self._state.document,
+                    "remove": {},
+                }
+                self._whole = (self._state.version, json.dumps(message, separators=(",", ":")))
+            return self._whole
+
+    def read_history(self, track: str, span: str) -> JsonObject:
+        """Samples of a track."""
+        with self._lock:
+            return dict(self._history.read(track, span))
+
+    def newest_point(self, track: str) -> JsonObject | None:
+        """The last sample of a track."""
+        with self._lock:
+            point = self._history.newest(track)
+        return None if point is None else dict(point)
+
+    def detail(self, kind: str, key: str) -> JsonObject | None:
+        """Everything that is known about one thing; None if it is not there."""
+        return detail(self.snapshot, kind, key)
+
+
+# --- the server
+
+
+class ConsoleServer:
+    """The console of the system around a context. `serve` blocks; `start` and `close` use a thread."""
+
+    def __init__(
+        self,
+        context: Context,
+        options: ConsoleOptions | None = None,
+        *,
+        handlers: Callable[[ConsoleServer], Mapping[str, RequestHandler]] = lambda _: {},
+    ) -> None:
+        self.options = options or ConsoleOptions()
+        self.context = context
+        self._socket = _listen(self.options.host, self.options.port)
+        self.port: int = self._socket.getsockname()[1]
+        self.sessions = Sessions(self.port)
+        self.rule = HostRule(
+            self.port,
+            is_secure=self.options.certificate is not None,
+            names=frozenset(name.lower() for name in self.options.allowed_hosts),
+            is_loopback=self.options.is_loopback,
+            behind_proxy=self.options.behind_proxy,
+        )
+        self._assets = load_assets()
+        self._viewers: set[Viewer] = set()
+        self._readers: dict[int, StreamReader] = {}
+        self._hidden: set[int] = set()
+        self.update: FeedUpdate | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._uvicorn: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+        self._ready = threading.Event()
+        self.workers = ThreadPoolExecutor(4, "console-worker")
+        self.files: dict[int, ServedFile] = {}
+        """Files that jobs have made, by the number of the job."""
+        self.on_close: list[Callable[[], None]] = []
+        """What ends together with the server."""
+        try:
+            self.feed = SystemFeed(
+                context,
+                hidden_ids=self._hidden_ids,
+                on_update=self._on_update,
+                period_s=self.options.period_s,
+            )
+        except BaseException:
+            self._socket.close()
+            raise
+        self.handlers = handlers(self)
+
+    def url(self, role: ViewerRole | None = None) -> str:
+        """The address to open, with the token of a role; the one that may do most by default."""
+        tokens = self.options.tokens
+        token = tokens.watch if role is ViewerRole.WATCH or tokens.steer is None else tokens.steer
+        host = f"[{self.options.host}]" if ":" in self.options.host else self.options.host
+        return f"{'https' if self.rule.is_secure else 'http'}://{host}:{self.port}/?token={token}"
+
+    @property
+    def viewers(self) -> int:
+        """The number of connected browsers."""
+        return len(self._viewers)
+
+    # --- running
+
+    def serve(self) -> None:
+        """Serves until SIGINT or SIGTERM, or until `close` is called by another thread."""
+        # uvicorn's own log would print the token of an opened address.
+        config = uvicorn.Config(
+            self._app(),
+            log_config=None,
+            access_log=False,
+            lifespan="on",
+            ws="websockets-sansio",
+            ws_max_size=MAX_MESSAGE,
+            ws_max_queue=16,
+            ws_ping_interval=10.0,
+            ws_ping_timeout=20.0,
+            ws_per_message_deflate=False,
+            limit_concurrency=4 * self.options.max_viewers,
+            h11_max_incomplete_event_size=MAX_HEAD,
+            http="h11",
+            timeout_keep_alive=5,
+            timeout_graceful_shutdown=2,
+            server_header=False,
+            proxy_headers=False,
+            ssl_certfile=self.options.certificate,
+            ssl_keyfile=self.options.private_key,
+            ssl_version=ssl.PROTOCOL_TLS_SERVER,
+        )
+        self._uvicorn = uvicorn.Server(config)
+        try:
+            asyncio.run(self._uvicorn.serve(sockets=[self._socket]))
+        finally:
+            self._ready.set()
+            self._socket.close()
+            self.feed.close()
+            for end in self.on_close:
+                end()
+            self.workers.shutdown()
+
+    def start(self) -> None:
+        """Serves on a thread; returns when the page can be opened."""
+        self._thread = threading.Thread(target=self.serve, name="console-server", daemon=True)
+        self._thread.start()
+        self._ready.wait(30.0)
+
+    def close(self) -> None:
+        """Ends the server and its threads."""
+        if self._uvicorn is not None:
+            self._uvicorn.should_exit = True
+        if self._thread is not None:
+            self._thread.join()
+
+    def __enter__(self) -> ConsoleServer:
+        self.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    # --- state that viewers share
+
+    def _on_update(self, update: FeedUpdate) -> None:
+        """Runs on the feed's thread."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._publish, update)
+
+    def _publish(self, update: FeedUpdate) -> None:
+        self.update = update
+        for viewer in self._viewers:
+            viewer.wake()
+
+    def _hidden_ids(self) -> set[int]:
+        for reader in list(self._readers.values()):
+            self._hidden |= reader.consumer_ids
+        return self._hidden
+
+    def reader(self, stream_id: int) -> StreamReader:
+        """The reader of a stream, which all its viewers share."""
+        reader = self._readers.get(stream_id)
+        if reader is None:
+            if len(self._readers) >= MAX_READERS:
+                raise ValueError(f"the console reads {MAX_READERS} streams at once; close another one first")
+            reader = StreamReader(self.context, stream_id, max_hz=self.options.max_hz)
+            self._readers[stream_id] = reader
+        return reader
+
+    async def release(self, reader: StreamReader, number: int) -> None:
+        """Ends a view; a reader without views ends too."""
+        if reader.remove(number) and self._readers.get(reader.stream_id) is reader:
+            del self._readers[reader.stream_id]
+            self._hidden |= reader.consumer_ids
+            await asyncio.get_running_loop().run_in_executor(None, reader.close)
+
+    # --- requests
+
+    def _app(self) -> ASGIApp:
+        app = Starlette(
+            routes=[
+                Route("/", self._page),
+                WebSocketRoute("/ws", self._websocket),
+                Route("/job/{number:int}", self._job_file),
+                Route("/{name}", self._asset),
+            ],
+            lifespan=self._lifespan,
+        )
+        return _Gate(app, self.rule)
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        self._loop = asyncio.get_running_loop()
+        self.feed.start()
+        self._ready.set()
+        try:
+            yield
+        finally:
+            self._loop = None
+            for reader in list(self._readers.values()):
+                await asyncio.get_running_loop().run_in_executor(None, reader.close)
+
+    def _role(self, connection: HTTPConnection) -> ViewerRole | None:
+        return self.sessions.role(connection.cookies)
+
+    async def _page(self, request: Request) -> Response:
+        token = request.query_params.get("token")
+        if token is not None:
+            role = self.options.tokens.role(token)
+            if role is None:
+                return PlainTextResponse(_WRONG_TOKEN, 403)
+            # The address without the token: it must not stay in the history or in a Referer.
+            response = RedirectResponse("/", 303)
+            response.set_cookie(
+                self.sessions.name,
+                self.sessions.value(role),
+                httponly=True,
+                samesite="strict",
+                secure=self.rule.is_secure,
+                path="/",
+            )
+            return response
+        if self._role(request) is None:
+            return PlainTextResponse(_NO_TOKEN, 401)
+        return self._file("index.html")
+
+    async def _asset(self, request: Request) -> Response:
+        if self._role(request) is None:
+            return PlainTextResponse(_NO_TOKEN, 401)
+        return self._file(request.path_params["name"])
+
+    def _file(self, name: str) -> Response:
+        asset = self._assets.get(name)
+        if asset is None:
+            return PlainTextResponse("There is no such file.", 404)
+        return Response(asset[0], media_type=asset[1])
+
+    async def _job_file(self, request: Request) -> Response:
+        """A file that a job has made. Its number is not a path, and its name is the console's."""
+        if self._role(request) is None:
+            return PlainTextResponse(_NO_TOKEN, 401)
+        file = self.files.get(request.path_params["number"])
+        if file is None or not file.path.is_file():
+            return PlainTextResponse("There is no such file any more.", 404)
+        if file.is_page:
+            headers = {"Content-Security-Policy": PAGE_POLICY}
+            return FileResponse(file.path, media_type="text/html", headers=headers)
+        return FileResponse(file.path, media_type="application/octet-stream", filename=file.name)
+
+    async def _websocket(self, websocket: WebSocket) -> None:
+        role = self._role(websocket)
+        # A page always sends its Origin; a program without one has no business here.
+        if role is None or websocket.headers.get("origin") is None:
+            await websocket.close(4401)
+            return
+        if len(self._viewers) >= self.options.max_viewers:
+            await websocket.accept()
+            await websocket.close(4429, "too many viewers")
+            return
+        await websocket.accept()
+        client = websocket.client
+        viewer = Viewer(self, websocket, role, "?" if client is None else f"{client.host}:{client.port}")
+        self._viewers.add(viewer)
+        try:
+            await viewer.run()
+        finally:
+            self._viewers.discard(viewer)
+
+
+class _Gate:
+    """Refuses requests with a foreign Host or Origin before anything else, and adds the security headers."""
+
+    def __init__(self, app: ASGIApp, rule: HostRule) -> None:
+        self._app = app
+        self._rule = rule
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] in ("http.response.start", "websocket.http.response.start"):
+                headers = list(message.get("headers", []))
+                present = {name.lower() for name, _ in headers}
+                for header, text in SECURITY_HEADERS.items():
+                    if (name := header.lower().encode()) not in present:
+                        headers.append((name, text.encode()))
+                message = {**message, "headers": headers}
+            await send(message)
+
+        size = len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"")
+        size += sum(len(name) + len(value) for name, value in scope["headers"])
+        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+        hosts = [value for name, value in headers if name == "host"]
+        origins = [value for name, value in headers if name == "origin"]
+        host = hosts[0] if len(hosts) == 1 else None
+        fault = self._rule.host_fault(host) if size <= MAX_HEAD else f"the request has over {MAX_HEAD} bytes"
+        for origin in origins:
+            fault = fault or self._rule.origin_fault(origin, host)
+        if fault is None:
+            await self._app(scope, receive, send_with_headers)
+        elif scope["type"] == "http":
+            status = 403 if size <= MAX_HEAD else 431
+            await PlainTextResponse(fault, status)(scope, receive, send_with_headers)
+        else:
+            await send({"type": "websocket.close", "code": 4403})
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(128)
+    except BaseException:
+        listener.close()
+        raise
+    return listener

@@ -1,0 +1,115 @@
+"""Tokens, sessions, and the Host and Origin of requests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tensorpool.console.access import CONTENT_POLICY, HostRule, Sessions, Tokens, ViewerRole, read_token_file
+from tensorpool.errors import ConfigError
+
+TOKEN = "a-token-of-some-length"
+RULE = HostRule(8470)
+
+
+def test_tokens_give_their_role() -> None:
+    tokens = Tokens(watch="watching-token-1", steer="steering-token-1")
+    assert tokens.role("steering-token-1") is ViewerRole.STEER
+    assert tokens.role("watching-token-1") is ViewerRole.WATCH
+    assert tokens.role("") is tokens.role("steering-token-") is tokens.role("\udcff") is None
+    assert Tokens(watch=TOKEN).role(TOKEN) is ViewerRole.WATCH
+
+
+def test_tokens_are_not_in_the_text_of_an_object() -> None:
+    assert TOKEN not in repr(Tokens(watch=TOKEN, steer=TOKEN))
+
+
+def test_session_cookie_is_not_the_token_and_differs_by_role() -> None:
+    sessions = Sessions(8470)
+    steer, watch = sessions.value(ViewerRole.STEER), sessions.value(ViewerRole.WATCH)
+    assert steer != watch
+    assert sessions.role({sessions.name: steer}) is ViewerRole.STEER
+    assert sessions.role({sessions.name: watch}) is ViewerRole.WATCH
+    assert sessions.role({sessions.name: ""}) is sessions.role({}) is None
+    assert Sessions(8471).name != sessions.name
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8470", "localhost:8470", "LOCALHOST:8470", "[::1]:8470"])
+def test_own_host_is_accepted(host: str) -> None:
+    assert RULE.host_fault(host) is None
+    assert RULE.origin_fault(f"http://{host}", host) is None
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        None, "", "evil.example:8470", "127.0.0.1", "127.0.0.1:80", "127.0.0.1:8471", "10.0.0.1:8470",
+        "localhost.evil.example:8470", "127.0.0.1.evil.example:8470", "[::1]8470", "127.0.0.1:8470x",
+        "127.0.0.1:-1", "[::ffff:10.0.0.1]:8470", "0.0.0.0:8470",
+    ],
+)  # fmt: skip
+def test_other_host_is_refused(host: str | None) -> None:
+    assert RULE.host_fault(host) is not None
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "null",
+        "",
+        "http://evil.example",
+        "https://127.0.0.1:8470",
+        "http://127.0.0.1:8471",
+        "http://localhost:8470",
+    ],
+)
+def test_other_origin_is_refused(origin: str) -> None:
+    assert RULE.origin_fault(origin, "127.0.0.1:8470") is not None
+
+
+def test_allowed_name_needs_the_port_unless_a_proxy_is_in_front() -> None:
+    named = HostRule(8470, names={"lab.example"}, is_loopback=False)
+    assert named.host_fault("lab.example:8470") is None
+    assert named.host_fault("lab.example") is not None
+    assert named.host_fault("10.0.0.1:8470") is None
+    proxied = HostRule(8470, names={"lab.example"}, is_loopback=False, behind_proxy=True)
+    assert proxied.host_fault("lab.example") is None
+    assert proxied.origin_fault("https://lab.example", "lab.example") is None
+    assert HostRule(443, is_secure=True, is_loopback=False).host_fault("10.0.0.1") is None
+
+
+def test_token_file_has_one_or_two_tokens(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text(f"{TOKEN}\nanother-long-token\n")
+    path.chmod(0o600)
+    assert read_token_file(path) == Tokens(watch="another-long-token", steer=TOKEN)
+    assert read_token_file(path, read_only=True).steer is None
+    path.write_text(TOKEN)
+    assert read_token_file(path).steer == TOKEN
+    assert read_token_file(path).watch != TOKEN
+    assert read_token_file(path, read_only=True) == Tokens(watch=TOKEN)
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "reason"),
+    [
+        (TOKEN, 0o644, "chmod 600"),
+        ("", 0o600, "empty"),
+        ("short", 0o600, "16 to 512"),
+        ("ü" * 20, 0o600, "printable"),
+    ],
+)
+def test_unsafe_token_file_is_refused(tmp_path: Path, text: str, mode: int, reason: str) -> None:
+    path = tmp_path / "token"
+    path.write_text(text)
+    path.chmod(mode)
+    with pytest.raises(ConfigError, match=reason):
+        read_token_file(path)
+
+
+def test_content_policy_permits_nothing_from_elsewhere() -> None:
+    assert "default-src 'none'" in CONTENT_POLICY
+    assert "unsafe" not in CONTENT_POLICY
+    assert "http" not in CONTENT_POLICY
+    assert "*" not in CONTENT_POLICY
