@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal
 
-from ..driver.config import DEFAULT_BRIDGE_IDS, MAX_STREAM_ID, nslots_fault, pools_fault
+from ..driver.config import DEFAULT_BRIDGE_IDS, nslots_fault, pools_fault
 from ..runtime.config import (
     DurationNs,
     IdRange,
@@ -20,6 +20,7 @@ from ..runtime.config import (
     settings,
     table,
 )
+from ..units import MAX_STREAM_ID
 
 Direction = Literal["send", "receive"]
 Idle = Literal["backoff", "busy-spin", "yield", "sleep"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from .. import _native
 from ..runtime.counters import CounterSet, counter, counters_by, gauge
 
 MESSAGE_KINDS: Final = ("metadata", "qos", "progress", "traces")
@@ -28,6 +29,10 @@ class BridgeCounters(CounterSet, name="bridge"):
     attaches = counter("Destinations attached.", unit="attaches")
     refusals = counter("Destinations refused by the driver.", unit="attaches")
 
+    def count_forwarded(self, kind: str, is_sent: bool) -> None:
+        """Counts a message of a kind: forwarded, or not."""
+        (self.forwarded if is_sent else self.unforwarded)[kind].add()
+
 
 class FrameTotals(NamedTuple):
     """Frames, payload bytes and dropped frames of a sender or receiver."""
@@ -37,7 +42,9 @@ class FrameTotals(NamedTuple):
     dropped: int
 
 
-def sum_totals(totals: Iterable[tuple[int, int, int]]) -> FrameTotals:
+def sum_totals(totals: Iterable[_native.BridgeTotals]) -> FrameTotals:
     """The sum of the totals of native senders or receivers."""
-    frames, nbytes, dropped = zip(*totals, (0, 0, 0), strict=True)
-    return FrameTotals(sum(frames), sum(nbytes), sum(dropped))
+    frames = nbytes = dropped = 0
+    for each in totals:
+        frames, nbytes, dropped = frames + each.frames, nbytes + each.nbytes, dropped + each.dropped
+    return FrameTotals(frames, nbytes, dropped)

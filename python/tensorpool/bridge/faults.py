@@ -5,7 +5,7 @@ streams of the host, `driver_faults` against a running driver, `neighbour_faults
 (bridge §2.3, §4, §7.1, §9, §10).
 
 A bridge asks the driver and other bridges for their ids before it takes its own. Their services' names come
-from the counters of the media driver, so nobody waits for a program that does not run.
+from the counters of the media driver, so a bridge does not wait for a program that does not run.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ..context.context import Context
-from ..driver.client import SERVICE, drivers_on, stream_rows
+from ..driver.client import SERVICE, DriverStatus, drivers_on, stream_rows
 from ..driver.config import DEFAULT_BRIDGE_IDS
 from ..errors import ConfigError, MediaDriverError, ServiceError
 from ..runtime.config import IdRange
@@ -24,6 +24,9 @@ from ..runtime.counters import read_aeron_counters
 from ..transport import StreamAddress
 from .config import BUILTIN_PROFILES, BridgeSettings, Direction
 from .mappings import ResolvedMapping, dynamic_ids, resolve_mappings
+
+if TYPE_CHECKING:
+    from .service import BridgeStatus
 
 
 class Fault(NamedTuple):
@@ -250,11 +253,15 @@ def neighbour_faults(settings: BridgeSettings, others: Iterable[BridgeIds]) -> I
         for number in sorted(number for number in other.named if ids is not None and number in ids):
             yield Fault("dest_stream_id_range", f"{ids} contains {number}, a destination of {name}")
         for mapping in resolve_mappings(settings):
-            if mapping.is_sending or not mapping.dest_stream_id or other.range is None:
+            if mapping.is_sending or not mapping.dest_stream_id:
                 continue
-            if mapping.dest_stream_id in other.range:
-                reason = f"{mapping.key}.dest_stream_id {mapping.dest_stream_id}: in {other.range} of {name}"
-                yield Fault("mappings", f"{reason}, which may take it; use an id outside")
+            setting = f"{mapping.key}.dest_stream_id {mapping.dest_stream_id}"
+            if mapping.dest_stream_id in other.named:
+                yield Fault("mappings", f"{setting}: already used by {name}; a stream has one producer")
+            elif other.range is not None and mapping.dest_stream_id in other.range:
+                yield Fault(
+                    "mappings", f"{setting}: in {other.range} of {name}, which may take it; use an id outside"
+                )
 
 
 _TIMEOUT_S: Final = 5.0
@@ -279,19 +286,20 @@ def _driver_ids(context: Context) -> DriverIds | None:
         return None
     try:
         with context.service(SERVICE, timeout=_TIMEOUT_S) as client:
-            status: dict[str, Any] = client.call("status")
+            status: DriverStatus = client.call("status")
             rows = stream_rows(client)
     except ServiceError:
         return None
-    if "dynamic_ids" not in status:
-        # Another implementation, or an older version: its answers decide.
+    try:
+        return DriverIds(
+            static=frozenset(row["stream_id"] for row in rows if row["kind"] == "static"),
+            dynamic=IdRange.parse(status["dynamic_ids"]),
+            bridges=IdRange.parse(status["bridge_ids"]),
+            any_stream=status["any_stream"],
+        )
+    except KeyError:
+        # Another implementation, or an older version: its answers to attach requests decide.
         return None
-    return DriverIds(
-        static=frozenset(row["stream_id"] for row in rows if row["kind"] == "static"),
-        dynamic=IdRange.parse(status["dynamic_ids"]),
-        bridges=IdRange.parse(status["bridge_ids"]),
-        any_stream=status["any_stream"],
-    )
 
 
 def _other_bridges(context: Context, settings: BridgeSettings) -> set[str]:
@@ -306,7 +314,7 @@ def _other_bridges(context: Context, settings: BridgeSettings) -> set[str]:
 def _bridge_ids(context: Context, instance_id: str) -> BridgeIds | None:
     try:
         with context.service("bridge", instance=instance_id, timeout=_TIMEOUT_S) as client:
-            status: dict[str, Any] = client.call("status")
+            status: BridgeStatus = client.call("status")
         ids = status["dest_stream_id_range"]
         return BridgeIds(
             instance_id,

@@ -7,6 +7,8 @@ unchanged, so that fields of later schema versions cross the bridge too.
 from __future__ import annotations
 
 import struct
+from collections import deque
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 _HEADER_AND_STREAM = struct.Struct("<HHHHI")
@@ -103,3 +105,41 @@ def replace_trace(message: bytes, stream_id: int, epoch: int) -> bytes | None:
     if len(message) < end:
         return None
     return message[:_BLOCK_OFFSET] + _TRACE_FIELDS.pack(stream_id, epoch) + message[end:]
+
+
+class PendingLinks:
+    """TraceLinkSets that a publication has not taken yet.
+
+    Other messages are repeated by their sources once a period; a TraceLinkSet is published once. It is
+    offered again, in order, until the publication takes it or it is too old.
+    """
+
+    MAX_LINKS: Final = 1024
+    MAX_AGE_NS: Final = 5_000_000_000
+
+    def __init__(self, offer: Callable[[bytes], bool], on_done: Callable[[bool], None]) -> None:
+        """`on_done` is called once for each TraceLinkSet, with whether it was sent."""
+        self._offer = offer
+        self._on_done = on_done
+        self._pending: deque[tuple[int, bytes]] = deque()
+
+    def add(self, links: bytes, now_ns: int) -> None:
+        """Sends a TraceLinkSet, after those that wait."""
+        if len(self._pending) == self.MAX_LINKS:
+            self._pending.popleft()
+            self._on_done(False)
+        self._pending.append((now_ns, links))
+        self.send(now_ns)
+
+    def send(self, now_ns: int) -> int:
+        """Offers what waits. Returns how many are done: sent, or too old."""
+        done = 0
+        while self._pending:
+            added_ns, links = self._pending[0]
+            is_sent = self._offer(links)
+            if not is_sent and now_ns - added_ns < self.MAX_AGE_NS:
+                break
+            self._pending.popleft()
+            self._on_done(is_sent)
+            done += 1
+        return done

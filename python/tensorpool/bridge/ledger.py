@@ -13,10 +13,11 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, Protocol
 
 from .. import _native
+from ..units import INT64_LIMIT
 from .service import JoinedLedgerReply
 
 LEDGER_KEY: Final = "ledger"
-_INCOMPLETE: Final = frozenset(name for name, _, incomplete in _native.bridge_reasons() if incomplete)
+_INCOMPLETE: Final = frozenset(reason.name for reason in _native.bridge_reasons() if reason.is_incomplete)
 _MAX_RUNS: Final = 16
 _MAX_RUN_CHARS: Final = 64
 _MAX_SESSIONS: Final = 16
@@ -74,7 +75,7 @@ class SenderLedger:
 
 
 def _count(value: object) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 63:
+    if type(value) is not int or not 0 <= value < INT64_LIMIT:
         raise ValueError("not a count")
     return value
 
@@ -196,6 +197,16 @@ class MappingLedger:
     _sessions: set[int] = field(default_factory=set)
     _is_exact: bool = True
     _runs: list[str] = field(default_factory=list)
+
+    @property
+    def start(self) -> SenderLedger | None:
+        """The sender's ledger at the start of the joined ledger; None until that start is known."""
+        return self._start
+
+    @property
+    def sessions(self) -> frozenset[int]:
+        """The sessions of the sender's latest ledger that are part of the joined ledger."""
+        return frozenset(self._sessions)
 
     def on_sender_ledger(self, sent: SenderLedger, counts: SessionCounts) -> None:
         """Update the ledger with a ledger received from the sender."""

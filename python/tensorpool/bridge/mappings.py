@@ -8,6 +8,7 @@ them when a ConsumerConfig has a `payload_fallback_uri`, and back.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
@@ -15,7 +16,7 @@ from urllib.parse import quote
 from .. import _native
 from ..driver.config import DEFAULT_BRIDGE_IDS
 from ..errors import ConfigError
-from ..transport import StreamAddress
+from ..transport import SHARED_CHANNEL, StreamAddress, StreamIds
 from .config import BridgeSettings, Direction, MappingSettings
 
 _MTU: Final = re.compile(r"[?|]mtu=(\d+)([kKmM]?)(?=\||$)")
@@ -91,6 +92,55 @@ def _resolve(settings: BridgeSettings, number: int, mapping: MappingSettings) ->
 
 
 @dataclass(frozen=True, slots=True)
+class SourceStreams:
+    """The Aeron streams of a host on which a sender receives the messages that it forwards.
+
+    These are the shared ones, those that a mapped stream has of its own (`[[aeron.streams]]`), and those that
+    its mapping names.
+    """
+
+    announce: StreamAddress
+    control: tuple[StreamAddress, ...]
+    """Streams of progress and QoS reports; empty if neither is forwarded."""
+    traces: tuple[StreamAddress, ...]
+    metadata: tuple[StreamAddress, ...]
+
+    @classmethod
+    def from_mappings(
+        cls, settings: BridgeSettings, mappings: Sequence[ResolvedMapping], ids: StreamIds
+    ) -> SourceStreams:
+        """The streams that these mappings need."""
+        own = [ids.own_streams(mapping.source_stream_id) for mapping in mappings]
+        named = [mapping.settings.source_control_stream_id or None for mapping in mappings]
+        controls = _known(*named, *(each.control for each in own))
+        # A mapping names one stream for progress and QoS reports.
+        qos = _known(ids.qos, *named, *(each.qos for each in own)) if settings.forward_qos else []
+        control = [
+            *(StreamAddress(ids.control_channel, each) for each in controls),
+            *(StreamAddress(ids.qos_channel, each) for each in qos),
+        ]
+        traces = [StreamAddress(ids.control_channel, each) for each in _known(ids.control, *controls)]
+        shared = settings.source_metadata_stream_id or ids.metadata
+        metadata = [
+            StreamAddress(ids.metadata_channel, each)
+            for each in _known(shared, *(each.metadata for each in own))
+        ]
+        is_forwarding = settings.forward_qos or settings.forward_progress
+        has_metadata = any(mapping.metadata is not None for mapping in mappings)
+        return cls(
+            announce=StreamAddress(SHARED_CHANNEL, ids.announce),
+            control=tuple(dict.fromkeys(control)) if is_forwarding else (),
+            traces=tuple(traces) if settings.forward_traces else (),
+            metadata=tuple(metadata) if has_metadata else (),
+        )
+
+
+def _known(*stream_ids: int | None) -> list[int]:
+    """Each id once, without None."""
+    return list(dict.fromkeys(each for each in stream_ids if each is not None))
+
+
+@dataclass(frozen=True, slots=True)
 class FallbackUri:
     """`bridge://<id>?payload=…&payload_stream=…&control=…&control_stream=…&stream=…`, percent-encoded."""
 
@@ -103,10 +153,15 @@ class FallbackUri:
     def parse(cls, text: str) -> FallbackUri:
         """The parts of a URI. Raises ConfigError with what is wrong."""
         try:
-            instance_id, payload, control, stream_id = _native.parse_fallback_uri(text)
+            uri = _native.parse_fallback_uri(text)
         except ValueError as error:
             raise ConfigError(f"fallback {text!r}: {error}") from None
-        return cls(instance_id, StreamAddress(*payload), StreamAddress(*control), stream_id)
+        return cls(
+            uri.instance_id,
+            StreamAddress(uri.payload_channel, uri.payload_stream_id),
+            StreamAddress(uri.control_channel, uri.control_stream_id),
+            uri.stream_id,
+        )
 
     @classmethod
     def from_mapping(cls, instance_id: str, mapping: ResolvedMapping) -> FallbackUri:

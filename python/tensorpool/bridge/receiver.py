@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, NamedTuple
 
 from .. import _native
@@ -21,7 +22,7 @@ from ..clock import Clock
 from ..context.context import Context
 from ..errors import AttachError, CodecError, ConfigError, RoleFailed, StreamBusy, TensorPoolError
 from ..service import Event
-from ..transport import StreamAddress
+from ..transport import SHARED_CHANNEL, StreamAddress
 from .config import DRIVER_PROFILE, SOURCE_PROFILE, BridgeSettings
 from .counters import BridgeCounters, FrameTotals, sum_totals
 from .faults import check_destinations
@@ -31,6 +32,7 @@ from .forwarding import (
     METADATA,
     QOS,
     MessageInfo,
+    PendingLinks,
     is_undescribed,
     read_info,
     read_meta_version,
@@ -46,7 +48,6 @@ from .service import ReceiverRow
 from .state import AttachStep, DestinationFailure, DestinationLayout, DestinationState
 
 _LOG = logging.getLogger(__name__)
-_IPC: Final = "aeron:ipc"
 _MAX_FRAGMENTS: Final = 256
 _ATTACH_THREADS: Final = 4
 _CHUNK_OVERHEAD_BYTES: Final = 128
@@ -61,8 +62,8 @@ _REJECTIONS: Final = {
     "sealed": "the sender seals, and there is no key here; set key_file",
     "unsealed": "the sender does not seal; set the same key_file there",
     "wrong_key": "the sender uses a key that is not in this host's key_file; compare them (bridge status)",
-    "altered": "somebody changes or invents messages, or the network corrupts them",
-    "replayed": "somebody sends recorded messages again",
+    "altered": "a program without the key changes or invents messages, or the network corrupts them",
+    "replayed": "a program without the key sends recorded messages again",
     "stale": "the clocks of the hosts differ by more than key_max_age, or old messages are sent again",
 }
 # Mappings that wait for their source are polled no more often than this.
@@ -98,15 +99,29 @@ class _ReceiverMapping:
 
     def received(self, sessions: tuple[int, ...]) -> SessionTotals:
         """The counts of these sessions."""
-        delivered, not_ready, lost, is_complete = self.receiver.received(
-            self.resolved.source_stream_id, sessions
-        )
-        return SessionTotals(ReceiverLedger(delivered, not_ready, lost), is_complete)
+        counts = self.receiver.received(self.resolved.source_stream_id, sessions)
+        return SessionTotals(_receiver_ledger(counts), counts.is_complete)
 
     def ledger_start(self, session: int, position: int | None) -> ReceiverLedger | None:
         """The counts of a session at a position, or at its beginning; None if unknown or not reached yet."""
         counts = self.receiver.ledger_start(self.resolved.source_stream_id, session, position)
-        return None if counts is None else ReceiverLedger(*counts)
+        return None if counts is None else _receiver_ledger(counts)
+
+
+def _receiver_ledger(counts: _native.SessionCounts) -> ReceiverLedger:
+    return ReceiverLedger(counts.delivered, counts.turned_away, counts.lost)
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiverLimits:
+    """What a receiver expects of its senders, computed from the settings and the channel."""
+
+    chunk_bytes: int
+    """The largest chunk that is accepted."""
+    fits_session_mtu: bool
+    """Whether chunks also have to fit the MTU of their sender."""
+    silence_ns: int
+    """A source without an announce for so long is stale."""
 
 
 class ReceiverMappings:
@@ -133,12 +148,14 @@ class ReceiverMappings:
         self._by_stream: dict[tuple[_native.BridgeReceiver, int], _ReceiverMapping] = {}
         self._without_start: list[_ReceiverMapping] = []
         """Mappings with a sender's ledger, but without a known start of the joined ledger."""
-        self._publications: dict[int, _native.Publication] = {}
+        self._publications: dict[StreamAddress, _native.Publication] = {}
+        self._links: dict[StreamAddress, PendingLinks] = {}
+        """By control address."""
         self._metadata_subscriptions: dict[StreamAddress, BridgeSubscription] = {}
         self._next_destinations_ns = 0
         self._is_checked = not mappings or check_destinations(context, settings)
         """Whether the ids of the destinations were compared with those of the driver and of other bridges.
-        If the driver was not running at the start, that is done before the first attach."""
+        If the driver was not running at the start, that is done at the first attach."""
         self._threads = ThreadPoolExecutor(_ATTACH_THREADS, "tp-bridge-attach")
         try:
             self._open(mappings)
@@ -162,13 +179,13 @@ class ReceiverMappings:
             self._mappings.append(mapping)
             self._by_stream[receiver, resolved.source_stream_id] = mapping
             control = resolved.settings.dest_control_stream_id
-            progress = (_IPC, control) if settings.forward_progress and control else None
+            progress = self._dest_control(control) if settings.forward_progress and control else None
             receiver.add(resolved.source_stream_id, mapping.destination.stream_id, progress)
             if settings.forward_qos and control:
-                self._publication(control)
+                self._publication(self._dest_control(control))
             if resolved.metadata is not None:
-                self._publication(context.stream_ids.metadata)
-                self._publication(context.stream_ids.announce)
+                self._publication(context.stream_ids.metadata_address_of(mapping.destination.stream_id))
+                self._publication(StreamAddress(SHARED_CHANNEL, context.stream_ids.announce))
                 self._subscribe_metadata(resolved.metadata)
 
     def _subscribe_metadata(self, address: StreamAddress) -> None:
@@ -192,20 +209,16 @@ class ReceiverMappings:
             limits.append(None if mtu is None else mtu - _CHUNK_OVERHEAD_BYTES)
             receiver = _native.BridgeReceiver(
                 self._context.connection.conductor,
-                mapping.payload.channel,
-                mapping.payload.stream_id,
-                mapping.control.channel,
-                mapping.control.stream_id,
-                chunk_bytes=min(limit for limit in limits if limit is not None),
-                max_payload_bytes=settings.max_payload_bytes,
-                timeout_ns=settings.assembly_timeout_ms * 1_000_000,
-                silence_ns=_SILENT_PERIODS * self._context.connection.announce_period_ns,
-                # Without a configured MTU the channel's is the one that the sender reports for its session.
-                fits_session_mtu=mtu is None,
-                integrity=settings.integrity,
-                keys=None if self._keys is None else self._keys.native,
-                max_age_ns=settings.key_max_age_ns,
-                idle=settings.idle,
+                mapping.payload,
+                mapping.control,
+                settings,
+                ReceiverLimits(
+                    chunk_bytes=min(limit for limit in limits if limit is not None),
+                    # Without a configured MTU the channel's is the one that the sender reports.
+                    fits_session_mtu=mtu is None,
+                    silence_ns=_SILENT_PERIODS * self._context.connection.announce_period_ns,
+                ),
+                None if self._keys is None else self._keys.native,
             )
             self._receivers[addresses] = receiver
             self._stack.callback(receiver.close)
@@ -224,12 +237,16 @@ class ReceiverMappings:
             max_bytes=self._settings.max_destination_bytes,
         )
 
-    def _publication(self, stream_id: int) -> _native.Publication:
-        if stream_id not in self._publications:
-            publication = _native.Publication(self._context.connection.conductor, _IPC, stream_id)
+    def _publication(self, address: StreamAddress) -> _native.Publication:
+        if address not in self._publications:
+            publication = self._context.connection.publication(address)
             self._stack.callback(publication.close)
-            self._publications[stream_id] = publication
-        return self._publications[stream_id]
+            self._publications[address] = publication
+        return self._publications[address]
+
+    def _dest_control(self, stream_id: int) -> StreamAddress:
+        """The stream of forwarded progress and QoS reports that a mapping names."""
+        return StreamAddress(self._context.stream_ids.control_channel, stream_id)
 
     def is_ready(self) -> bool:
         """Whether all receivers are subscribed and all destinations are attached that need no source."""
@@ -270,6 +287,7 @@ class ReceiverMappings:
                 self._without_start = [
                     mapping for mapping in self._without_start if not mapping.ledger.find_start(mapping)
                 ]
+        work += sum(links.send(now_ns) for links in self._links.values())
         for receiver in self._receivers.values():
             for message in receiver.poll_messages(_MAX_FRAGMENTS):
                 self._on_message(receiver, message)
@@ -287,7 +305,7 @@ class ReceiverMappings:
         state = mapping.receiver.state(mapping.resolved.source_stream_id)
         source = None
         if state.epoch is not None:
-            strides = tuple(sorted(stride for _, stride in state.pools))
+            strides = tuple(sorted(pool.stride_bytes for pool in state.pools))
             source = DestinationLayout(state.nslots or 0, strides)
         now_ns = self._clock.monotonic_ns()
         step = mapping.destination.next_step(now_ns, source, has_destination=state.has_destination)
@@ -299,11 +317,10 @@ class ReceiverMappings:
 
     def _attach(self, step: AttachStep, mapping: ResolvedMapping, previous: Producer | None) -> Producer:
         """Attach on another thread. The previous producer is closed first: a stream has one."""
-        if not self._is_checked:
-            self._is_checked = check_destinations(self._context, self._settings)
+        self._check_destinations()
         if previous is not None:
             previous.close()
-        return self._context.producer(
+        producer = self._context.producer(
             step.stream_id,
             pools=None if step.layout is None else list(step.layout.strides),
             nslots=None if step.layout is None else step.layout.nslots,
@@ -312,6 +329,17 @@ class ReceiverMappings:
             # The forwarded announces are its announces: another one would hide the name of the source.
             announce_source=mapping.metadata is None,
         )
+        try:
+            # The driver may have started while this attach was waiting for it.
+            self._check_destinations()
+        except ConfigError:
+            producer.close()
+            raise
+        return producer
+
+    def _check_destinations(self) -> None:
+        if not self._is_checked:
+            self._is_checked = check_destinations(self._context, self._settings)
 
     def _finish_attach(self, mapping: _ReceiverMapping) -> int:
         attaching, mapping.attaching = mapping.attaching, None
@@ -336,8 +364,8 @@ class ReceiverMappings:
             return 1
         destination.on_attached()
         if self._settings.forward_traces:
-            # Opened before the first links come: what is offered to a publication that is not ready is lost.
-            self._publication(self._context.stream_ids.control)
+            # Opened before the first links come, so that they do not wait for it.
+            self._pending_links(mapping)
         mapping.receiver.set_destination(resolved.source_stream_id, producer)
         self._counters.attaches.add()
         _LOG.info("stream %d is published as %d", resolved.source_stream_id, destination.stream_id)
@@ -362,8 +390,8 @@ class ReceiverMappings:
         control = 0 if mapping is None else mapping.resolved.settings.dest_control_stream_id
         if mapping is not None and control:
             forwarded = replace_stream(message, mapping.destination.stream_id)
-            is_sent = self._publication(control).offer(forwarded) == "sent"
-            (self._counters.forwarded if is_sent else self._counters.unforwarded)["qos"].add()
+            is_sent = self._publication(self._dest_control(control)).offer(forwarded) == "sent"
+            self._counters.count_forwarded("qos", is_sent)
 
     def _publish_links(self, mapping: _ReceiverMapping | None, message: bytes) -> None:
         """Publishes which frames a frame was made from, as the producer of the copy would."""
@@ -372,9 +400,20 @@ class ReceiverMappings:
         if mapping is None or epoch is None or not self._settings.forward_traces:
             return
         links = replace_trace(message, mapping.destination.stream_id, epoch)
-        control = self._publication(self._context.stream_ids.control)
-        is_sent = links is not None and control.offer(links) == "sent"
-        (self._counters.forwarded if is_sent else self._counters.unforwarded)["traces"].add()
+        if links is None:
+            self._counters.count_forwarded("traces", False)
+            return
+        self._pending_links(mapping).add(links, self._clock.monotonic_ns())
+
+    def _pending_links(self, mapping: _ReceiverMapping) -> PendingLinks:
+        address = self._context.stream_ids.control_address_of(mapping.destination.stream_id)
+        if address not in self._links:
+            control = self._publication(address)
+            self._links[address] = PendingLinks(
+                lambda links: control.offer(links) == "sent",
+                partial(self._counters.count_forwarded, "traces"),
+            )
+        return self._links[address]
 
     def _on_ledger(self, receiver: _native.BridgeReceiver, message: bytes) -> None:
         try:
@@ -434,11 +473,13 @@ class ReceiverMappings:
         is_from_driver = read_meta_version(message, info.template_id) == 0 and not is_undescribed(
             info, message
         )
-        is_sent = (
-            forwarded is not None
-            and self._publication(ids.announce if is_from_driver else ids.metadata).offer(forwarded) == "sent"
+        address = (
+            StreamAddress(SHARED_CHANNEL, ids.announce)
+            if is_from_driver
+            else ids.metadata_address_of(mapping.destination.stream_id)
         )
-        (self._counters.forwarded if is_sent else self._counters.unforwarded)["metadata"].add()
+        is_sent = forwarded is not None and self._publication(address).offer(forwarded) == "sent"
+        self._counters.count_forwarded("metadata", is_sent)
 
     def _republish_metadata(self, mapping: _ReceiverMapping) -> None:
         # Announces come first: DataSourceMeta belongs to the epoch of the announce before it.

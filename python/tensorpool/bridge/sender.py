@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Final, NamedTuple
 
 from .. import _native
@@ -19,17 +20,23 @@ from ..context.context import Context
 from ..errors import CodecError
 from ..sbe.wire import ShmPoolAnnounce
 from ..service import Event
-from ..transport import StreamAddress
+from ..transport import Connection, StreamAddress
 from .config import BridgeSettings
 from .counters import BridgeCounters, FrameTotals, sum_totals
-from .forwarding import METADATA, PROGRESS, QOS, SHM_POOL_ANNOUNCE, read_info, read_traced_stream
+from .forwarding import (
+    METADATA,
+    PROGRESS,
+    QOS,
+    SHM_POOL_ANNOUNCE,
+    PendingLinks,
+    read_info,
+    read_traced_stream,
+)
 from .ledger import LEDGER_KEY, SenderLedger
-from .mappings import FallbackUri, ResolvedMapping
+from .mappings import FallbackUri, ResolvedMapping, SourceStreams
 from .seal import BridgeKeyRing, BridgePublication
 from .service import SenderRow
 
-# Untethered: a bridge that pauses must not hold publishers back.
-_IPC: Final = "aeron:ipc?tether=false"
 _MAX_FRAGMENTS: Final = 256
 _LEDGER_PERIOD_NS: Final = 1_000_000_000
 _FRESH_PERIODS: Final = 3
@@ -75,6 +82,8 @@ class SenderMappings:
         self._senders: dict[StreamAddress, _native.BridgeSender] = {}
         self._consumers: dict[ResolvedMapping, Consumer] = {}
         self._publications: dict[StreamAddress, BridgePublication] = {}
+        self._links: dict[StreamAddress, PendingLinks] = {}
+        """By control address."""
         self._announces: dict[int, _LatestAnnounce] = {}
         self._unsent: set[tuple[int, StreamAddress]] = set()
         """Streams whose latest announce is not yet sent, with the address to send it to."""
@@ -89,42 +98,30 @@ class SenderMappings:
             raise
 
     def _open(self, context: Context) -> None:
-        settings = self._settings
+        settings, counters = self._settings, self._counters
         for mapping in self.mappings:
             self._by_stream.setdefault(mapping.source_stream_id, []).append(mapping)
             if mapping.payload not in self._senders:
+                keys = None if self._keys is None else self._keys.native
                 self._senders[mapping.payload] = sender = _native.BridgeSender(
-                    self._conductor,
-                    mapping.payload.channel,
-                    mapping.payload.stream_id,
-                    mtu_bytes=settings.mtu_bytes,
-                    chunk_bytes=settings.chunk_bytes,
-                    max_chunk_bytes=settings.max_chunk_bytes,
-                    max_payload_bytes=settings.max_payload_bytes,
-                    integrity=settings.integrity,
-                    traces=settings.forward_traces,
-                    keys=None if self._keys is None else self._keys.native,
-                    idle=settings.idle,
+                    self._conductor, mapping.payload, settings, keys
                 )
                 self._stack.callback(sender.close)
-            self._open_publication(mapping.control, "control")
+            control = self._open_publication(mapping.control, "control")
+            if mapping.control not in self._links:
+                self._links[mapping.control] = PendingLinks(
+                    control.offer, partial(counters.count_forwarded, "traces")
+                )
             if mapping.metadata is not None:
                 self._open_publication(mapping.metadata, "metadata")
-        self._announce_subscription = self._subscribe(context.stream_ids.announce)
-        controls = {mapping.settings.source_control_stream_id for mapping in self.mappings} - {0}
-        if settings.forward_qos:
-            controls.add(context.stream_ids.qos)
-        self._control_subscriptions = (
-            [self._subscribe(stream_id) for stream_id in sorted(controls)]
-            if settings.forward_qos or settings.forward_progress
-            else []
+        connection, sources = (
+            context.connection,
+            SourceStreams.from_mappings(settings, self.mappings, context.stream_ids),
         )
-        self._trace_subscription = (
-            self._subscribe(context.stream_ids.control) if settings.forward_traces else None
-        )
-        metadata_stream = settings.source_metadata_stream_id or context.stream_ids.metadata
-        has_metadata = any(mapping.metadata is not None for mapping in self.mappings)
-        self._metadata_subscription = self._subscribe(metadata_stream) if has_metadata else None
+        self._announce_subscription = self._subscribe(connection, sources.announce)
+        self._control_subscriptions = [self._subscribe(connection, each) for each in sources.control]
+        self._trace_subscriptions = [self._subscribe(connection, each) for each in sources.traces]
+        self._metadata_subscriptions = [self._subscribe(connection, each) for each in sources.metadata]
         for mapping in self.mappings:
             # A producer publishes progress only on request: this consumer requests it for remote ones.
             consumer = context.consumer(
@@ -137,14 +134,16 @@ class SenderMappings:
             self._consumers[mapping] = consumer
             self._senders[mapping.payload].add(consumer)
 
-    def _open_publication(self, address: StreamAddress, purpose: str) -> None:
+    def _open_publication(self, address: StreamAddress, purpose: str) -> BridgePublication:
         if address not in self._publications:
             publication = BridgePublication(self._conductor, address, purpose, self._keys)
             self._publications[address] = publication
             self._stack.callback(publication.close)
+        return self._publications[address]
 
-    def _subscribe(self, stream_id: int) -> _native.Subscription:
-        subscription = _native.Subscription(self._conductor, _IPC, stream_id)
+    def _subscribe(self, connection: Connection, address: StreamAddress) -> _native.Subscription:
+        # Untethered: a bridge that pauses must not hold publishers back.
+        subscription = connection.subscription(address)
         self._stack.callback(subscription.close)
         return subscription
 
@@ -183,13 +182,14 @@ class SenderMappings:
         for subscription in self._control_subscriptions:
             for message in subscription.poll(_MAX_FRAGMENTS):
                 work += self._forward_control(message, templates)
-        if self._trace_subscription is not None:
-            for message in self._trace_subscription.poll(_MAX_FRAGMENTS):
-                work += self._forward_links(message)
-        if self._metadata_subscription is not None:
-            for message in self._metadata_subscription.poll(_MAX_FRAGMENTS):
-                work += self._forward_metadata(message)
         now_ns = self._clock.monotonic_ns()
+        work += sum(links.send(now_ns) for links in self._links.values())
+        for subscription in self._trace_subscriptions:
+            for message in subscription.poll(_MAX_FRAGMENTS):
+                work += self._forward_links(message, now_ns)
+        for subscription in self._metadata_subscriptions:
+            for message in subscription.poll(_MAX_FRAGMENTS):
+                work += self._forward_metadata(message)
         if now_ns >= self._next_ledger_ns:
             self._next_ledger_ns = now_ns + _LEDGER_PERIOD_NS
             for mapping in self._with_ledger.copy():
@@ -241,10 +241,10 @@ class SenderMappings:
             self._forward(message, address, kind)
         return len(mappings)
 
-    def _forward_links(self, message: bytes) -> int:
+    def _forward_links(self, message: bytes, now_ns: int) -> int:
         mappings = self._by_stream.get(read_traced_stream(message) or 0, ())
         for address in {mapping.control for mapping in mappings}:
-            self._forward(message, address, "traces")
+            self._links[address].add(message, now_ns)
         return len(mappings)
 
     def _forward_metadata(self, message: bytes) -> int:
@@ -257,17 +257,19 @@ class SenderMappings:
         return len(mappings)
 
     def _forward(self, message: bytes, address: StreamAddress, kind: str) -> None:
-        is_sent = self._publications[address].offer(message)
-        (self._counters.forwarded if is_sent else self._counters.unforwarded)[kind].add()
+        self._counters.count_forwarded(kind, self._publications[address].offer(message))
 
     def _publish_ledger(self, mapping: ResolvedMapping) -> bool:
         position = self._senders[mapping.payload].position(mapping.source_stream_id)
         if position is None:
             return False
-        sessions, stream_position, sent = position
-        dropped = self._count_frames(mapping).dropped
         ledger = SenderLedger(
-            self._run, mapping.source_stream_id, sent, dropped, tuple(sessions), stream_position
+            self._run,
+            mapping.source_stream_id,
+            position.sent,
+            self._count_frames(mapping).dropped,
+            tuple(position.sessions),
+            position.position,
         )
         event = Event(f"bridge:{self._settings.instance_id}", LEDGER_KEY, ledger.encode())
         if not self._publications[mapping.control].offer(event.encode(self._clock)):
@@ -294,9 +296,7 @@ class SenderMappings:
         counters, dropped = self._count_frames(mapping)
         sender = self._senders[mapping.payload]
         epoch = self._consumers[mapping].epoch
-        chunk_bytes = None
-        if (sizes := sender.slices) is not None:
-            _, chunk_bytes = sizes
+        sizes = sender.chunk_sizes
         return {
             "direction": "send",
             "source_stream_id": mapping.source_stream_id,
@@ -304,7 +304,7 @@ class SenderMappings:
             "payload": str(mapping.payload),
             "fallback_uri": FallbackUri.of_row(self._settings, mapping),
             "connected": sender.is_connected,
-            "chunk_bytes": chunk_bytes,
+            "chunk_bytes": None if sizes is None else sizes.rest_bytes,
             "epoch": None if epoch is None else str(epoch),
             "published": counters.sent + sum(dropped.values()),
             "sent": counters.sent,

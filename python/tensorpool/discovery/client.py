@@ -16,7 +16,9 @@ from typing import Final, Self
 from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import ConfigError, DiscoveryError, NoProvider
+from ..transport import StreamAddress
 from ..transport.channels import tethered, untethered
+from ..units import MAX_U32
 from .channels import IPC, endpoint_of, is_ipc, udp_channel
 from .client_query import DiscoveredStream, Filter, PendingQuery, make_request
 from .config import DiscoverySettings
@@ -40,11 +42,11 @@ class Route:
     response_stream_id: int
 
 
-def routes(settings: DiscoverySettings, control_stream_id: int) -> list[Route]:
+def routes(settings: DiscoverySettings, control: StreamAddress) -> list[Route]:
     """The routes to all registries or, without any, to the driver's control stream. Raises ConfigError."""
     stream_id = settings.response_stream_id
     if settings.channel is None:
-        return [Route(IPC, control_stream_id, IPC, stream_id)]
+        return [Route(control.channel, control.stream_id, IPC, stream_id)]
     return [
         Route(
             channel,
@@ -86,7 +88,7 @@ class DiscoveryClient:
         client_id: int | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self.client_id = client_id or secrets.randbelow(0xFFFF_FFFE) + 1
+        self.client_id = client_id or secrets.randbelow(MAX_U32) + 1
         self.dropped: Counter[str] = Counter()
         """Ignored messages and results of all queries, by reason."""
         self._clock = clock

@@ -23,11 +23,10 @@ from ..errors import CodecError, ConfigError
 from ..sbe import read_header
 from ..sbe.discovery import DiscoveryRequest, DiscoveryResponse, DiscoveryResult, DiscoveryStatus, Tag
 from ..shm.epoch_files import HEADER_SLOT_BYTES
-from ..text import JsonObject
+from ..text import JsonObject, html_table
+from ..units import MAX_STREAM_ID, MAX_U32, MAX_U64
 
 MAX_DIMS: Final = 8
-_MAX_U32: Final = 0xFFFF_FFFE
-_MAX_U64: Final = (1 << 64) - 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +112,16 @@ class DiscoveredStream:
         name = f" {self.name!r}" if self.name else ""
         return f"stream {self.stream_id}{name} of driver {self.driver_instance_id!r}"
 
+    def _repr_html_(self) -> str:
+        pools = ", ".join(f"{self.nslots} of {stride:,} bytes" for stride in self.pools)
+        rows = {
+            "stream": self.stream_id,
+            "name": self.name or "none",
+            "tags": " ".join(sorted(self.tags)) or "none",
+        }
+        rows |= {"driver": self.driver_instance_id, "epoch": self.epoch, "pools": pools}
+        return html_table({**rows, "producer": self.producer_id or "none at the moment"})
+
     def to_json(self) -> JsonObject:
         """The stream as JSON values; 64-bit numbers are text."""
         return {
@@ -184,9 +193,9 @@ def make_filter(
     if isinstance(tags, str):
         tags = (tags,)
     for argument, number, maximum in (
-        ("stream_id", stream_id, _MAX_U32),
-        ("producer_id", producer_id, _MAX_U32),
-        ("data_source_id", data_source_id, _MAX_U64),
+        ("stream_id", stream_id, MAX_STREAM_ID),
+        ("producer_id", producer_id, MAX_U32),
+        ("data_source_id", data_source_id, MAX_U64),
     ):
         if number is not None and (type(number) is not int or not 0 <= number <= maximum):
             raise ConfigError(f"{argument} {number!r}: use a whole number from 0 to {maximum}")

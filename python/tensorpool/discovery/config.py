@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ..runtime.config import DurationNs, IdRange, parse_duration, setting, settings, table
+from ..units import MAX_AERON_STREAM_ID, MAX_U32
 from .channels import channel_fault, channels_fault, endpoints_fault, is_ipc
 
 REQUEST_STREAM_ID: Final = 7000
@@ -13,8 +14,6 @@ RESPONSE_STREAM_ID: Final = 7004
 MAX_RESULTS: Final = 1000
 MAX_STREAMS: Final = 20_000
 """Streams of one driver in an index."""
-_MAX_STREAM_ID: Final = (1 << 31) - 1
-_MAX_CLIENT_ID: Final = 0xFFFF_FFFE
 
 
 @table
@@ -80,7 +79,7 @@ class DiscoverySettings:
         check=channel_fault,
     )
     stream_id: int = setting(
-        "Request stream of the registries.", default=REQUEST_STREAM_ID, minimum=1, maximum=_MAX_STREAM_ID
+        "Request stream of the registries.", default=REQUEST_STREAM_ID, minimum=1, maximum=MAX_AERON_STREAM_ID
     )
     replicas: tuple[str, ...] = setting(
         "Request channels of further registries, with the same stream. Every request goes to all "
@@ -101,7 +100,7 @@ class DiscoverySettings:
         maximum=65_535,
     )
     response_stream_id: int = setting(
-        "Stream of responses.", default=RESPONSE_STREAM_ID, minimum=1, maximum=_MAX_STREAM_ID
+        "Stream of responses.", default=RESPONSE_STREAM_ID, minimum=1, maximum=MAX_AERON_STREAM_ID
     )
     timeout_ns: DurationNs = setting(
         "Maximum wait for a response, and for a stream of a given name to exist.",
@@ -112,7 +111,7 @@ class DiscoverySettings:
         "Id of this client for limits and visibility rules. None: a new one for each connection.",
         default=None,
         minimum=1,
-        maximum=_MAX_CLIENT_ID,
+        maximum=MAX_U32,
     )
     embedded: bool = setting("Whether a driver answers requests about its streams.", default=True)
     provider: ProviderSettings = setting("Providers.", default=_PROVIDER)

@@ -18,11 +18,12 @@ from ..monitor.streams import AnnouncedStream, StreamLabels
 from ..sbe.discovery import DiscoveryResult, Tag
 from ..sbe.wire import DataSourceAnnounce, DataSourceMeta, PayloadPool, ShmPoolAnnounce
 from ..shm.epoch_files import HEADER_SLOT_BYTES
+from ..units import INT64_LIMIT
 from .client_query import MAX_DIMS
 from .config import MAX_STREAMS
 
 _MAX_POOLS: Final = 256
-_NEVER_NS: Final = 1 << 63
+_NEVER_NS: Final = INT64_LIMIT
 _K = TypeVar("_K", str, int)
 
 

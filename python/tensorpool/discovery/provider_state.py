@@ -23,6 +23,7 @@ from ..monitor.reports import AnnounceReader, RejectedMessage
 from ..runtime.counters import CounterSet, counter, counters_by, gauge
 from ..sbe import DataSourceMeta
 from ..sbe.discovery import DiscoveryRequest, DiscoveryResponse, DiscoveryStatus
+from ..units import MAX_AERON_STREAM_ID
 from .channels import IPC, ResponseRules
 from .client_query import Filter
 from .config import ProviderSettings, VisibilityRule
@@ -49,7 +50,6 @@ _LENGTH: Final = struct.Struct("<I")
 """Length of text."""
 _SECOND_NS: Final = 1_000_000_000
 _MAX_CLIENTS: Final = 4096
-_MAX_STREAM_ID: Final = (1 << 31) - 1
 _MAX_QUEUED: Final = 1024
 _MAX_REQUEST_BYTES: Final = 64 << 10
 _WARNINGS_HZ: Final = 10
@@ -264,6 +264,16 @@ class ResponseBuilder:
         self._cached_bytes = 0
         self._generation = -1
 
+    @property
+    def cached(self) -> int:
+        """The number of cached responses."""
+        return len(self._cache)
+
+    @property
+    def cached_bytes(self) -> int:
+        """The bytes of the cached responses."""
+        return self._cached_bytes
+
     def respond(self, request: DiscoveryRequest, now_ns: int) -> Response:
         """The response to a request."""
         self._index.expire(now_ns)
@@ -392,8 +402,9 @@ def read_address(message: bytes) -> DiscoveryRequest | None:
     """Request id, client id and response address of a request that cannot be decoded, without its filter;
     None if one of them cannot be read either.
 
-    Only the version that we know comes here, so that each field is where that version has it: the ids at the
-    beginning of the block, the response channel after the tags.
+    The ids are at the beginning of the block, the response channel after the tags. A later version keeps them
+    there: fields are appended to a block, and the header says how long that is. What another version has in
+    their place is not an allowed address.
     """
     block_length = _HEADER.unpack_from(message)[0]
     if block_length < _ADDRESS.size or len(message) < _HEADER.size + block_length:
@@ -443,13 +454,13 @@ class RequestQueue:
         self._counters = counters
         self._reserved = reserved
         self._rules = ResponseRules(settings.responses)
-        self._responses = ResponseBuilder(
+        self.responses = ResponseBuilder(
             index,
             Visibility(settings.rules),
             max_results=settings.max_results,
             explicit_denial=settings.explicit_denial,
         )
-        self._clients = ClientLimits(settings.rate_hz, settings.burst)
+        self.clients = ClientLimits(settings.rate_hz, settings.burst)
         self._all_clients = TokenBucket(settings.total_rate_hz, settings.total_rate_hz, now_ns)
         self._queue: deque[bytes] = deque()
         self._answered = 0
@@ -486,29 +497,26 @@ class RequestQueue:
         try:
             request = DiscoveryRequest.decode(message)
         except CodecError as error:
-            if error.field == "version":
-                # Another version may have its address elsewhere.
-                self._counters.invalid["version"].add()
-                return None
-            self._counters.invalid["malformed"].add()
-            return self._on_malformed(message, error, now_ns)
+            is_other_version = error.field == "version"
+            self._counters.invalid["version" if is_other_version else "malformed"].add()
+            reason = f"the request is {'of another version' if is_other_version else 'malformed'}: {error}"
+            if error.field == "data_source_name":
+                reason += "; a request without a name ends with a name of length 0"
+            return self._on_undecodable(message, reason, now_ns)
         return self._on_request(request, now_ns)
 
-    def _on_malformed(self, message: bytes, error: CodecError, now_ns: int) -> Reply | None:
-        """An ERROR for a malformed request whose address can be read (decision 12)."""
+    def _on_undecodable(self, message: bytes, reason: str, now_ns: int) -> Reply | None:
+        """An ERROR for a request that cannot be decoded, but whose address can be read (decision 12)."""
         request = read_address(message)
         if request is None:
             return None
         refusal, channel = self._address(request)
-        if refusal is None and not self._clients.take(request.client_id, now_ns):
+        if refusal is None and not self.clients.take(request.client_id, now_ns):
             refusal = "rate"
         if refusal is not None:
             self._counters.refused[refusal].add()
             return None
         self._counters.errors.add()
-        reason = f"the request is malformed: {error}"
-        if error.field == "data_source_name":
-            reason += "; a request without a name ends with a name of length 0"
         return Reply(
             channel,
             request.response_stream_id,
@@ -518,7 +526,7 @@ class RequestQueue:
 
     def _on_request(self, request: DiscoveryRequest, now_ns: int) -> Reply | None:
         refusal, channel = self._address(request)
-        if refusal is None and not self._clients.take(request.client_id, now_ns):
+        if refusal is None and not self.clients.take(request.client_id, now_ns):
             refusal = "rate"
         if refusal is not None:
             self._counters.refused[refusal].add()
@@ -527,7 +535,7 @@ class RequestQueue:
             self._counters.errors.add()
             reason = "response_stream_id is 0: use the stream on which you receive responses"
             return Reply(channel, 0, request.request_id, error_response(request.request_id, reason))
-        response = self._responses.respond(request, now_ns)
+        response = self.responses.respond(request, now_ns)
         self._counters.requests.add()
         self._counters.results.add(response.count)
         self._log(request, response.status.name, response.count)
@@ -541,7 +549,7 @@ class RequestQueue:
         if channel is None:
             return "channel", ""
         stream_id = request.response_stream_id
-        if stream_id > _MAX_STREAM_ID or (channel == IPC and stream_id in self._reserved):
+        if stream_id > MAX_AERON_STREAM_ID or (channel == IPC and stream_id in self._reserved):
             return "stream", ""
         return None, channel
 

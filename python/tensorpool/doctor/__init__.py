@@ -16,13 +16,14 @@ from ..errors import InvalidConfig
 from ..runtime.config import Config
 from ..runtime.config.sources import FILE_VARIABLE
 from ..transport import default_aeron_dir
-from .checks import Check, Status, fail, ok, worst
-from .drivers import check_media_driver, driver_checks, probe_media_driver
-from .host import directory_checks, limit_checks, machine_checks
+from ..transport.media_driver import network_dirs
+from .checks import Check, CheckStatus, fail, ok, worst
+from .drivers import check_media_driver, check_network_drivers, driver_checks, probe_media_driver
+from .host import check_gpu, directory_checks, limit_checks, machine_checks, read_gpu_facts
 from .memory import memory_checks
 from .sizing import Needs, Sizing, check_fit, size_stream
 
-__all__ = ["Check", "Needs", "Sizing", "Status", "check_fit", "run_checks", "size_stream", "worst"]
+__all__ = ["Check", "CheckStatus", "Needs", "Sizing", "check_fit", "run_checks", "size_stream", "worst"]
 
 
 def run_checks(
@@ -39,7 +40,8 @@ def run_checks(
     wants_hugepages = driver.hugepages or any(stream.hugepages for stream in driver.streams)
 
     def media_driver() -> list[Check]:
-        return check_media_driver(probe_media_driver(directory))
+        checks = check_media_driver(probe_media_driver(directory))
+        return checks + check_network_drivers([probe_media_driver(path) for path in network_dirs(directory)])
 
     def shm_driver() -> list[Check]:
         return driver_checks(
@@ -56,6 +58,7 @@ def run_checks(
         ("memory", lambda: memory_checks(base, wants_hugepages=wants_hugepages)),
         ("directories", lambda: directory_checks(base)),
         ("limits", lambda: limit_checks(wants_mlock=driver.mlock)),
+        ("GPU", lambda: [check_gpu(read_gpu_facts())]),
         ("media driver", media_driver),
         ("SHM driver", shm_driver),
     ):

@@ -9,7 +9,7 @@ from enum import StrEnum
 from ..text import JsonObject
 
 
-class Status(StrEnum):
+class CheckStatus(StrEnum):
     """How serious a finding is."""
 
     OK = "ok"
@@ -24,7 +24,7 @@ class Check:
     """A finding. `meaning` and `remedy` are empty if the status is ok."""
 
     name: str
-    status: Status
+    status: CheckStatus
     found: str
     meaning: str = ""
     remedy: str = ""
@@ -36,20 +36,22 @@ class Check:
 
 def ok(name: str, found: str) -> Check:
     """A finding that needs no action."""
-    return Check(name, Status.OK, found)
+    return Check(name, CheckStatus.OK, found)
 
 
 def warn(name: str, found: str, meaning: str, remedy: str) -> Check:
     """A finding that has a disadvantage."""
-    return Check(name, Status.WARN, found, meaning, remedy)
+    return Check(name, CheckStatus.WARN, found, meaning, remedy)
 
 
 def fail(name: str, found: str, meaning: str, remedy: str) -> Check:
     """A finding that keeps something from working."""
-    return Check(name, Status.FAIL, found, meaning, remedy)
+    return Check(name, CheckStatus.FAIL, found, meaning, remedy)
 
 
-def worst(checks: Iterable[Check]) -> Status:
+def worst(checks: Iterable[Check]) -> CheckStatus:
     """The most serious status of the checks; ok without any."""
     statuses = {check.status for check in checks}
-    return next((status for status in (Status.FAIL, Status.WARN) if status in statuses), Status.OK)
+    return next(
+        (status for status in (CheckStatus.FAIL, CheckStatus.WARN) if status in statuses), CheckStatus.OK
+    )

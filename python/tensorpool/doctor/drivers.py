@@ -22,6 +22,7 @@ from ..shm.epoch_files import is_alive
 from ..shm.inspect import user_of
 from ..transport import embed_lock_path
 from ..transport.media_driver import MarkFile, measure_timer_interval, read_mark_file
+from ..units import INT64_LIMIT
 from .checks import Check, fail, ok, warn
 
 _MEDIA_DRIVER: Final = "media driver"
@@ -142,6 +143,28 @@ def check_media_driver(facts: MediaDriverFacts) -> list[Check]:
     return checks
 
 
+def check_network_drivers(drivers: list[MediaDriverFacts]) -> list[Check]:
+    """Findings on the media drivers for UDP, each the child of a program that uses the media driver."""
+    name = "media driver for UDP"
+    dead = [facts for facts in drivers if facts.mark is not None and not facts.is_alive]
+    checks = [
+        ok(name, f"{facts.aeron_dir}: process {facts.mark.pid} of {user_of(facts.mark.owner_uid)}")
+        for facts in drivers
+        if facts.mark is not None and facts.is_alive
+    ]
+    if dead:
+        directories = ", ".join(facts.aeron_dir for facts in dead[:3]) + (", …" if len(dead) > 3 else "")
+        checks.append(
+            warn(
+                name,
+                f"files of {len(dead)} that no longer run: {directories}",
+                "They take shared memory.",
+                "Nothing: the next program that opens a UDP channel there removes them.",
+            )
+        )
+    return checks
+
+
 def _check_access(found: str, mark: MarkFile) -> Check:
     if mark.mode & 0o002:
         return warn(
@@ -219,7 +242,7 @@ def _positions(counters: list[AeronCounterValue], type_id: int, stream_id: int) 
 
 
 def check_control_stream(counters: list[AeronCounterValue], stream_id: int) -> Check | None:
-    """Finding on a control stream that nobody can write to; None if all can."""
+    """Finding on a control stream that no client can write to; None if clients can."""
     limits = {limit.session_id: limit.position for limit in _positions(counters, _PUBLISHER_LIMIT, stream_id)}
     subscribed = _positions(counters, _SUBSCRIBER_POSITION, stream_id)
     for published in _positions(counters, _PUBLISHER_POSITION, stream_id):
@@ -229,7 +252,7 @@ def check_control_stream(counters: list[AeronCounterValue], stream_id: int) -> C
             for reader in subscribed
             if reader.session_id == published.session_id and "tether=false" not in reader.channel
         ]
-        if not readers or published.position < limits.get(published.session_id, 1 << 63):
+        if not readers or published.position < limits.get(published.session_id, INT64_LIMIT):
             continue
         slowest = min(readers, key=lambda reader: reader.position)
         behind = published.position - slowest.position

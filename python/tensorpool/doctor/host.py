@@ -33,6 +33,7 @@ _FAST_CLOCKS: Final = frozenset(
 )
 """Clocks that are read without a system call; the others take a microsecond and more."""
 _JAVA_TIMEOUT_S: Final = 20.0
+_NVIDIA_DEVICE: Final = Path("/dev/nvidiactl")
 
 # --- process limits
 
@@ -274,3 +275,74 @@ def directory_checks(base: Path) -> list[Check]:
         check_base(DirectoryFacts.from_path(base), DirectoryFacts.from_path(own), me),
         check_state(DirectoryFacts.from_path(state_path()), me),
     ]
+
+
+# --- GPUs
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFacts:
+    """What this machine has of CUDA."""
+
+    has_device_files: bool
+    """Whether NVIDIA's kernel driver has made its device files."""
+    has_bindings: bool
+    """Whether the extra `cuda` is installed."""
+    devices: tuple[str, ...] = ()
+    """The names of the devices that CUDA sees."""
+    registers_read_only: bool = True
+    """Whether consumers can register their pools."""
+    fault: str = ""
+    """Why CUDA could not be asked."""
+
+
+def read_gpu_facts() -> GpuFacts:
+    """What this machine has of CUDA; opens no device."""
+    has_files = _NVIDIA_DEVICE.exists()
+    try:
+        from cuda.bindings import runtime
+    except ImportError:
+        return GpuFacts(has_files, has_bindings=False)
+    if not has_files:
+        return GpuFacts(has_device_files=False, has_bindings=True)
+    error, count = runtime.cudaGetDeviceCount()
+    if int(error) != 0:
+        return GpuFacts(has_files, has_bindings=True, fault=error.name)
+    attribute = runtime.cudaDeviceAttr.cudaDevAttrHostRegisterReadOnlySupported
+    names, registers = [], True
+    for ordinal in range(count):
+        _, properties = runtime.cudaGetDeviceProperties(ordinal)
+        names.append(properties.name.decode())
+        _, supported = runtime.cudaDeviceGetAttribute(attribute, ordinal)
+        registers = registers and bool(supported)
+    return GpuFacts(has_files, has_bindings=True, devices=tuple(names), registers_read_only=registers)
+
+
+def check_gpu(facts: GpuFacts) -> Check:
+    """Finding on GPUs: whether consumers can have `device="cuda:0"`, and at full speed."""
+    name = "GPU"
+    if not facts.has_device_files:
+        return ok(name, "none")
+    if not facts.has_bindings:
+        return warn(
+            name,
+            "NVIDIA's driver is loaded; its Python bindings are not installed",
+            "consumers cannot copy frames to the GPU (device=)",
+            "pip install 'aeron-tensorpool[cuda]'",
+        )
+    if facts.fault or not facts.devices:
+        return warn(
+            name,
+            f"CUDA finds no device ({facts.fault or 'none'})",
+            "consumers cannot copy frames to the GPU (device=)",
+            "compare with nvidia-smi; in a container, give it the GPUs; install a driver of CUDA's version",
+        )
+    found = ", ".join(f"cuda:{i} {device}" for i, device in enumerate(facts.devices))
+    if not facts.registers_read_only:
+        return warn(
+            name,
+            f"{found}; read-only memory cannot be registered",
+            "copies of consumers go over pageable memory, several times slower",
+            "install a newer driver of NVIDIA",
+        )
+    return ok(name, found)

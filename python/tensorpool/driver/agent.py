@@ -10,8 +10,9 @@ import logging
 import os
 import secrets
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -51,15 +52,14 @@ from .config import DriverSettings
 from .control_stream import ControlStream
 from .counters import DriverCounters
 from .discovery import EmbeddedDiscovery
-from .limits import RateLimit
 from .lock import DriverLock, Holder, check_no_other_driver, driver_counter_label, qualified_namespace
 from .plan import Access, Plan
+from .requests import RateLimit
 from .service import DriverService
 from .state import DriverState
 from .storage import BaseDirs, Storage, group_id, owner_id
 
 _LOG = logging.getLogger(__name__)
-_CHANNEL: Final = "aeron:ipc"
 _POLL_LIMIT: Final = 1024
 _MAX_POLLS: Final = 4
 # Together more than the stream's buffer holds: one pass skips the whole backlog.
@@ -116,6 +116,20 @@ def log_decision(message: Message, *, client_id: int | None = None, is_repeat: b
 
 def _client_name(client_id: int | None) -> str:
     return "a client whose request could not be read" if client_id is None else f"client {client_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class AnnouncerOptions:
+    """How the streams of a driver are announced, as `_native.StreamAnnouncer` takes it."""
+
+    period_ns: int
+    """Period of announces and of activity timestamps."""
+    stall_ns: int
+    """Without a duty cycle of the driver for so long, announces stop."""
+    base_dirs: Sequence[Path]
+    """Where the regions are."""
+    lock_memory: bool = False
+    """Whether the regions are locked into memory."""
 
 
 class DriverAgent:
@@ -217,7 +231,7 @@ class DriverAgent:
         except AgentFinished:
             raise
         except BaseException as error:
-            # The runner goes on after other errors, and ends the driver after these.
+            # The runner continues after other errors, and ends the driver after these.
             if isinstance(error, RoleFailed) or not isinstance(error, Exception):
                 self._stop = Stop(ShutdownReason.ERROR, f"{type(error).__name__}: {error}".removesuffix(": "))
             raise
@@ -228,9 +242,10 @@ class DriverAgent:
         resources.announcer.heartbeat()
         work, read_until_ns = self._read(resources, now_ns)
         # After the messages: a producer that detaches sends its request before it releases its lock.
-        for stream_id, epoch in resources.announcer.dead_producers():
-            self.perform(resources.state.on_producer_exit(stream_id, epoch, now_ns))
-        for stream_id, epoch, reason in resources.announcer.damaged():
+        for dead in resources.announcer.dead_producers():
+            self.perform(resources.state.on_producer_exit(dead.stream_id, dead.epoch, now_ns))
+        for damaged in resources.announcer.damaged():
+            stream_id, epoch, reason = damaged.stream_id, damaged.epoch, damaged.reason
             _LOG.warning("epoch %d of stream %d ends: %s", epoch, stream_id, reason)
             self.perform(resources.state.on_damaged(stream_id, epoch, reason, now_ns))
         for result in resources.storage.poll():
@@ -261,10 +276,10 @@ class DriverAgent:
         work = 0
         for _ in range(_MAX_POLLS):
             messages = resources.control.poll(_POLL_LIMIT)
-            for message, image in messages:
-                if resources.discovery.accept(message, now_ns):
+            for received in messages:
+                if resources.discovery.accept(received.message, now_ns):
                     continue
-                actions = resources.state.on_message(message, now_ns, image=image)
+                actions = resources.state.on_message(received.message, now_ns, image=received.session_id)
                 self.perform(actions)
                 work += bool(actions)
             if not messages:
@@ -333,7 +348,7 @@ class DriverAgent:
                     _LOG.warning("%s", text)
 
     def _log(self, message: Message, *, client_id: int | None, is_repeat: bool) -> None:
-        """Logs a decision, unless there are more than anybody can read."""
+        """Logs a decision, up to a limit per second that an operator can still read."""
         if not self._log_limit.take(self.clock.monotonic_ns()):
             self._unlogged += 1
             return
@@ -353,9 +368,7 @@ class _Resources:
     def __init__(self, agent: DriverAgent) -> None:
         settings, conductor, control = agent.settings, agent.conductor, agent.stream_ids.control
         stale_ns = 3 * agent.announce_period_ns
-        self._mlock = settings.mlock
         bases = BaseDirs.probe(agent.base_dir, settings)
-        self._base_dirs = [str(base) for base in bases.all]
         self._next_sweep_ns = agent.clock.monotonic_ns() + stale_ns
         self._sweep_period_ns = stale_ns
         self._next_save_ns = 0
@@ -386,12 +399,20 @@ class _Resources:
             self.storage.sweep(at_once=settings.recreate_at_start)
             self.announcer = _native.StreamAnnouncer(
                 conductor,
-                period_ns=agent.announce_period_ns,
-                stall_ns=_STALL_LEASES * settings.lease_ns,
+                AnnouncerOptions(
+                    period_ns=agent.announce_period_ns,
+                    stall_ns=_STALL_LEASES * settings.lease_ns,
+                    base_dirs=bases.all,
+                    lock_memory=settings.mlock,
+                ),
             )
             stack.callback(self.announcer.close)
             self.control = ControlStream(
-                conductor, _CHANNEL, control, counters=agent.counters, clock=agent.clock
+                conductor,
+                agent.stream_ids.control_channel,
+                control,
+                counters=agent.counters,
+                clock=agent.clock,
             )
             stack.callback(self.control.close)
             self.discovery = EmbeddedDiscovery(agent, self.state.plan)
@@ -435,18 +456,8 @@ class _Resources:
 
     def announce(self, action: Announce) -> str | None:
         """Starts announces of an epoch. Returns why that failed; None after success."""
-        files = action.files
         try:
-            self.announcer.announce(
-                stream_id=action.stream_id,
-                epoch=files.epoch,
-                producer_id=action.producer_id,
-                nslots=files.nslots,
-                header_uri=files.header_uri,
-                pools=[(pool.pool_id, pool.stride_bytes, pool.uri) for pool in files.pools],
-                base_dirs=self._base_dirs,
-                lock_memory=self._mlock,
-            )
+            self.announcer.announce(action.stream_id, action.files, action.producer_id)
         except (RegionRejected, OSError) as error:
             return f"the driver cannot map the regions: {error}"
         return None

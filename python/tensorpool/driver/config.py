@@ -26,12 +26,10 @@ from ..runtime.config import (
     table,
 )
 from ..shm.ownership import DEFAULT_POOLS, parse_pools
-from ..units import parse_size
+from ..units import MAX_STREAM_ID, parse_size
 
 MAX_DIMS: Final = 8
 """The number of dimensions in a tensor header."""
-MAX_STREAM_ID: Final = 0xFFFF_FFFE
-"""0xFFFF_FFFF is the wire's null."""
 MAX_NSLOTS: Final = 1 << 20
 DEFAULT_NSLOTS: Final = 8
 DEFAULT_STRIDES: Final = tuple(parse_size(size) for size in DEFAULT_POOLS)

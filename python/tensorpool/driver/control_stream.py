@@ -2,9 +2,10 @@
 
 All clients of a media driver write to one log. Two faults of others stop it:
 
-- *Blocked*: a client was killed inside an offer. Nobody commits its claim, and nobody can read past it until
-  the media driver's unblock timeout. Keepalives are behind the claim, so no lease expires for that long.
-- *Full*: a tethered subscription does not poll. Nobody can write, until it does or ends.
+- *Blocked*: a client was killed inside an offer. Its claim stays uncommitted, and no subscriber can read past
+  it until the media driver's unblock timeout. Keepalives are behind the claim, so no lease expires for that
+  long.
+- *Full*: a tethered subscription does not poll. No client can write until it polls or ends.
 
 Owned by the agent's thread.
 """
@@ -66,9 +67,13 @@ class ControlStream:
 
     # --- requests
 
-    def poll(self, limit: int) -> list[tuple[bytes, int]]:
+    def poll(self, limit: int) -> list[_native.ImageMessage]:
         """The messages that are ready, of at most `limit` fragments, each with its image."""
-        return self._requests.poll_images(limit)
+        messages = self._requests.poll_images(limit)
+        if messages:
+            # The log moves: what is behind these is not read yet, and not blocked.
+            self._blocked.restart(self._clock.monotonic_ns())
+        return messages
 
     def read_until_ns(self, now_ns: int) -> int | None:
         """The time up to which all messages were read, after a poll that returned none.
@@ -133,7 +138,7 @@ class ControlStream:
         return self._blocked.lasting_s(now_ns)
 
     def full_s(self, now_ns: int) -> float:
-        """For how long nobody could write; 0.0 if that is possible."""
+        """For how long no client could write; 0.0 if clients can write."""
         return self._full.lasting_s(now_ns)
 
     def close(self) -> None:
@@ -148,16 +153,22 @@ class _Fault:
     def __init__(self, now_ns: int) -> None:
         self.since_ns = now_ns
         """When the state was last seen to be good."""
+        self._bad_since_ns = now_ns
         self._is_reported = False
 
     def update(self, is_bad: bool, now_ns: int) -> bool:
         """Takes the present state. True once, when it has lasted so long that it is a fault."""
         if not is_bad:
-            self.since_ns, self._is_reported = now_ns, False
+            self.since_ns = now_ns
+            self.restart(now_ns)
             return False
-        is_new = not self._is_reported and now_ns - self.since_ns >= _FAULT_NS
+        is_new = not self._is_reported and now_ns - self._bad_since_ns >= _FAULT_NS
         self._is_reported = self._is_reported or is_new
         return is_new
 
+    def restart(self, now_ns: int) -> None:
+        """The state begins now, if it is bad: before, it was not, or was not checked."""
+        self._bad_since_ns, self._is_reported = now_ns, False
+
     def lasting_s(self, now_ns: int) -> float:
-        return (now_ns - self.since_ns) / 1e9 if self._is_reported else 0.0
+        return (now_ns - self._bad_since_ns) / 1e9 if self._is_reported else 0.0

@@ -27,17 +27,14 @@ from ..monitor.reports import is_driver_metadata, is_undescribed, read_stream_id
 from ..monitor.streams import DRIVER_VERSION
 from ..sbe.wire import ClockDomain, DataSourceAnnounce, DataSourceMeta, PayloadPool, ShmPoolAnnounce
 from ..shm.epoch_files import HEADER_SLOT_BYTES
-from ..transport import StreamIds
-from ..transport.channels import ServiceStreams
+from ..transport import SHARED_CHANNEL, ServiceStreams, StreamAddress, StreamIds
+from ..transport.channels import untethered
 from .actions import Announce
 from .plan import LAYOUT_VERSION, Plan, StreamPlan
 
 if TYPE_CHECKING:
     from .agent import DriverAgent
 
-_CHANNEL: Final = "aeron:ipc"
-# Untethered: missed announces are repeated, so publishers need not wait for this subscription.
-_UNTETHERED_CHANNEL: Final = "aeron:ipc?tether=false"
 _POLL_LIMIT: Final = 256
 # A thousand streams due at once must not delay keepalives.
 _MAX_PER_CYCLE: Final = 16
@@ -135,7 +132,10 @@ class EmbeddedDiscovery:
         conductor, stream_ids, period_ns = agent.conductor, agent.stream_ids, agent.announce_period_ns
         now_ns, settings = agent.clock.monotonic_ns(), agent.discovery
         identity = DriverIdentity(
-            agent.settings.instance_id or agent.namespace, _CHANNEL, stream_ids.control, (REACH_LOCAL,)
+            agent.settings.instance_id or agent.namespace,
+            stream_ids.control_channel,
+            stream_ids.control,
+            (REACH_LOCAL,),
         )
         self.counters = DiscoveryCounters(instance=identity.instance_id)
         self._identity = identity
@@ -153,18 +153,23 @@ class EmbeddedDiscovery:
                 stack.callback(opened.close)
                 return opened
 
-            def subscription(stream_id: int) -> _native.Subscription:
-                opened = _native.Subscription(conductor, _UNTETHERED_CHANNEL, stream_id)
+            def subscription(address: StreamAddress) -> _native.Subscription:
+                # Untethered: missed announces are repeated, so publishers need not wait for this one.
+                opened = _native.Subscription(conductor, untethered(address.channel), address.stream_id)
                 stack.callback(opened.close)
                 return opened
 
-            self._publication = publication(_CHANNEL, stream_ids.announce)
+            announce = StreamAddress(SHARED_CHANNEL, stream_ids.announce)
+            self._publication = publication(announce.channel, announce.stream_id)
+            # A registry knows the shared streams only: metadata of streams with their own goes there too.
+            shared = dict.fromkeys(stream_ids.metadata_addresses, stream_ids.metadata)
+            shared[announce] = announce.stream_id
             self._forwarded = [
                 _ForwardedStream(
-                    subscription(stream_id),
+                    subscription(address),
                     [publication(channel, stream_id) for channel in agent.settings.announce_to],
                 )
-                for stream_id in dict.fromkeys((stream_ids.announce, stream_ids.metadata))
+                for address, stream_id in shared.items()
             ]
             if settings.embedded:
                 self._provider = DiscoveryProvider(

@@ -67,7 +67,7 @@ class Lease:
 
     @property
     def is_proven(self) -> bool:
-        """Whether a keepalive has come: somebody uses the lease."""
+        """Whether a keepalive was received: a client uses the lease."""
         return self.state is LeaseState.ACTIVE
 
 

@@ -362,7 +362,7 @@ class Lifecycle:
         record.is_requested = True
 
     def _placement(self, plan: StreamPlan) -> tuple[Path, int | None]:
-        return self._bases.of(plan), plan.numa_node
+        return self._bases.base_dir(plan), plan.numa_node
 
     def _make(self, record: StreamRecord, plan: StreamPlan, now_ns: int) -> None:
         if not record.pending and not record.is_requested:

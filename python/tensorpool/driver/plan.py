@@ -12,17 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from ..attributes.tags import MAX_DATA_SOURCE_ID, tags_fault
 from ..errors import ConfigError
 from ..sbe.wire import ResponseCode
-from ..shm import EpochFiles, parse_pools
+from ..shm import EpochFiles, PoolSpec, parse_pools
 from ..shm.epoch_files import HEADER_SLOT_BYTES, SUPERBLOCK_BYTES
-from ..shm.ownership import PoolSpec
-from ..text import JsonObject
-from ..units import size_literal
-from .config import MAX_STREAM_ID, DriverSettings, StreamSettings, nslots_fault
+from ..units import MAX_STREAM_ID, size_literal
+from .config import DriverSettings, StreamSettings, nslots_fault
 from .leases import Refusal
 
 LAYOUT_VERSION: Final = 1
@@ -106,6 +104,25 @@ class StreamLayout:
         return f"{self.nslots} slots of {', '.join(size_literal(stride) for stride in self.strides)}"
 
 
+class Provision(TypedDict):
+    """The provision of one stream in the driver's file."""
+
+    stream_id: int
+    nslots: int
+    pools: list[int]
+    name: str
+    tags: list[str]
+    data_source_id: int | None
+    numa_node: int | None
+
+
+class Provisions(TypedDict):
+    """The content of the file in which a driver keeps its provisions."""
+
+    version: int
+    streams: list[Provision]
+
+
 @dataclass(frozen=True, slots=True)
 class StreamPlan:
     """The layout, access rights, limits and metadata of one stream."""
@@ -171,8 +188,8 @@ class Plan:
         return Refusal(
             ResponseCode.REJECTED,
             f"stream {stream_id} is not configured, and dynamic streams have ids from "
-            f"{' or '.join(f'{ids.first} to {ids.last}' for ids in ranges)} only; use such an id, or add the "
-            "stream to [[driver.streams]]",
+            f"{' or '.join(f'{ids.first} to {ids.last}' for ids in ranges)} only; use such an id, add the "
+            "stream to [[driver.streams]], or set driver.any_stream = true",
         )
 
     def proposed(
@@ -261,9 +278,9 @@ class Plan:
 
     # --- provisions on disk
 
-    def dump(self) -> JsonObject:
+    def dump(self) -> Provisions:
         """The provisions in JSON types."""
-        streams = [
+        streams: list[Provision] = [
             {
                 "stream_id": plan.stream_id,
                 "nslots": plan.layout.nslots,

@@ -22,6 +22,7 @@ from ..sbe.driver import (
     ShutdownReason,
 )
 from ..sbe.wire import ResponseCode
+from ..units import NULL_U32
 from .actions import (
     Action,
     FileResult,
@@ -37,12 +38,13 @@ from .config import MAX_DIMS, DriverSettings
 from .counters import DriverCounters
 from .leases import Lease, LeaseTable, Refusal
 from .lifecycle import Job, Lifecycle, StreamRecords
-from .limits import RateLimit, RequestLimiter
 from .plan import LAYOUT_VERSION, Plan, StreamPlan
 from .requests import (
     Attach,
     InvalidRequest,
     Key,
+    RateLimit,
+    RequestLimiter,
     ResponseCache,
     ascii_text,
     attach_refused,
@@ -63,7 +65,7 @@ _MIN_UNPROVEN: Final = 4
 _RESERVED_LEASES: Final = 3
 # Answers a second to messages that no client of ours sends: invalid requests, keepalives without a lease.
 _MAX_NEEDLESS_ANSWERS: Final = 1000
-_INVALID_CLIENT_IDS: Final = (0, 0xFFFF_FFFF)
+_INVALID_CLIENT_IDS: Final = (0, NULL_U32)
 _IDLE_SCAN_NS: Final = 1_000_000_000
 
 
@@ -381,8 +383,8 @@ class DriverState:
 
     def _placed(self, request: Attach, plan: StreamPlan, known: StreamPlan | None) -> StreamPlan:
         """The plan with the NUMA node and the kind of pages that the producer of a dynamic stream, or the
-        client that creates it, asks for. A node that this machine does not have is a wish that cannot be
-        met: the response says where the regions are."""
+        client that creates it, asks for. A node that this machine does not have is no error: the response
+        contains the node where the regions are."""
         if plan.is_static or not (request.role is Role.PRODUCER or known is None):
             return plan
         if request.desired_node in self._numa_nodes:
@@ -411,12 +413,12 @@ class DriverState:
             return Refusal(ResponseCode.INVALID_PARAMS, reason)
         if request.pages is HugepagesPolicy.HUGEPAGES and not has_hugepages:
             reason = (
-                f"hugepages are required, but {self._bases.of(plan)} is not on hugetlbfs; set "
+                f"hugepages are required, but {self._bases.base_dir(plan)} is not on hugetlbfs; set "
                 "driver.hugepages_dir to a directory that is"
             )
             return Refusal(ResponseCode.REJECTED, reason)
         if request.pages is HugepagesPolicy.STANDARD and has_hugepages:
-            reason = f"standard pages are required, but {self._bases.of(plan)} is on hugetlbfs"
+            reason = f"standard pages are required, but {self._bases.base_dir(plan)} is on hugetlbfs"
             return Refusal(ResponseCode.REJECTED, reason)
         return None
 

@@ -28,15 +28,14 @@ from .. import _native
 from ..durable import replace_file
 from ..errors import ConfigError, RegionCreateError, StreamBusy
 from ..sbe.wire import ResponseCode
-from ..shm import EpochFiles, remove_leftovers
-from ..shm.epoch_files import is_hugetlbfs, user_name
+from ..shm import EpochFiles, EpochSpec, create_epoch, remove_leftovers
+from ..shm.epoch_files import RegionAccess, is_hugetlbfs, user_name
 from ..shm.numa import memory_on, node_of, numa_nodes
 from ..shm.ownership import epoch_mark, lock_stream, stream_state
-from ..text import JsonObject
 from .actions import AssignFiles, FileResult, FilesFailed, FilesReady, FilesRemoved, MakeFiles, RemoveFiles
 from .config import DriverSettings
 from .leases import Refusal
-from .plan import Access, StreamLayout, StreamPlan
+from .plan import Access, Provisions, StreamLayout, StreamPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ class BaseDirs:
         """All base directories, each once."""
         return tuple(dict.fromkeys((self.default, *self.others, *_present(self.hugepages))))
 
-    def of(self, plan: StreamPlan) -> Path:
+    def base_dir(self, plan: StreamPlan) -> Path:
         """The base directory of a stream."""
         if plan.base_dir is not None:
             return plan.base_dir
@@ -75,7 +74,7 @@ class BaseDirs:
 
     def has_hugepages(self, plan: StreamPlan) -> bool:
         """Whether the regions of a stream are on hugepages."""
-        return self.of(plan) in self.on_hugepages
+        return self.base_dir(plan) in self.on_hugepages
 
 
 def _present(base: Path | None) -> Iterable[Path]:
@@ -85,6 +84,7 @@ def _present(base: Path | None) -> Iterable[Path]:
 _LOG = logging.getLogger(__name__)
 _DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _PRIVATE_MODE: Final = 0o700
+_MAKE_ATTEMPTS: Final = 100
 _MODE_MASK: Final = 0o7777
 _WORKERS: Final = 4
 # No stream has the id 0: its queue orders the writes of the provisions file.
@@ -143,10 +143,17 @@ class StreamDirectories:
         if not self._base.is_dir():
             message = f"there is no base directory {self._base}; create it, or set another [shm] base_dir"
             raise RegionCreateError(message, reason="io")
-        with self._lock:
-            for directory in (self.root.parent, self.root):
-                _ensure(directory, access.parent_mode, None, is_shared=True)
-            _ensure(self.stream(stream_id), access.dir_mode, group, is_shared=False)
+        for attempts_left in reversed(range(_MAKE_ATTEMPTS)):
+            try:
+                with self._lock:
+                    for directory in (self.root.parent, self.root):
+                        _ensure(directory, access.parent_mode, None, is_shared=True)
+                    _ensure(self.stream(stream_id), access.dir_mode, group, is_shared=False)
+                return
+            except FileNotFoundError as error:
+                # Another process, or another object like this one, has removed an empty directory meanwhile.
+                if not attempts_left:
+                    raise RegionCreateError(f"{error.filename}: {error.strerror}", reason="io") from None
 
     def remove_if_empty(self, stream_id: int) -> None:
         """Removes the directory of a stream, and those above it, if they are empty."""
@@ -166,12 +173,15 @@ class StreamDirectories:
 
 
 def _ensure(directory: Path, mode: int, group: int | None, *, is_shared: bool) -> None:
+    """Raises FileNotFoundError if the directory above it is gone, otherwise RegionCreateError."""
     try:
         with suppress(FileExistsError):
             directory.mkdir(mode=_PRIVATE_MODE)
             # A strict umask may deny this process the use of its own directory.
             directory.chmod(_PRIVATE_MODE)
         descriptor = os.open(directory, _DIRECTORY_FLAGS)
+    except FileNotFoundError:
+        raise
     except OSError as error:
         raise RegionCreateError(f"{directory}: {error.strerror}", reason="io") from None
     try:
@@ -211,8 +221,9 @@ class Storage:
         self._namespace = namespace
         self._numa_nodes = numa_nodes()
         self._provisions = state / "provisions.json"
-        # Epoch marks belong to the stream, whatever its base directory: epochs only grow.
-        self._marks = stream_state(bases.default, namespace)
+        # A standalone producer knows the marks and the lock of its own base directory only. So a stream of
+        # this driver is locked in all of them, wherever its files are, and its epochs grow in all of them.
+        self._states = tuple(stream_state(base, namespace) for base in bases.all)
         self._directories = {base: StreamDirectories(base, namespace) for base in bases.all}
         self._changed = threading.Condition()
         # A stream is a key while one of its jobs runs or waits, and in `_ready` while none of them runs.
@@ -221,7 +232,7 @@ class Storage:
         self._workers = 0
         self._results: deque[FileResult] = deque()
         # Only the jobs of a stream, one at a time, use the stream's entries of these two.
-        self._locks: dict[int, _native.FileLock] = {}
+        self._locks: dict[int, list[_native.FileLock]] = {}
         self._owned: dict[int, set[Path]] = {}
 
     # --- for the agent
@@ -269,7 +280,7 @@ class Storage:
             _LOG.warning("%s cannot be read, so its provisions are lost: %s", self._provisions, error)
             return None
 
-    def save_provisions(self, dumped: JsonObject) -> None:
+    def save_provisions(self, dumped: Provisions) -> None:
         """Saves provisions for the next start. The file is replaced atomically, in the order of the calls."""
         self._queue(_PROVISIONS_QUEUE, lambda: self._save(dumped))
 
@@ -291,8 +302,8 @@ class Storage:
         for stream_id, directories in list(self._owned.items()):
             for directory in list(directories):
                 self._remove(RemoveFiles(stream_id, directory))
-        for lock in self._locks.values():
-            lock.release()
+        for locks in self._locks.values():
+            _release(locks)
         self._locks.clear()
         self._results.clear()
 
@@ -344,27 +355,29 @@ class Storage:
 
     def _make(self, job: MakeFiles) -> FileResult:
         plan, stream_id, files = job.plan, job.plan.stream_id, None
-        base = self._bases.of(plan)
+        base = self._bases.base_dir(plan)
         try:
             self._acquire(stream_id)
             self._directories[base].make(stream_id, plan.access)
-            epoch = epoch_mark(self._marks, stream_id).next()
+            epoch = self._next_epoch(stream_id)
             with memory_on(plan.numa_node, self._numa_nodes):
-                created = _native.create_epoch(
-                    base=base,
-                    user=user_name(),
-                    namespace=self._namespace,
-                    stream_id=stream_id,
-                    epoch=epoch,
-                    nslots=plan.layout.nslots,
-                    pools=list(plan.layout.pools),
-                    require_hugepages=plan.hugepages,
-                    prefault=self._prefault,
-                    dir_mode=plan.access.dir_mode,
-                    file_mode=plan.access.file_mode,
-                    group=group_id(plan.access),
+                files = create_epoch(
+                    EpochSpec(
+                        base,
+                        self._namespace,
+                        stream_id,
+                        epoch,
+                        plan.layout.nslots,
+                        plan.layout.pools,
+                        RegionAccess(
+                            plan.access.dir_mode,
+                            plan.access.file_mode,
+                            group_id(plan.access),
+                            plan.hugepages,
+                        ),
+                        prefault=self._prefault,
+                    )
                 )
-            files = EpochFiles.from_native(created, epoch, plan.layout.nslots)
             self._owned.setdefault(stream_id, set()).add(files.directory)
             files = replace(files, numa_node=node_of(files.paths, self._numa_nodes))
             set_owner(owner_id(plan.access), files.directory)
@@ -380,7 +393,7 @@ class Storage:
         stream_id, owned = plan.stream_id, self._owned.setdefault(plan.stream_id, set())
         layout = StreamLayout.from_files(files)
         try:
-            epoch = epoch_mark(self._marks, stream_id).next()
+            epoch = self._next_epoch(stream_id)
             # The set has both names until the native side has renamed the directory.
             owned.add(files.directory.with_name(str(epoch)))
             assigned = _native.assign_epoch(
@@ -388,7 +401,7 @@ class Storage:
                 epoch=epoch,
                 stream_id=stream_id,
                 nslots=layout.nslots,
-                pools=[(pool.pool_id, pool.stride_bytes) for pool in files.pools],
+                pools=files.pools,
                 require_hugepages=plan.hugepages,
             )
             owned.discard(files.directory)
@@ -409,9 +422,7 @@ class Storage:
         # Streams of this driver are swept too: files of a killed driver may have been fresh at the start.
         if stream_id not in self._locks:
             try:
-                self._locks[stream_id] = lock_stream(
-                    self._marks, self._namespace, stream_id, holder=_holder()
-                )
+                self._lock(stream_id)
             except (StreamBusy, OSError):
                 # Another process owns the stream, and removes its leftovers.
                 return
@@ -420,7 +431,7 @@ class Storage:
             _LOG.info("stream %d: removed epochs %s of a dead owner", stream_id, removed)
         self._release_if_empty(stream_id)
 
-    def _save(self, dumped: JsonObject) -> None:
+    def _save(self, dumped: Provisions) -> None:
         try:
             replace_file(self._provisions, json.dumps(dumped).encode())
         except OSError as error:
@@ -431,8 +442,27 @@ class Storage:
     def _acquire(self, stream_id: int) -> None:
         """Takes the stream's lock, and removes leftovers of its last owner."""
         if stream_id not in self._locks:
-            self._locks[stream_id] = lock_stream(self._marks, self._namespace, stream_id, holder=_holder())
+            self._lock(stream_id)
             self._remove_leftovers(stream_id, self._stale_after_ns)
+
+    def _lock(self, stream_id: int) -> None:
+        """Takes the stream's locks in all base directories, or none. Raises StreamBusy."""
+        locks: list[_native.FileLock] = []
+        try:
+            for state in self._states:
+                locks.append(lock_stream(state, self._namespace, stream_id, holder=_holder()))
+        except BaseException:
+            _release(locks)
+            raise
+        self._locks[stream_id] = locks
+
+    def _next_epoch(self, stream_id: int) -> int:
+        """The next epoch of a locked stream, on disk for every base directory before it is returned."""
+        first, *others = (epoch_mark(state, stream_id) for state in self._states)
+        epoch = first.next(after=max((mark.last() for mark in others), default=0))
+        for mark in others:
+            mark.record(epoch)
+        return epoch
 
     def _remove_leftovers(self, stream_id: int, stale_after_ns: int) -> list[int]:
         return [
@@ -456,9 +486,7 @@ class Storage:
         self._owned.pop(stream_id, None)
         for directories in self._directories.values():
             directories.remove_if_empty(stream_id)
-        lock = self._locks.pop(stream_id, None)
-        if lock is not None:
-            lock.release()
+        _release(self._locks.pop(stream_id, []))
 
 
 def set_owner(uid: int | None, directory: Path) -> None:
@@ -466,6 +494,11 @@ def set_owner(uid: int | None, directory: Path) -> None:
     if uid is not None:
         for path in directory.iterdir():
             os.chown(path, uid, -1, follow_symlinks=False)
+
+
+def _release(locks: list[_native.FileLock]) -> None:
+    for lock in locks:
+        lock.release()
 
 
 def _holder() -> str:

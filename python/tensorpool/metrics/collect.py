@@ -213,8 +213,8 @@ RATE_LIMITED = MetricDefinition(
 CONSUMER_INFO = MetricDefinition(
     "tensorpool_consumer_info",
     "gauge",
-    "Always 1; the process id of a consumer, if it reports one.",
-    (*_CONSUMER, "pid"),
+    "Always 1; process id and label of a consumer, if it reports them.",
+    (*_CONSUMER, "pid", "label"),
 )
 
 LEASES = MetricDefinition("tensorpool_leases", "gauge", "Leases by role and state.", ("role", "state"))
@@ -464,7 +464,7 @@ def _add_producer(families: _Families, labels: LabelSet, producer: ProducerView)
 
 def _add_consumer(families: _Families, labels: LabelSet, consumer: ConsumerView) -> None:
     pid = "" if not consumer.pid else str(consumer.pid)
-    families.add(CONSUMER_INFO, {**labels, "pid": pid}, 1)
+    families.add(CONSUMER_INFO, {**labels, "pid": pid, "label": label_text(consumer.label)}, 1)
     families.add(RECEIVED, labels, consumer.received)
     families.add_reasons(CONSUMER_DROPPED, labels, consumer.dropped)
     families.add(BACKLOG, labels, consumer.backlog)

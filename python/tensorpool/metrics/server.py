@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import TensorPoolError
+from ..units import INT64_LIMIT
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -82,7 +83,7 @@ def _label_pairs(labels: dict[str, str]) -> str:
 def number(value: float) -> str:
     """A value as Prometheus reads it; whole numbers without exponent, which people read more easily."""
     value = float(value)
-    if value.is_integer() and abs(value) < 1 << 63:
+    if value.is_integer() and abs(value) < INT64_LIMIT:
         return str(int(value))
     if math.isnan(value):
         return "NaN"

@@ -11,17 +11,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypedDict, TypeVar
 
-from ..text import JsonObject
 from .reports import (
-    BridgeStatus,
+    BridgeReport,
     ConsumerQos,
-    ConsumerStatus,
+    ConsumerReport,
     ProducerQos,
-    ProducerStatus,
-    RecorderLedger,
-    RecorderStatus,
+    ProducerReport,
+    RecorderLedgerReport,
+    RecorderReport,
 )
 from .snapshot import LedgerView, MappingView, MismatchView, RecordedView
 from .streams import ModelLimits
@@ -54,6 +53,24 @@ class Verdict(StrEnum):
     """The endpoint sends no more reports, and sent no final one; these are its last counts."""
 
 
+class LedgerRowJson(TypedDict):
+    """A ledger row as `tensorpool ledger --json` prints it."""
+
+    stream_id: int
+    name: str | None
+    path: str
+    who: str
+    label: str | None
+    published: int
+    delivered: int
+    dropped: dict[str, int]
+    waiting: int
+    unaccounted: int
+    has_ended: bool
+    verdict: str
+    problem: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class LedgerRow:
     """The frames of one stream on one path: `published` = `delivered` + `dropped` by reason + `waiting`."""
@@ -71,18 +88,24 @@ class LedgerRow:
     problem: str = ""
     """Why the counts do not add up."""
     verdict: Verdict = Verdict.EXACT
+    label: str = ""
+    """What the user calls the consumer."""
+    name: str = ""
+    """The stream's name, where it is known."""
 
     @property
     def unaccounted(self) -> int:
         """Frames without a known fate."""
         return self.published - self.delivered - sum(self.dropped.values()) - self.waiting
 
-    def to_json(self) -> JsonObject:
+    def to_json(self) -> LedgerRowJson:
         """The row as `tensorpool ledger --json` prints it."""
         return {
             "stream_id": self.stream_id,
+            "name": self.name or None,
             "path": self.path,
             "who": self.who,
+            "label": self.label or None,
             "published": self.published,
             "delivered": self.delivered,
             "dropped": dict(sorted(self.dropped.items())),
@@ -96,7 +119,7 @@ class LedgerRow:
 
 @dataclass(slots=True)
 class _Producer:
-    status: ProducerStatus
+    status: ProducerReport
     received_ns: int
     epoch: int
     current_seq: int | None
@@ -105,7 +128,7 @@ class _Producer:
 
 @dataclass(slots=True)
 class _Consumer:
-    status: ConsumerStatus
+    status: ConsumerReport
     received_ns: int
     polled_ns: int
     """When its count of polls last changed."""
@@ -139,13 +162,13 @@ class SystemLedger:
         self._bridges: dict[str, _Bridge] = {}
         self._problem_since_ns: dict[_Key, int] = {}
         self._by_type: dict[type, Callable[[Any, int], None]] = {
-            ProducerStatus: self._on_producer_status,
+            ProducerReport: self._on_producer_status,
             ProducerQos: self._on_producer_qos,
-            ConsumerStatus: self._on_consumer_status,
+            ConsumerReport: self._on_consumer_status,
             ConsumerQos: self._on_consumer_qos,
-            RecorderStatus: self._on_recorder_status,
-            RecorderLedger: self._on_recorder_ledger,
-            BridgeStatus: self._on_bridge_status,
+            RecorderReport: self._on_recorder_status,
+            RecorderLedgerReport: self._on_recorder_ledger,
+            BridgeReport: self._on_bridge_status,
         }
 
     def observe(self, event: object, now_ns: int) -> None:
@@ -157,6 +180,10 @@ class SystemLedger:
     def handler(self, event_type: type) -> Callable[[Any, int], None] | None:
         """The method for events of this type, for a caller that dispatches thousands of them by type."""
         return self._by_type.get(event_type)
+
+    def __len__(self) -> int:
+        """The number of producers, consumers, recorders and bridges whose reports are kept."""
+        return len(self._producers) + len(self._consumers) + len(self._recorders) + len(self._bridges)
 
     def forget(self, before_ns: int) -> None:
         """Drops endpoints whose last report was received before that time."""
@@ -185,7 +212,7 @@ class SystemLedger:
         if consumer is not None:
             consumer.is_limited = report.is_limited
 
-    def _on_recorder_status(self, status: RecorderStatus, now_ns: int) -> None:
+    def _on_recorder_status(self, status: RecorderReport, now_ns: int) -> None:
         recorder = self._recorder(status.recorder.tag, now_ns)
         recorder.is_writing = status.recorder.state == "recording"
 
@@ -197,7 +224,7 @@ class SystemLedger:
         recorder.received_ns = now_ns
         return recorder
 
-    def _on_producer_status(self, status: ProducerStatus, now_ns: int) -> None:
+    def _on_producer_status(self, status: ProducerReport, now_ns: int) -> None:
         key = (status.stream_id, status.producer_id)
         producer = self._producers.get(key)
         if producer is None:
@@ -209,7 +236,7 @@ class SystemLedger:
         if newest is None or status.epoch >= newest.epoch:
             _put(self._newest, status.stream_id, key)
 
-    def _on_consumer_status(self, status: ConsumerStatus, now_ns: int) -> None:
+    def _on_consumer_status(self, status: ConsumerReport, now_ns: int) -> None:
         key = (status.stream_id, status.consumer_id)
         consumer = self._consumers.get(key)
         if consumer is None:
@@ -219,10 +246,10 @@ class SystemLedger:
             consumer.polled_ns = now_ns
         consumer.status, consumer.received_ns = status, now_ns
 
-    def _on_recorder_ledger(self, ledger: RecorderLedger, now_ns: int) -> None:
+    def _on_recorder_ledger(self, ledger: RecorderLedgerReport, now_ns: int) -> None:
         self._recorder(ledger.tag, now_ns).written = ledger.rows
 
-    def _on_bridge_status(self, status: BridgeStatus, now_ns: int) -> None:
+    def _on_bridge_status(self, status: BridgeReport, now_ns: int) -> None:
         _put(self._bridges, status.tag, _Bridge(now_ns, status.mappings))
 
     # --- rows
@@ -292,6 +319,7 @@ class SystemLedger:
                 has_ended=status.is_final,
                 problem=problem,
                 verdict=verdict,
+                label=status.label,
             )
 
     def _recorder_rows(self, now_ns: int) -> Iterator[LedgerRow]:

@@ -27,7 +27,7 @@ from ..sbe.wire import ShmPoolAnnounce, ShmRegionSuperblock
 from ..service import Event
 from ..shm.epoch_files import SUPERBLOCK_BYTES
 from ..shm.inspect import NotARegion, region_path
-from ..transport import Connection
+from ..transport import SHARED_CHANNEL, Connection, StreamAddress
 from .ledger import LedgerRow, Verdict
 from .model import SystemModel
 from .reports import (
@@ -37,7 +37,7 @@ from .reports import (
     RejectedMessage,
     read_status_event,
 )
-from .services import ServicePoller
+from .services import ServicePoller, read_decision
 from .snapshot import Snapshot
 from .streams import ModelLimits
 
@@ -98,13 +98,16 @@ class SystemListener:
         streams: Collection[StreamKind] = ALL_STREAMS,
         limits: ModelLimits | None = None,
         polls_services: bool = True,
+        reads_decisions: bool = False,
         max_messages: int = _MAX_MESSAGES_A_TURN,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """`max_messages`: messages that one `poll` reads of each stream; the next `poll` reads the others."""
+        """`max_messages`: messages that one `poll` reads of each stream; the next `poll` reads the others.
+        `reads_decisions`: decisions of a supervisor become notices; a supervisor knows its own."""
         limits = model_limits(connection) if limits is None else limits
         self._clock = clock
         self._max_messages = max_messages
+        self._reads_decisions = reads_decisions
         self._observers = tuple(observers)
         self._raw_observers = tuple(raw_observers)
         self._notify = self._observers[0].observe if len(self._observers) == 1 else self._notify_all
@@ -121,21 +124,24 @@ class SystemListener:
         has_status = StreamKind.STATUS in streams
         services = connection.services
         ids = connection.stream_ids
-        stream_ids = {
-            StreamKind.ANNOUNCE: ids.announce,
-            StreamKind.METADATA: ids.metadata,
-            StreamKind.QOS: ids.qos,
-            StreamKind.CONTROL: ids.control,
+        addresses = {
+            StreamKind.ANNOUNCE: [StreamAddress(SHARED_CHANNEL, ids.announce)],
+            StreamKind.METADATA: ids.metadata_addresses,
+            StreamKind.QOS: ids.qos_addresses,
+            StreamKind.CONTROL: ids.control_addresses,
         }
-        # Two kinds may share a stream: one subscription receives both.
-        kinds = {stream_id: kind for kind, stream_id in reversed(stream_ids.items()) if kind in streams}
+        # Two kinds may share a stream: one subscription receives both, as the first of the two.
+        kinds: dict[StreamAddress, StreamKind] = {}
+        for kind, of_kind in addresses.items():
+            for address in of_kind if kind in streams else ():
+                kinds.setdefault(address, kind)
         self._poller: ServicePoller | None = None
         self._queries: _native.Publication | None = None
         self._status: _native.Mailbox | None = None
         with ExitStack() as stack:
             self._subscriptions: list[tuple[StreamKind, _native.Subscription]] = []
-            for stream_id, kind in reversed(kinds.items()):
-                subscription = connection.subscription(stream_id)
+            for address, kind in kinds.items():
+                subscription = connection.subscription(address)
                 stack.callback(subscription.close)
                 self._subscriptions.append((kind, subscription))
             if has_status:
@@ -236,6 +242,8 @@ class SystemListener:
         if event is None:
             # Values of other formats are for the callers that asked for them.
             return
+        if self._reads_decisions and (notice := read_decision(event)) is not None:
+            self._notify(notice, now_ns)
         if self._poller is not None and event.correlation_id:
             answers, queries = self._poller.on_status_event(event)
             for answer in answers:
@@ -286,6 +294,7 @@ class SystemMonitor:
             streams=streams,
             limits=self.limits,
             polls_services=polls_services,
+            reads_decisions=True,
             clock=clock,
         )
         try:

@@ -27,18 +27,18 @@ from ..sbe.wire import (
 from .ledger import LedgerMonitor, LedgerRow
 from .reports import (
     Activity,
-    BridgeStatus,
+    BridgeReport,
     ConsumerQos,
-    ConsumerStatus,
+    ConsumerReport,
     DriverLeases,
-    DriverStatus,
+    DriverReport,
     LatencyStatus,
     ListenerPaused,
     Notice,
     ProducerQos,
-    ProducerStatus,
-    RecorderLedger,
-    RecorderStatus,
+    ProducerReport,
+    RecorderLedgerReport,
+    RecorderReport,
     RejectedMessage,
     RepeatedAnnounce,
     RepeatedMetadata,
@@ -146,20 +146,20 @@ class SystemModel:
             DataSourceAnnounce: self._on_source,
             DataSourceMeta: self._on_meta,
             Activity: self._on_activity,
-            ConsumerStatus: self._on_consumer_status,
+            ConsumerReport: self._on_consumer_status,
             LatencyStatus: self._on_latency,
-            ProducerStatus: self._on_producer_status,
+            ProducerReport: self._on_producer_status,
             ConsumerHello: self._on_hello,
             ConsumerConfig: self._on_config,
             ConsumerConfigR2: self._on_config,
             ShmLeaseRevoked: self._on_revoked,
             ShmDriverShutdown: self._on_shutdown,
             ServiceAlive: self._bounded(services.on_alive, "full"),
-            DriverStatus: self._bounded(services.on_driver, "service"),
+            DriverReport: self._bounded(services.on_driver, "service"),
             DriverLeases: self._bounded(services.on_leases, "service"),
-            RecorderStatus: self._bounded(services.on_recorder, "service"),
-            RecorderLedger: self._bounded(services.on_recorder_ledger, "service"),
-            BridgeStatus: self._bounded(services.on_bridge, "service"),
+            RecorderReport: self._bounded(services.on_recorder, "service"),
+            RecorderLedgerReport: self._bounded(services.on_recorder_ledger, "service"),
+            BridgeReport: self._bounded(services.on_bridge, "service"),
             ListenerPaused: self._on_pause,
             Notice: lambda notice, now_ns: self._notices.append((now_ns, notice)),
             RejectedMessage: lambda rejected, now_ns: self._reject(rejected.reason, rejected.count),
@@ -263,7 +263,7 @@ class SystemModel:
         if producer is not None and not producer.on_qos(report, now_ns):
             self._count_collision("producer", report.stream_id, report.producer_id, now_ns)
 
-    def _on_producer_status(self, status: ProducerStatus, now_ns: int) -> None:
+    def _on_producer_status(self, status: ProducerReport, now_ns: int) -> None:
         producer = self._producer(status.stream_id, status.producer_id, status.epoch, now_ns)
         if producer is not None:
             producer.on_status(status, now_ns)
@@ -320,18 +320,18 @@ class SystemModel:
         if consumer is not None and not consumer.on_qos(report, now_ns):
             self._count_collision("consumer", report.stream_id, report.consumer_id, now_ns)
 
-    def _on_consumer_status(self, status: ConsumerStatus, now_ns: int) -> None:
+    def _on_consumer_status(self, status: ConsumerReport, now_ns: int) -> None:
         consumer = self._consumer(status.stream_id, status.consumer_id, status.epoch or 0, now_ns)
         if consumer is not None and not consumer.on_status(status, now_ns):
             self._count_collision("consumer", status.stream_id, status.consumer_id, now_ns)
         if status.is_final:
-            self._remove_consumer(status.stream_id, status.consumer_id, now_ns)
+            self._remove_consumer(status.stream_id, status.consumer_id, now_ns, "it was closed")
 
-    def _remove_consumer(self, stream_id: int, consumer_id: int, now_ns: int) -> None:
+    def _remove_consumer(self, stream_id: int, consumer_id: int, now_ns: int, reason: str) -> None:
         stream = self._streams.get(stream_id)
         if stream is not None and stream.consumers.pop(consumer_id, None) is not None:
             self._consumers -= 1
-            self._add_notice(now_ns, "consumer", stream_id, f"consumer {consumer_id} left")
+            self._add_notice(now_ns, "consumer", stream_id, f"consumer {consumer_id} left: {reason}")
 
     def _on_latency(self, latency: LatencyStatus, now_ns: int) -> None:
         consumer = self._known_consumer(latency.stream_id, latency.consumer_id)
@@ -356,7 +356,7 @@ class SystemModel:
         text = f"{revoked.role.name.lower()} {revoked.client_id}: {revoked.reason.name.lower()}"
         error = revoked.error_message[:_MAX_ERROR_TEXT]
         self._add_notice(now_ns, "lease", revoked.stream_id, f"{text} {error}".strip())
-        self._remove_consumer(revoked.stream_id, revoked.client_id, now_ns)
+        self._remove_consumer(revoked.stream_id, revoked.client_id, now_ns, "its lease was revoked")
 
     def _on_shutdown(self, shutdown: ShmDriverShutdown, now_ns: int) -> None:
         error = shutdown.error_message[:_MAX_ERROR_TEXT]
@@ -393,7 +393,9 @@ class SystemModel:
             late = [consumer for consumer in stream.consumers.values() if consumer.received_ns < former_ns]
             for consumer in late:
                 if consumer.received_ns < consumer_ns or consumer.epoch < stream.epoch:
-                    self._remove_consumer(stream.stream_id, consumer.consumer_id, now_ns)
+                    self._remove_consumer(
+                        stream.stream_id, consumer.consumer_id, now_ns, "no reports any more"
+                    )
             if stream.producer is not None and stream.producer.received_ns < oldest_ns:
                 stream.producer = None
             if stream.received_ns < oldest_ns and stream.announced.received_ns < oldest_ns:

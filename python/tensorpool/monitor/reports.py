@@ -104,7 +104,7 @@ class ConsumerQos(NamedTuple):
     consumer_id: int
     epoch: int
     last_seq: int | None
-    """None for 0 too: that is also sent before the first frame. A status report tells them apart."""
+    """None for 0 too: that is also sent before the first frame. A status report distinguishes the two."""
     drops_gap: int
     drops_late: int
     is_limited: bool
@@ -118,7 +118,7 @@ class Activity(NamedTuple):
     activity_ns: int
 
 
-class ProducerStatus(NamedTuple):
+class ProducerReport(NamedTuple):
     """A producer's ledger, as its status report has it."""
 
     stream_id: int
@@ -137,7 +137,7 @@ class ProducerStatus(NamedTuple):
     is_final: bool
 
 
-class ConsumerStatus(NamedTuple):
+class ConsumerReport(NamedTuple):
     """A consumer's ledger, as its status report has it."""
 
     stream_id: int
@@ -152,6 +152,8 @@ class ConsumerStatus(NamedTuple):
     outside: Mapping[str, int]
     polls: int
     is_final: bool
+    label: str = ""
+    """What its user calls it."""
 
 
 class LatencyStatus(NamedTuple):
@@ -184,7 +186,7 @@ class ServiceAlive:
 
 
 @dataclass(frozen=True, slots=True)
-class DriverStatus:
+class DriverReport:
     """The status of a driver."""
 
     driver: DriverView
@@ -199,14 +201,14 @@ class DriverLeases:
 
 
 @dataclass(frozen=True, slots=True)
-class RecorderStatus:
+class RecorderReport:
     """The status of a recorder, without its ledger."""
 
     recorder: RecorderView
 
 
 @dataclass(frozen=True, slots=True)
-class RecorderLedger:
+class RecorderLedgerReport:
     """A recorder's ledger: one row for each stream and epoch."""
 
     tag: str
@@ -214,7 +216,7 @@ class RecorderLedger:
 
 
 @dataclass(frozen=True, slots=True)
-class BridgeStatus:
+class BridgeReport:
     """All mappings of one end of a bridge, without rates."""
 
     tag: str
@@ -359,7 +361,7 @@ class MessageReader:
 
     def __init__(self, max_bytes: int = _MAX_CACHED_BYTES, max_messages: int = _MAX_CACHED_MESSAGES) -> None:
         self._native = _native.ReportReader(
-            (ConsumerQos, ProducerQos), (ConsumerStatus, ProducerStatus, LatencyStatus), max_bytes
+            (ConsumerQos, ProducerQos), (ConsumerReport, ProducerReport, LatencyStatus), max_bytes
         )
         self._max_messages = max_messages
         self.cached_messages = 0

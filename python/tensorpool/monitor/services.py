@@ -17,11 +17,12 @@ from ..service.events import ALL_SERVICES, RESULT
 from ..text import JsonObject
 from .rates import RateMeter
 from .reports import (
-    BridgeStatus,
+    BridgeReport,
     DriverLeases,
-    DriverStatus,
-    RecorderLedger,
-    RecorderStatus,
+    DriverReport,
+    Notice,
+    RecorderLedgerReport,
+    RecorderReport,
     RejectedMessage,
     ServiceAlive,
     StatusEvent,
@@ -37,6 +38,7 @@ from .snapshot import BridgeView, DriverView, LeaseView, MappingView, RecordedVi
 MAX_SERVICES: Final = 1024
 _MAX_OPEN: Final = 4096
 _MAX_ROWS: Final = 50_000
+_MAX_DECISION_TEXT: Final = 300
 # Leases of a driver that are kept; its status has the number of all.
 _MAX_LEASES: Final = 4096
 _QUERIES: Final = {
@@ -73,6 +75,11 @@ class ServicePoller:
         # Random upper half: the answers to another poller do not match our questions.
         self._next_id = (secrets.randbits(31) | 1) << 32
 
+    @property
+    def unanswered(self) -> int:
+        """The number of questions without an answer."""
+        return len(self._open)
+
     def due(self, now_ns: int) -> Iterator[Event]:
         """The questions to send now: one of each kind a period."""
         if now_ns < self._due_ns:
@@ -105,13 +112,13 @@ class ServicePoller:
                 )
                 return [alive], []
             case "driver", "status()":
-                return [DriverStatus(read_driver(tag, answer))], []
+                return [DriverReport(read_driver(tag, answer))], []
             case "driver", _:
                 return self._read_leases(tag, query, answer)
             case "recorder", "status()":
-                return [RecorderStatus(read_recorder(tag, answer))], []
+                return [RecorderReport(read_recorder(tag, answer))], []
             case "recorder", _:
-                return [RecorderLedger(tag, tuple(map(read_recorded, read_rows(answer))))], []
+                return [RecorderLedgerReport(tag, tuple(map(read_recorded, read_rows(answer))))], []
             case _:
                 return self._read_bridge(tag, query, answer)
 
@@ -129,7 +136,7 @@ class ServicePoller:
         rows = [*query.rows, *part]
         if part and len(rows) < min(read_unsigned(answer["total"]), _MAX_ROWS):
             return [], [self._ask(tag, "bridge", "status()", f'{{"first": {len(rows)}}}', rows)]
-        return [BridgeStatus(tag, read_unsigned(answer["pid"]), tuple(map(read_mapping, rows)))], []
+        return [BridgeReport(tag, read_unsigned(answer["pid"]), tuple(map(read_mapping, rows)))], []
 
     def _ask(
         self,
@@ -243,6 +250,20 @@ def read_mapping(row: JsonObject) -> MappingView:
     )
 
 
+def read_decision(event: StatusEvent) -> Notice | None:
+    """A decision of a supervisor as a notice; None for any other event, and for a malformed one."""
+    if event.key != "decision" or not event.tag.startswith("service:supervisor"):
+        return None
+    try:
+        decision = parse_json(event.value)
+        stream_id, consumer_id = read_unsigned(decision["stream_id"]), decision["consumer_id"]
+        target = "" if consumer_id is None else f" consumer {read_unsigned(consumer_id)}"
+        action, by, reason = (read_text(decision[name]) for name in ("action", "by", "reason"))
+    except (ValueError, KeyError, TypeError):
+        return None
+    return Notice("decision", stream_id, f"{action}{target} by {by}: {reason}"[:_MAX_DECISION_TEXT])
+
+
 def _instance(tag: str) -> str:
     return tag.split(":", 2)[2] if tag.count(":") >= 2 else ""
 
@@ -274,7 +295,7 @@ class ServiceRecords:
         """A service answered a ping."""
         return _put(self._alive, (alive.tag, alive.pid), (alive, now_ns))
 
-    def on_driver(self, status: DriverStatus, now_ns: int) -> bool:
+    def on_driver(self, status: DriverReport, now_ns: int) -> bool:
         """A driver's status."""
         return _put(self._drivers, status.driver.tag, (status.driver, now_ns))
 
@@ -289,21 +310,21 @@ class ServiceRecords:
             if leases.pop(lease_id, None) is not None:
                 return
 
-    def on_recorder(self, status: RecorderStatus, now_ns: int) -> bool:
+    def on_recorder(self, status: RecorderReport, now_ns: int) -> bool:
         """A recorder's status; its ledger stays."""
         recorder, known = status.recorder, self._recorders.get(status.recorder.tag)
         if known is not None:
             recorder = replace(recorder, written=known[0].written)
         return _put(self._recorders, recorder.tag, (recorder, now_ns))
 
-    def on_recorder_ledger(self, ledger: RecorderLedger, now_ns: int) -> bool:
+    def on_recorder_ledger(self, ledger: RecorderLedgerReport, now_ns: int) -> bool:
         """A recorder's ledger; without a status it is not kept."""
         known = self._recorders.get(ledger.tag)
         if known is not None:
             self._recorders[ledger.tag] = (replace(known[0], written=ledger.rows), now_ns)
         return True
 
-    def on_bridge(self, status: BridgeStatus, now_ns: int) -> bool:
+    def on_bridge(self, status: BridgeReport, now_ns: int) -> bool:
         """The mappings of a bridge."""
         known = self._bridges.get(status.tag)
         before = {} if known is None else known[0].rates

@@ -5,8 +5,9 @@ Pure. Times are ages in nanoseconds. None means that no report had the value yet
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -121,6 +122,8 @@ class ConsumerView:
     fallback_uri: str = ""
     """Where it reads frames instead of shared memory."""
     pid: int | None = None
+    label: str = ""
+    """What its user calls it."""
 
     @property
     def is_forced(self) -> bool:
@@ -373,6 +376,22 @@ class Snapshot:
     def per_consumer_stream_ids(self) -> set[int]:
         """Descriptor streams that were granted to single consumers."""
         return {consumer.per_consumer_stream_id for stream in self.streams for consumer in stream.consumers}
+
+
+def without_consumers(snapshot: Snapshot, consumer_ids: set[int]) -> Snapshot:
+    """The snapshot without these consumers."""
+    streams = tuple(_without_consumers(stream, consumer_ids) for stream in snapshot.streams)
+    return replace(snapshot, streams=streams)
+
+
+def _without_consumers(stream: StreamView, consumer_ids: set[int]) -> StreamView:
+    consumers = tuple(consumer for consumer in stream.consumers if consumer.consumer_id not in consumer_ids)
+    if len(consumers) == len(stream.consumers):
+        return stream
+    dropped: Counter[str] = Counter()
+    for consumer in consumers:
+        dropped.update(consumer.dropped)
+    return replace(stream, consumers=consumers, dropped=dropped)
 
 
 def to_json(view: Any) -> Any:

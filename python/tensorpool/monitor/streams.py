@@ -13,7 +13,7 @@ from ..attributes.tags import MAX_NAME_BYTES, LabelAttributes, read_attributes, 
 from ..sbe.wire import ClockDomain, ConsumerHello, DataSourceAnnounce, DataSourceMeta, Mode, ShmPoolAnnounce
 from ..shm.epoch_files import HEADER_SLOT_BYTES, SUPERBLOCK_BYTES
 from .rates import RateMeter
-from .reports import ConsumerQos, ConsumerStatus, LatencyStatus, ProducerQos, ProducerStatus, is_undescribed
+from .reports import ConsumerQos, ConsumerReport, LatencyStatus, ProducerQos, ProducerReport, is_undescribed
 from .snapshot import ON_PURPOSE, ConsumerView, PoolView, ProducerView
 
 DRIVER_VERSION: Final = 0
@@ -273,7 +273,7 @@ class MonitoredProducer:
     """Slots that were open at once in the last period; None if it does not report them."""
     reported: tuple[int, int] = (0, 0)
     """Epoch and sequence of the last QoS report; the status report may be newer than the next one."""
-    status: ProducerStatus | None = None
+    status: ProducerReport | None = None
     seqs: RateMeter = field(default_factory=RateMeter)
     bytes: RateMeter = field(default_factory=RateMeter)
 
@@ -289,7 +289,7 @@ class MonitoredProducer:
             self._advance(report.current_seq, now_ns)
         return is_consistent
 
-    def on_status(self, status: ProducerStatus, now_ns: int) -> None:
+    def on_status(self, status: ProducerReport, now_ns: int) -> None:
         """Takes a status report."""
         self.status = status
         self.received_ns = now_ns
@@ -352,7 +352,7 @@ class MonitoredConsumer:
     drops_gap: int = 0
     drops_late: int = 0
     is_limited: bool = False
-    status: ConsumerStatus | None = None
+    status: ConsumerReport | None = None
     latency: LatencyStatus | None = None
     latency_ns: int = 0
     max_rate_hz: int = 0
@@ -381,9 +381,9 @@ class MonitoredConsumer:
                 self.frames.add(now_ns, last_seq)
         return is_consistent
 
-    def on_status(self, status: ConsumerStatus, now_ns: int) -> bool:
+    def on_status(self, status: ConsumerReport, now_ns: int) -> bool:
         """Takes a status report. False: another process reports under this id."""
-        _, _, pid, epoch, _, last_seq, _, received, dropped, _, _, _ = status
+        _, _, pid, epoch, _, last_seq, _, received, dropped, _, _, _, _ = status
         before = self.status
         if before is None:
             self.frames.clear()
@@ -451,6 +451,7 @@ class MonitoredConsumer:
             per_consumer_stream_id=self.per_consumer_stream_id,
             fallback_uri=self.fallback_uri,
             pid=None if status is None else status.pid,
+            label="" if status is None else status.label,
         )
 
 

@@ -15,13 +15,13 @@ from ..discovery.channels import channel_fault, is_ipc
 from ..discovery.config import MAX_STREAMS, REQUEST_STREAM_ID
 from ..runtime.config import DurationNs, IdRange, parse_duration, setting, settings, table
 from ..transport import StreamAddress
+from ..units import MAX_AERON_STREAM_ID
 
-_MAX_STREAM_ID: Final = (1 << 31) - 1
 _MAX_INSTANCE: Final = 128
 
 
 def _stream(doc: str, default: int) -> int:
-    number: int = setting(doc, default=default, minimum=1, maximum=_MAX_STREAM_ID)
+    number: int = setting(doc, default=default, minimum=1, maximum=MAX_AERON_STREAM_ID)
     return number
 
 

@@ -1,6 +1,6 @@
 """Building blocks of a role: agents and their runner, logs, readiness, counters, configuration."""
 
-from .agent import Agent, AgentFinished, CompositeAgent
+from .agent import IDLE_NAMES, Agent, AgentFinished, CompositeAgent, IdleName, IdleStrategy, idle_strategy
 from .counters import (
     AeronCounterValue,
     Counter,
@@ -14,11 +14,9 @@ from .counters import (
     gauge,
     read_aeron_counters,
 )
-from .idle import IDLE_NAMES, IdleName, IdleStrategy, idle_strategy
 from .logs import Logging, RateLimiter
-from .process import Readiness
 from .role import LogSettings, RuntimeSettings, run_role
-from .runner import Runner, RunnerCounters
+from .runner import Readiness, Runner, RunnerCounters
 
 __all__ = [
     "IDLE_NAMES",

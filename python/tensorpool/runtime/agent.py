@@ -1,4 +1,4 @@
-"""Agents: objects that a runner drives in short duty cycles.
+"""Agents, which a runner drives in short duty cycles, and idle strategies, by which it waits between them.
 
 An agent needs only `do_work`. A runner also uses these members where an agent has them:
 
@@ -7,14 +7,20 @@ An agent needs only `do_work`. A runner also uses these members where an agent h
 - `on_close()`: called after the last duty cycle, on the same thread; also after an error in `on_start`;
 - `is_ready() -> bool`: called between duty cycles until true; without it an agent is ready once started;
 - `on_reload(config)`: called after a reload that changed live settings.
+
+An idle strategy waits after a duty cycle without work. The names are those of the native side. Shorter waits
+reduce latency and use more processor time. A strategy belongs to one thread.
 """
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Final, Literal, Protocol, cast, get_args, runtime_checkable
 
-from ..errors import RoleFailed
+from ..clock import SYSTEM_CLOCK, Clock
+from ..errors import ConfigError, RoleFailed
 
 
 @runtime_checkable
@@ -131,3 +137,117 @@ def _combined(errors: list[Exception]) -> Exception:
     if fatal or len(errors) == 1:
         return (fatal or errors)[0]
     return ExceptionGroup("several agents failed in one duty cycle", errors)
+
+
+IdleName = Literal["backoff", "busy-spin", "yield", "sleep"]
+DEFAULT_PERIOD_NS: Final = 20_000_000
+
+# A Python duty cycle takes tens of microseconds, and other threads wait for the interpreter meanwhile. So
+# there are fewer spins than in native strategies.
+_SPINS: Final = 10
+_YIELDS: Final = 5
+_YIELDS_IN_A_ROW: Final = 16
+_MIN_PARK_NS: Final = 50_000
+# Longer sleeps come only after a long time without work, and are at most this part of it.
+_SHORT_PARK_NS: Final = 5_000_000
+_REST_PART: Final = 64
+
+
+class IdleStrategy(Protocol):
+    """A way to wait between duty cycles."""
+
+    def idle(self, work: int) -> None:
+        """Waits if the last duty cycle returned no work."""
+        ...
+
+
+class BackoffIdle:
+    """Spins, then yields, then sleeps with doubled times up to 5 ms, and when there is no work for long, up
+    to `period_ns`: almost no load when idle."""
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK, period_ns: int = DEFAULT_PERIOD_NS) -> None:
+        self._clock = clock
+        self._period_ns = period_ns
+        self._idle_cycles = 0
+        self._park_ns = min(_MIN_PARK_NS, period_ns)
+        self._idle_ns = 0
+
+    def idle(self, work: int) -> None:
+        """Waits longer with every duty cycle without work."""
+        if work > 0:
+            self._idle_cycles = self._idle_ns = 0
+            self._park_ns = min(_MIN_PARK_NS, self._period_ns)
+            return
+        self._idle_cycles += 1
+        if self._idle_cycles <= _SPINS:
+            return
+        if self._idle_cycles <= _SPINS + _YIELDS:
+            os.sched_yield()
+            return
+        self._clock.sleep(self._park_ns / 1e9)
+        self._idle_ns += self._park_ns
+        longest_ns = max(_SHORT_PARK_NS, self._idle_ns // _REST_PART)
+        self._park_ns = min(self._park_ns * 2, longest_ns, self._period_ns)
+
+
+class BusySpinIdle:
+    """Never waits: uses the core completely."""
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK, period_ns: int = DEFAULT_PERIOD_NS) -> None:
+        pass
+
+    def idle(self, work: int) -> None:
+        """Returns at once."""
+
+
+class YieldIdle:
+    """Yields the core to other runnable threads, and sleeps shortly after every sixteenth time.
+
+    Linux 6.18 takes a time slice from a thread for each yield: threads which only yield starve one another,
+    and whatever else runs on their cores, for minutes.
+    """
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK, period_ns: int = DEFAULT_PERIOD_NS) -> None:
+        self._idle_cycles = 0
+
+    def idle(self, work: int) -> None:
+        """Yields once, or sleeps."""
+        if work > 0:
+            return
+        self._idle_cycles += 1
+        if self._idle_cycles % _YIELDS_IN_A_ROW:
+            os.sched_yield()
+        else:
+            # About the core, not about the agent's clock.
+            time.sleep(_MIN_PARK_NS / 1e9)
+
+
+class SleepIdle:
+    """Sleeps `period_ns` after every duty cycle without work."""
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK, period_ns: int = DEFAULT_PERIOD_NS) -> None:
+        self._clock = clock
+        self._period_ns = period_ns
+
+    def idle(self, work: int) -> None:
+        """Sleeps one period."""
+        if work <= 0:
+            self._clock.sleep(self._period_ns / 1e9)
+
+
+_STRATEGIES: dict[str, Callable[[Clock, int], IdleStrategy]] = {
+    "backoff": BackoffIdle,
+    "busy-spin": BusySpinIdle,
+    "yield": YieldIdle,
+    "sleep": SleepIdle,
+}
+IDLE_NAMES: Final[tuple[str, ...]] = get_args(IdleName)
+
+
+def idle_strategy(
+    name: str, *, clock: Clock = SYSTEM_CLOCK, period_ns: int = DEFAULT_PERIOD_NS
+) -> IdleStrategy:
+    """A new strategy by its name. Raises ConfigError for an unknown name."""
+    if name not in _STRATEGIES:
+        raise ConfigError(f"idle strategy {name!r}: use {', '.join(IDLE_NAMES[:-1])} or {IDLE_NAMES[-1]}")
+    return _STRATEGIES[name](clock, period_ns)

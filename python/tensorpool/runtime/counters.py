@@ -25,6 +25,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias, cast
 from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import ForkedError
+from ..units import INT64_LIMIT
 
 Kind = Literal["counter", "gauge"]
 Number = int | float
@@ -37,7 +38,6 @@ MAX_AERON_COUNTERS: Final = 6
 COUNTER_TYPE_ID: Final = 9001
 GAUGE_TYPE_ID: Final = 9002
 _PERIOD_NS: Final = 100_000_000
-_INT64_LIMIT: Final = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,10 @@ def read_aeron_counters(aeron_dir: str) -> list[AeronCounterValue]:
 
     Raises MediaDriverError where the file cannot be read.
     """
-    return [AeronCounterValue(*row) for row in _native.read_counters(aeron_dir)]
+    return [
+        AeronCounterValue(reading.counter_id, reading.type_id, reading.value, reading.label, reading.key)
+        for reading in _native.read_counters(aeron_dir)
+    ]
 
 
 class CounterPublisher:
@@ -285,7 +288,7 @@ class CounterPublisher:
         """Copies the values now."""
         for counters, name, aeron_counter in self._published:
             value = int(counters.value_of(name))
-            aeron_counter.set(max(-_INT64_LIMIT, min(_INT64_LIMIT - 1, value)))
+            aeron_counter.set(max(-INT64_LIMIT, min(INT64_LIMIT - 1, value)))
 
     @property
     def counter_ids(self) -> dict[str, int | None]:

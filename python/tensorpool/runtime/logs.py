@@ -84,6 +84,10 @@ class RateLimiter:
         window.admitted += 1
         return suppressed
 
+    def __len__(self) -> int:
+        """The number of keys that are remembered."""
+        return len(self._windows)
+
     @property
     def suppressed(self) -> int:
         """The number of suppressed events that no admitted event has reported yet."""

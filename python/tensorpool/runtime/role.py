@@ -10,12 +10,10 @@ from typing import Literal
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import InvalidConfig
 from . import agent as agents
-from .agent import Agent
+from .agent import Agent, IdleName, idle_strategy
 from .config import Config, DurationNs, parse_duration, setting, settings
-from .idle import IdleName, idle_strategy
 from .logs import Logging
-from .process import Readiness
-from .runner import Runner, RunnerCounters
+from .runner import Readiness, Runner, RunnerCounters
 
 
 @settings("runtime")
@@ -23,7 +21,7 @@ class RuntimeSettings:
     """How a role runs. All roles have these settings."""
 
     instance: str = setting(
-        "Name of this instance in logs and counters, to tell several processes of a role apart.", default=""
+        "Name of this instance in logs and counters: distinguishes several processes of a role.", default=""
     )
     idle: IdleName = setting(
         "Idle strategy: how the role waits after a duty cycle without work. Shorter waits use more processor "
@@ -31,8 +29,8 @@ class RuntimeSettings:
         default="backoff",
     )
     idle_period_ns: DurationNs = setting(
-        "Longest wait of `backoff`, and every wait of `sleep`.",
-        default=parse_duration("5ms"),
+        "Longest wait of `backoff`, which it reaches after a second without work, and every wait of `sleep`.",
+        default=parse_duration("20ms"),
         minimum=1_000,
         maximum=parse_duration("1s"),
     )

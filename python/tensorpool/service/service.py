@@ -62,7 +62,8 @@ class ReplyCache:
 
     def __init__(self) -> None:
         self._handled: OrderedDict[int, _HandledRequest] = OrderedDict()
-        self._bytes = 0
+        self.nbytes = 0
+        """Bytes of the requests and replies."""
 
     def __len__(self) -> int:
         return len(self._handled)
@@ -85,10 +86,10 @@ class ReplyCache:
         content = _content(event)
         size = len(content) + sum(map(_size, replies))
         self._handled[event.correlation_id] = _HandledRequest(content, replies, size)
-        self._bytes += size
-        while self._handled and (len(self._handled) > _MAX_REQUESTS or self._bytes > _MAX_BYTES):
+        self.nbytes += size
+        while self._handled and (len(self._handled) > _MAX_REQUESTS or self.nbytes > _MAX_BYTES):
             _, removed = self._handled.popitem(last=False)
-            self._bytes -= removed.size_bytes
+            self.nbytes -= removed.size_bytes
 
 
 def _size(reply: Event) -> int:

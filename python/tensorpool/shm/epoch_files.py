@@ -11,8 +11,7 @@ import re
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from os import PathLike
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
@@ -45,7 +44,7 @@ class Superblock(NamedTuple):
     @classmethod
     def decode(cls, content: bytes) -> Self:
         """The fields of a superblock, unchecked. Raises ValueError for fewer than 64 bytes."""
-        return cls(**_native.read_superblock(content))
+        return cls(**_native.read_superblock(content).to_json())
 
 
 class PoolFile(NamedTuple):
@@ -91,12 +90,10 @@ class EpochFiles:
         ]
 
     @classmethod
-    def from_native(
-        cls, created: tuple[str | PathLike[str], str, list[tuple[int, int, str]]], epoch: int, nslots: int
-    ) -> Self:
+    def from_native(cls, regions: _native.EpochRegions, epoch: int, nslots: int) -> Self:
         """The files that `_native.create_epoch` or `_native.assign_epoch` returned."""
-        directory, header_uri, pools = created
-        return cls(Path(directory), epoch, nslots, header_uri, [PoolFile(*pool) for pool in pools])
+        pools = [PoolFile(pool.pool_id, pool.stride_bytes, pool.uri) for pool in regions.pools]
+        return cls(Path(regions.directory), epoch, nslots, regions.header_uri, pools)
 
     def remove(self) -> None:
         """Removes the regions, and the directories above them that are empty then."""
@@ -122,31 +119,33 @@ PRIVATE: Final = RegionAccess()
 """Files of this user alone, on ordinary pages unless the base directory is on hugetlbfs."""
 
 
-def create_epoch(
-    *,
-    base: Path,
-    namespace: str,
-    stream_id: int,
-    epoch: int,
-    nslots: int,
-    pools: Sequence[tuple[int, int]],
-    access: RegionAccess = PRIVATE,
-) -> EpochFiles:
+class PoolSpec(NamedTuple):
+    """Id and slot size of one payload pool."""
+
+    pool_id: int
+    stride_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochSpec:
+    """The regions of an epoch that is to be created, as `_native.create_epoch` takes them."""
+
+    base: Path
+    namespace: str
+    stream_id: int
+    epoch: int
+    nslots: int
+    pools: Sequence[PoolSpec]
+    access: RegionAccess = PRIVATE
+    prefault: bool = False
+    """Touch every page now, so that no frame waits for the kernel to clear one."""
+    user: str = field(default_factory=user_name)
+    """The user in the path."""
+
+
+def create_epoch(spec: EpochSpec) -> EpochFiles:
     """Creates the regions, fully allocated. A failure leaves no files."""
-    created = _native.create_epoch(
-        base=base,
-        user=user_name(),
-        namespace=namespace,
-        stream_id=stream_id,
-        epoch=epoch,
-        nslots=nslots,
-        pools=list(pools),
-        require_hugepages=access.require_hugepages,
-        dir_mode=access.dir_mode,
-        file_mode=access.file_mode,
-        group=access.group,
-    )
-    return EpochFiles.from_native(created, epoch, nslots)
+    return EpochFiles.from_native(_native.create_epoch(spec), spec.epoch, spec.nslots)
 
 
 def remove_leftovers(stream: Path, *, stale_after_ns: int) -> list[int]:

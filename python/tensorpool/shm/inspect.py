@@ -21,6 +21,7 @@ from ..clock import SYSTEM_CLOCK, Clock, age_ns
 from ..errors import TensorPoolError
 from ..sbe import MAGIC, RegionType
 from ..text import JsonObject
+from ..units import NULL_U32
 from .epoch_files import (
     HEADER_RING,
     HEADER_SLOT_BYTES,
@@ -36,7 +37,6 @@ LAYOUT_VERSION: Final = 1
 STALE_NS: Final = 3_000_000_000
 _URI_SCHEME: Final = "shm:"
 _MIN_STRIDE: Final = 64
-_NULL_U32: Final = 0xFFFF_FFFF
 _POOL_FILE: Final = re.compile(r"([1-9]\d{0,4})\.pool")
 _STREAM_AND_EPOCH: Final = re.compile(r"tensorpool-[^/]+/[^/]+/(\d+)/(\d+)$")
 # 64-bit fields: JSON readers that use doubles would round them, so they are written as text.
@@ -174,10 +174,10 @@ def region_path(text: str) -> tuple[Path, bool]:
     if not text.startswith(_URI_SCHEME):
         return Path(text), False
     try:
-        path, needs_hugepages = _native.parse_region_uri(text)
+        uri = _native.parse_region_uri(text)
     except ValueError as error:
         raise NotARegion(f"{error}; write shm:file?path=/dev/shm/…/header.ring", path=text) from None
-    return Path(path), needs_hugepages
+    return Path(uri.path), uri.require_hugepages
 
 
 def inspect(text: str, *, clock: Clock = SYSTEM_CLOCK) -> list[EpochReport]:
@@ -334,7 +334,7 @@ class _RegionCheck:
                     self.problems.append(
                         f"slots of {head.slot_bytes} bytes; a header ring has {HEADER_SLOT_BYTES}"
                     )
-                if stride not in (0, HEADER_SLOT_BYTES, _NULL_U32):
+                if stride not in (0, HEADER_SLOT_BYTES, NULL_U32):
                     self.problems.append(f"a header ring has no stride; this one says {stride}")
                 stride = HEADER_SLOT_BYTES
             case RegionType.PAYLOAD_POOL:
@@ -342,7 +342,7 @@ class _RegionCheck:
                     self.problems.append("pool id 0 is the header ring's")
                 if stride < _MIN_STRIDE or stride & (stride - 1):
                     self.problems.append(f"stride {stride} is not a power of two of at least {_MIN_STRIDE}")
-                if head.slot_bytes not in (0, stride, _NULL_U32):
+                if head.slot_bytes not in (0, stride, NULL_U32):
                     self.problems.append(f"slots of {head.slot_bytes} bytes at a stride of {stride}")
             case other:
                 self.problems.append(

@@ -32,7 +32,7 @@ def numa_nodes(online: Path = _ONLINE) -> frozenset[int]:
 def memory_on(node: int | None, nodes: frozenset[int]) -> Iterator[None]:
     """Within the block this thread allocates memory on `node` only; None: by the policy of the process.
 
-    Memory is placed by that policy too where a container forbids to choose: `node_of` tells the result.
+    Memory is placed by that policy too where a container forbids to choose: `node_of` returns the result.
     """
     if node is None or nodes == {node}:
         yield
@@ -50,7 +50,7 @@ def memory_on(node: int | None, nodes: frozenset[int]) -> Iterator[None]:
 
 
 def node_of(paths: Sequence[Path], nodes: frozenset[int]) -> int | None:
-    """The node of all pages of these files; None if there are several, or the kernel does not tell."""
+    """The node of all pages of these files; None if there are several, or the kernel does not report it."""
     if len(nodes) == 1:
         return next(iter(nodes))
     try:

@@ -1,8 +1,9 @@
-"""Ownership of a stream's regions: its lock, its epoch mark, and the payload pools it asks for.
+"""Ownership of a stream's regions: lock, epoch mark, pools, and the regions of a standalone producer.
 
 A stream has one owner at a time: a standalone producer or the SHM driver. The owner holds the stream's lock
 and takes epochs from the stream's mark. Both files are in the state directory, at one path for both kinds
 of owner. So the two kinds exclude each other, and epochs grow from one owner to the next (wire §15.2).
+`OwnedRegions` are the regions that a standalone producer creates, locks and removes itself (wire §15.21a).
 """
 
 from __future__ import annotations
@@ -12,24 +13,28 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from .. import _native
 from ..durable import replace_file, state_dir
 from ..errors import ConfigError, LockHeld, StreamBusy
 from ..units import parse_size
+from .epoch_files import (
+    PRIVATE,
+    EpochFiles,
+    EpochSpec,
+    PoolSpec,
+    RegionAccess,
+    create_epoch,
+    remove_leftovers,
+    stream_dir,
+)
 
 DEFAULT_POOLS: Final[tuple[str, ...]] = ("64KiB", "1MiB", "4MiB")
 _MIN_STRIDE: Final = 64
 _MAX_STRIDE: Final = 1 << 31
-
-
-class PoolSpec(NamedTuple):
-    """Id and slot size of one payload pool."""
-
-    pool_id: int
-    stride_bytes: int
 
 
 def parse_pools(sizes: Sequence[str | int] | str | int | None) -> list[PoolSpec]:
@@ -68,11 +73,15 @@ class EpochMark:
             return int(self._path.read_text("ascii"))
         return 0
 
-    def next(self) -> int:
-        """A new epoch, on disk before it is returned."""
-        epoch = max(self.last() + 1, self._wall_clock_ns())
-        replace_file(self._path, str(epoch).encode())
+    def next(self, *, after: int = 0) -> int:
+        """A new epoch, above `after` too. It is on disk before it is returned."""
+        epoch = max(self.last() + 1, after + 1, self._wall_clock_ns())
+        self.record(epoch)
         return epoch
+
+    def record(self, epoch: int) -> None:
+        """Notes an epoch that was assigned by another mark of the stream."""
+        replace_file(self._path, str(epoch).encode())
 
 
 def base_digest(base: Path) -> str:
@@ -103,3 +112,44 @@ def lock_stream(
             "close that producer, or choose another stream id or namespace"
         )
         raise StreamBusy(message, stream_id=stream_id, holder=error.holder) from None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedRegions:
+    """The regions of one new epoch, and the lock that makes this process the owner of the stream."""
+
+    base_dir: Path
+    files: EpochFiles
+    lock: _native.FileLock
+
+    @classmethod
+    def create(
+        cls,
+        stream_id: int,
+        *,
+        base_dir: Path,
+        namespace: str,
+        nslots: int,
+        pools: list[PoolSpec],
+        stale_after_ns: int,
+        access: RegionAccess = PRIVATE,
+    ) -> OwnedRegions:
+        """Locks the stream, removes what dead owners left, and allocates the regions of the next epoch.
+
+        Raises StreamBusy if another process owns the stream, RegionCreateError if the regions cannot be made.
+        """
+        state = stream_state(base_dir, namespace)
+        lock = lock_stream(state, namespace, stream_id)
+        try:
+            remove_leftovers(stream_dir(base_dir, namespace, stream_id), stale_after_ns=stale_after_ns)
+            epoch = epoch_mark(state, stream_id).next()
+            files = create_epoch(EpochSpec(base_dir, namespace, stream_id, epoch, nslots, pools, access))
+        except BaseException:
+            lock.release()
+            raise
+        return cls(base_dir, files, lock)
+
+    def remove(self) -> None:
+        """Removes the regions and unlocks the stream. Consumers can still read what they have mapped."""
+        self.files.remove()
+        self.lock.release()

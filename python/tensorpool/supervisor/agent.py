@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Final, TypedDict
 
+from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock
 from ..context import Context
 from ..errors import RoleFailed
@@ -23,11 +24,10 @@ from ..monitor.reports import Notice
 from ..monitor.snapshot import MismatchView, Snapshot, to_json
 from ..runtime.config import Config, Secret
 from ..runtime.counters import CounterPublisher, CounterSet, CounterSnapshot, counter, counters_by, gauge
-from ..sbe.message import Message
+from ..sbe.wire import ConsumerConfig, ConsumerConfigR2
 from ..service import Event, ServiceAgent
 from ..shm.epoch_files import user_name
-from ..text import JsonObject
-from ..transport import SHARED_CHANNEL
+from ..transport import SHARED_CHANNEL, StreamAddress
 from .config import SupervisorSettings
 from .orders import Orders
 from .policy import Decision, Policy
@@ -53,6 +53,37 @@ class SupervisorCounters(CounterSet, name="supervisor"):
     unsent = counter("Messages that could not be sent.", unit="messages")
 
 
+class ActiveRule(TypedDict):
+    """A rule that is in force for a stream or a consumer."""
+
+    rule: str
+    stream_id: int
+    consumer_id: int | None
+
+
+class ManualOrder(TypedDict):
+    """A consumer with an order that a user gave."""
+
+    stream_id: int
+    consumer_id: int
+
+
+class MismatchReply(TypedDict):
+    """A `MismatchView` as JSON values."""
+
+    stream_id: int
+    path: str
+    who: str
+    problem: str
+
+
+class SupervisorLedger(TypedDict):
+    """A `LedgerView` as JSON values."""
+
+    paths: dict[str, int]
+    mismatches: list[MismatchReply]
+
+
 class SupervisorStatus(TypedDict):
     """The answer to `status()` of `service:supervisor`."""
 
@@ -66,10 +97,10 @@ class SupervisorStatus(TypedDict):
     bridges: int
     collisions: int
     rules: list[str]
-    active: list[dict[str, str | int | None]]
-    manual: list[dict[str, int]]
+    active: list[ActiveRule]
+    manual: list[ManualOrder]
     rejected: dict[str, int]
-    ledger: JsonObject | None
+    ledger: SupervisorLedger | None
     counters: CounterSnapshot
 
 
@@ -109,8 +140,8 @@ class SupervisorAgent:
         self._mismatches: frozenset[MismatchView] = frozenset()
         self._started_ns = clock.monotonic_ns()
         self._next_poll_ns = self._next_evaluation_ns = 0
-        self._queued: deque[bytes] = deque()
-        """Encoded orders that are not yet sent."""
+        self._queued: deque[tuple[StreamAddress, bytes]] = deque()
+        """Encoded orders that are not yet sent, and the control streams of their consumers."""
         self._stack = ExitStack()
 
     def on_start(self) -> None:
@@ -121,8 +152,11 @@ class SupervisorAgent:
                 connection, (self._model,), limits=self._model.limits, clock=self._clock
             )
             stack.callback(self._listener.close)
-            self._control = connection.publication(connection.stream_ids.control)
-            stack.callback(self._control.close)
+            # The listener subscribes to the same streams, so each of them is connected.
+            self._control: dict[StreamAddress, _native.Publication] = {}
+            for address in connection.stream_ids.control_addresses:
+                self._control[address] = connection.publication(address)
+                stack.callback(self._control[address].close)
             self._commands = connection.publication(services.control_address)
             stack.callback(self._commands.close)
             self._service = SupervisorService(self, instance=self._instance or None, token=self._token)
@@ -204,7 +238,7 @@ class SupervisorAgent:
         self.counters.decisions[decision.action].add()
         self._service.publish_decision(decision)
         target = f"stream {decision.stream_id}"
-        target += "" if decision.consumer_id is None else f", consumer {decision.consumer_id}"
+        target += self._consumer_text(decision.stream_id, decision.consumer_id)
         text = f"{decision.action} by {decision.by}: {decision.reason}"
         now_ns = self._clock.monotonic_ns()
         with self._snapshot.lock:
@@ -220,18 +254,31 @@ class SupervisorAgent:
             # The order is sent in the next duty cycle, not at the next evaluation of the rules.
             self._next_evaluation_ns = 0
 
-    def _enqueue(self, order: Message) -> None:
+    def _consumer_text(self, stream_id: int, consumer_id: int | None) -> str:
+        if consumer_id is None:
+            return ""
+        consumer = self.latest.consumer(stream_id, consumer_id)
+        label = f" ({consumer.label})" if consumer is not None and consumer.label else ""
+        return f", consumer {consumer_id}{label}"
+
+    def _enqueue(self, order: ConsumerConfig | ConsumerConfigR2) -> None:
         self.counters.orders.add()
-        self._queued.append(order.encode())
+        address = self._connection.stream_ids.control_address_of(order.stream_id)
+        self._queued.append((address, order.encode()))
         while len(self._queued) > _MAX_QUEUED:
             self._queued.popleft()
             self.counters.unsent.add()
 
     def _send(self) -> int:
-        sent = 0
-        while self._queued and self._control.offer(self._queued[0]) == "sent":
-            self._queued.popleft()
-            sent += 1
+        """Sends what is queued. A control stream that is full keeps its own orders back, and no others."""
+        sent, full = 0, set[StreamAddress]()
+        for _ in range(len(self._queued)):
+            address, order = self._queued.popleft()
+            if address not in full and self._control[address].offer(order) == "sent":
+                sent += 1
+            else:
+                full.add(address)
+                self._queued.append((address, order))
         return sent
 
     def _send_command(self, decision: Decision) -> None:

@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final, Literal
 
+from .. import _native
 from ..monitor.model import Condition
 from ..runtime.config import DurationNs, IdRange, parse_duration, setting, settings, table
+from ..units import MAX_U32
 
 Action = Literal["limit", "redirect", "flag", "reconfigure"]
-MAX_RATE_HZ: Final = 0xFFFF_FFFE
-FALLBACK_SCHEME: Final = "bridge://"
+MAX_RATE_HZ: Final = MAX_U32
 _UNITS: Final = {"drops": "frames a second", "staleness": "s", "latency": "s", "backlog": "frames"}
 
 
@@ -24,10 +25,14 @@ def _name_fault(text: str) -> str | None:
 
 
 def fallback_fault(uri: str) -> str | None:
-    """Why a consumer cannot use a fallback URI."""
-    if not uri or (uri.startswith(FALLBACK_SCHEME) and uri.isascii() and uri.isprintable()):
+    """Why a consumer cannot use a fallback URI. Consumers refuse the same ones (wire §10.1.3)."""
+    if not uri:
         return None
-    return "use bridge://…, as `tensorpool bridge status` shows it: consumers refuse others (wire §10.1.3)"
+    try:
+        _native.parse_fallback_uri(uri)
+    except ValueError as error:
+        return f"{error}; `tensorpool bridge status --json` has the whole URI of a stream"
+    return None if uri.isascii() and uri.isprintable() else "use visible ASCII characters"
 
 
 @table

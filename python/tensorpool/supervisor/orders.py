@@ -84,8 +84,9 @@ class Orders:
                 del self._orders[key]
                 continue
             is_new = order.sent_ns is None or order.epoch != consumer.epoch
+            # A consumer without a stream of its own keeps the rate itself; the producer may grant one later.
             is_in_force = (
-                consumer.mode == "rate_limited"
+                consumer.mode == "rate_limited" and consumer.per_consumer_stream_id != 0
                 if order.max_rate_hz
                 else consumer.fallback_uri == order.fallback_uri
             )
@@ -118,15 +119,19 @@ class Orders:
             descriptor_channel=self._channel if order.per_consumer_stream_id else "",
         )
 
-    def _release_config(self, consumer: ConsumerView) -> ConsumerConfig:
-        """The consumer's own request. It keeps a granted stream: a change back would lose frames."""
+    def _release_config(self, consumer: ConsumerView) -> Config:
+        """The consumer's own request. It keeps a granted stream: a change back would lose frames.
+
+        The rate 0 ends an order that the consumer keeps itself: without it this would be a producer's answer.
+        """
         descriptor_stream_id = consumer.per_consumer_stream_id
-        return ConsumerConfig(
+        return ConsumerConfigR2(
             stream_id=consumer.stream_id,
             consumer_id=consumer.consumer_id,
             use_shm=True,
             mode=Mode.RATE_LIMITED if consumer.requested_limit else Mode.STREAM,
             descriptor_stream_id=descriptor_stream_id,
+            max_rate_hz=None if consumer.requested_limit else 0,
             descriptor_channel=self._channel if descriptor_stream_id else "",
         )
 

@@ -6,13 +6,12 @@ Every decision, of a rule or of a command, is an event on the status stream with
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 from ..errors import RequestRejected
 from ..monitor.snapshot import MismatchView, to_json
 from ..runtime.config import Secret
 from ..service import Service, command
-from ..text import JsonObject
 from .config import MAX_RATE_HZ, fallback_fault
 from .orders import MANUAL
 from .policy import Decision
@@ -22,6 +21,40 @@ if TYPE_CHECKING:
 
 _MAX_STREAMS = 50
 _MAX_REASON = 256
+
+
+class DecisionReply(TypedDict):
+    """A `Decision` as JSON values."""
+
+    action: str
+    by: str
+    stream_id: int
+    consumer_id: int | None
+    reason: str
+    max_rate_hz: int
+    fallback_uri: str
+    service: str
+    key: str
+    value: str
+
+
+class SupervisedConsumer(TypedDict):
+    """A `ConsumerView` as JSON values: the members that `tensorpool supervisor status` shows."""
+
+    consumer_id: int
+    mode: str
+    rate_hz: float | None
+    dropped: dict[str, int]
+    backlog: int | None
+
+
+class SupervisedStream(TypedDict):
+    """A `StreamView` as JSON values: the members that `tensorpool supervisor status` shows."""
+
+    stream_id: int
+    name: str
+    state: str
+    consumers: list[SupervisedConsumer]
 
 
 class SupervisorService(Service, name="supervisor"):
@@ -50,19 +83,19 @@ class SupervisorService(Service, name="supervisor"):
         return self._agent.status()
 
     @command(reads=True)
-    def streams(self, first: int = 0, limit: int = _MAX_STREAMS) -> list[JsonObject]:
+    def streams(self, first: int = 0, limit: int = _MAX_STREAMS) -> list[SupervisedStream]:
         """Streams from the id `first` on, with their producers and consumers."""
         start, maximum = _read_id("first", first), min(_read_id("limit", limit), _MAX_STREAMS)
         streams = [stream for stream in self._agent.latest.streams if stream.stream_id >= start]
         return [to_json(stream) for stream in streams[:maximum]]
 
     @command(reads=True)
-    def decisions(self) -> list[JsonObject]:
+    def decisions(self) -> list[DecisionReply]:
         """The last decisions, oldest first."""
         return [to_json(decision) for decision in self._agent.decisions]
 
     @command
-    def limit(self, stream_id: int, consumer_id: int, max_rate_hz: int, reason: str = "") -> JsonObject:
+    def limit(self, stream_id: int, consumer_id: int, max_rate_hz: int, reason: str = "") -> DecisionReply:
         """Limits a consumer to a number of frames a second until it is released."""
         hz = _read_id("max_rate_hz", max_rate_hz)
         if not 0 < hz <= MAX_RATE_HZ:
@@ -70,7 +103,7 @@ class SupervisorService(Service, name="supervisor"):
         return self._decide("limit", stream_id, consumer_id, reason, max_rate_hz=hz)
 
     @command
-    def redirect(self, stream_id: int, consumer_id: int, uri: str, reason: str = "") -> JsonObject:
+    def redirect(self, stream_id: int, consumer_id: int, uri: str, reason: str = "") -> DecisionReply:
         """Makes a consumer read from a fallback instead of shared memory until it is released."""
         fault = fallback_fault(str(uri)) if uri else "use a fallback URI, as in bridge://…"
         if fault is not None:
@@ -78,7 +111,7 @@ class SupervisorService(Service, name="supervisor"):
         return self._decide("redirect", stream_id, consumer_id, reason, fallback_uri=uri)
 
     @command
-    def release(self, stream_id: int, consumer_id: int, reason: str = "") -> JsonObject:
+    def release(self, stream_id: int, consumer_id: int, reason: str = "") -> DecisionReply:
         """Ends the order for a consumer: its own request applies again."""
         return self._decide("release", stream_id, consumer_id, reason)
 
@@ -91,7 +124,7 @@ class SupervisorService(Service, name="supervisor"):
         *,
         max_rate_hz: int = 0,
         fallback_uri: str = "",
-    ) -> JsonObject:
+    ) -> DecisionReply:
         if not isinstance(reason, str) or len(reason) > _MAX_REASON:
             raise RequestRejected(f"reason: use a text of up to {_MAX_REASON} characters")
         stream, consumer = _read_id("stream_id", stream_id), _read_id("consumer_id", consumer_id)
@@ -109,7 +142,7 @@ class SupervisorService(Service, name="supervisor"):
             fallback_uri=fallback_uri,
         )
         self._agent.decide(decision)
-        decided: JsonObject = to_json(decision)
+        decided: DecisionReply = to_json(decision)
         return decided
 
 

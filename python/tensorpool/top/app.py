@@ -8,9 +8,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Final, Protocol
 
 from rich.console import Console, Group
@@ -19,7 +17,7 @@ from rich.text import Text
 
 from ..context import Context
 from ..monitor.listener import SystemMonitor
-from ..monitor.snapshot import Snapshot, StreamView
+from ..monitor.snapshot import Snapshot, without_consumers
 from .draw import draw, preview_size
 from .keyboard import Keyboard
 from .page import PageState
@@ -70,22 +68,6 @@ class MonitorSource:
     def close(self) -> None:
         """Closes the subscriptions."""
         self._monitor.close()
-
-
-def without_consumers(snapshot: Snapshot, consumer_ids: set[int]) -> Snapshot:
-    """The snapshot without these consumers."""
-    streams = tuple(_without_consumers(stream, consumer_ids) for stream in snapshot.streams)
-    return replace(snapshot, streams=streams)
-
-
-def _without_consumers(stream: StreamView, consumer_ids: set[int]) -> StreamView:
-    consumers = tuple(consumer for consumer in stream.consumers if consumer.consumer_id not in consumer_ids)
-    if len(consumers) == len(stream.consumers):
-        return stream
-    dropped: Counter[str] = Counter()
-    for consumer in consumers:
-        dropped.update(consumer.dropped)
-    return replace(stream, consumers=consumers, dropped=dropped)
 
 
 def run(

@@ -61,6 +61,11 @@ class KeyDecoder:
         """Whether a sequence is incomplete."""
         return bool(self._rest)
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Length of the incomplete sequence."""
+        return len(self._rest)
+
     def settle(self) -> list[str]:
         """Ends an incomplete sequence: a lone ESC is the key itself, anything else is discarded."""
         was_escape, self._rest = self._rest == b"\x1b", b""

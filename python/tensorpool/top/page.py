@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from ..monitor.snapshot import Snapshot
 from . import keyboard
-from .tables import TABLES, Table
+from .tables import TABLES, TopTable
 
 _MAX_FILTER: Final = 64
 _Cached = TypeVar("_Cached")
@@ -52,7 +52,7 @@ class PageState:
     # --- rows
 
     @property
-    def table(self) -> Table:
+    def table(self) -> TopTable:
         """The table of the current tab."""
         return TABLES[self.tab]
 

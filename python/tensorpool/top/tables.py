@@ -144,7 +144,7 @@ _SEVERITY: Final = {state: rank for rank, state in enumerate(reversed(StreamStat
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TopTable:
     """A tab of the page: rows of one kind."""
 
     title: str
@@ -264,6 +264,7 @@ CONSUMER_COLUMNS: Final[tuple[Column[NamedConsumer], ...]] = (
     Column(
         "stream", lambda c: str(c.consumer.stream_id), lambda c: c.consumer.stream_id, right=True, weight=0
     ),
+    Column("label", lambda c: c.consumer.label, lambda c: c.consumer.label or None, elastic=8, weight=5),
     Column("name", lambda c: c.name, lambda c: c.name or None, elastic=12, weight=6),
     Column(
         "fps", lambda c: rate_text(c.consumer.rate_hz), lambda c: c.consumer.rate_hz, right=True, weight=0
@@ -411,8 +412,8 @@ def _mode(consumer: ConsumerView) -> Cell:
     return Cell(f"≤ {consumer.max_rate_hz} Hz" if consumer.max_rate_hz else "limited", WARN)
 
 
-TABLES: Final[tuple[Table, ...]] = (
-    Table(
+TABLES: Final[tuple[TopTable, ...]] = (
+    TopTable(
         "streams",
         STREAM_COLUMNS,
         lambda snapshot: snapshot.streams,
@@ -421,16 +422,24 @@ TABLES: Final[tuple[Table, ...]] = (
         lambda row: " ".join((str(row.stream_id), row.name, str(row.state), *row.tags)),
         "no stream is announced",
     ),
-    Table(
+    TopTable(
         "consumers",
         CONSUMER_COLUMNS,
         lambda snapshot: [NamedConsumer(s.name, c) for s in snapshot.streams for c in s.consumers],
         lambda row: (row.consumer.stream_id, row.consumer.consumer_id),
         lambda row: row.consumer.stream_id,
-        lambda row: f"{row.consumer.consumer_id} {row.consumer.stream_id} {row.name} {row.consumer.mode}",
+        lambda row: " ".join(
+            (
+                str(row.consumer.consumer_id),
+                str(row.consumer.stream_id),
+                row.name,
+                row.consumer.label,
+                row.consumer.mode,
+            )
+        ),
         "no stream has a consumer",
     ),
-    Table(
+    TopTable(
         "leases",
         LEASE_COLUMNS,
         lambda snapshot: snapshot.leases,
@@ -439,7 +448,7 @@ TABLES: Final[tuple[Table, ...]] = (
         lambda row: f"{row.lease_id} {row.stream_id} {row.client_id} {row.role} {row.state} {row.driver}",
         "no driver reports leases",
     ),
-    Table(
+    TopTable(
         "bridges",
         MAPPING_COLUMNS,
         lambda snapshot: [NamedMapping(b.instance, m) for b in snapshot.bridges for m in b.mappings],
@@ -448,7 +457,7 @@ TABLES: Final[tuple[Table, ...]] = (
         lambda row: " ".join(map(str, row.key)),
         "no bridge runs on this media driver",
     ),
-    Table(
+    TopTable(
         "recorders",
         RECORDER_COLUMNS,
         lambda snapshot: snapshot.recorders,
@@ -457,7 +466,7 @@ TABLES: Final[tuple[Table, ...]] = (
         lambda row: f"{row.instance} {row.state} {row.root}",
         "no recorder runs on this media driver",
     ),
-    Table(
+    TopTable(
         "events",
         NOTICE_COLUMNS,
         lambda snapshot: snapshot.notices[::-1],

@@ -1,6 +1,6 @@
 """Aeron: the connection to a media driver, an embedded media driver, channels and stream ids."""
 
-from .channels import SHARED_CHANNEL, ServiceStreams, StreamAddress, StreamIds, descriptor_channel
+from .channels import SHARED_CHANNEL, OwnStreams, ServiceStreams, StreamAddress, StreamIds, descriptor_channel
 from .connection import Connection, ConnectionOptions
 from .media_driver import MediaDriver, default_aeron_dir, embed_lock_path
 
@@ -9,6 +9,7 @@ __all__ = [
     "Connection",
     "ConnectionOptions",
     "MediaDriver",
+    "OwnStreams",
     "ServiceStreams",
     "StreamAddress",
     "StreamIds",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from ..errors import ConfigError
 
 SHARED_CHANNEL: Final = "aeron:ipc"
-"""The channel of the control, announce, descriptor, QoS and metadata streams."""
+"""The channel of the announce and descriptor streams; by default of the control, QoS and metadata streams
+too."""
 # An IPC publication waits for its slowest tethered subscription. Consumers subscribe untethered. The channel
 # sets how soon the media driver rests an untethered subscription that is not polled, so that these timeouts
 # also hold with a media driver that another program configured.
@@ -34,14 +36,70 @@ class StreamAddress:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnStreams:
+    """The ids of Aeron streams that one stream uses instead of the shared ones (decision 41)."""
+
+    stream_id: int
+    descriptor: int | None = None
+    control: int | None = None
+    qos: int | None = None
+    metadata: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StreamIds:
-    """The ids of the shared streams on `aeron:ipc`, by kind of message."""
+    """The shared streams by kind of message, and the streams that have others of their own.
+
+    Announces and descriptors are on `aeron:ipc`. The other three may be on a UDP channel (wire §3); streams
+    of their own are on the same channels.
+    """
 
     control: int = 1000
     announce: int = 1001
     descriptor: int = 1100
     qos: int = 1200
     metadata: int = 1300
+    control_channel: str = SHARED_CHANNEL
+    qos_channel: str = SHARED_CHANNEL
+    metadata_channel: str = SHARED_CHANNEL
+    own: tuple[OwnStreams, ...] = ()
+
+    @property
+    def control_address(self) -> StreamAddress:
+        """The shared control stream."""
+        return StreamAddress(self.control_channel, self.control)
+
+    @property
+    def control_addresses(self) -> list[StreamAddress]:
+        """The shared control stream, and those of single streams."""
+        return _addresses(self.control_channel, self.control, (own.control for own in self.own))
+
+    @property
+    def qos_addresses(self) -> list[StreamAddress]:
+        """The shared QoS stream, and those of single streams."""
+        return _addresses(self.qos_channel, self.qos, (own.qos for own in self.own))
+
+    @property
+    def metadata_addresses(self) -> list[StreamAddress]:
+        """The shared metadata stream, and those of single streams."""
+        return _addresses(self.metadata_channel, self.metadata, (own.metadata for own in self.own))
+
+    def own_streams(self, stream_id: int) -> OwnStreams:
+        """The streams that `stream_id` has of its own; None where it uses the shared one."""
+        return next((own for own in self.own if own.stream_id == stream_id), OwnStreams(stream_id))
+
+    def control_address_of(self, stream_id: int) -> StreamAddress:
+        """The control stream that `stream_id` uses."""
+        return StreamAddress(self.control_channel, self.own_streams(stream_id).control or self.control)
+
+    def metadata_address_of(self, stream_id: int) -> StreamAddress:
+        """The metadata stream that `stream_id` uses."""
+        return StreamAddress(self.metadata_channel, self.own_streams(stream_id).metadata or self.metadata)
+
+
+def _addresses(channel: str, shared: int, own: Iterable[int | None]) -> list[StreamAddress]:
+    ids = dict.fromkeys((shared, *(stream_id for stream_id in own if stream_id is not None)))
+    return [StreamAddress(channel, stream_id) for stream_id in ids]
 
 
 def term_fault(term_bytes: int) -> str | None:

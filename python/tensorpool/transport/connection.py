@@ -64,13 +64,26 @@ class ConnectionOptions:
     """A media driver without activity for so long is taken to be dead."""
     announce_period_ns: int
     report_period_ns: int
-    control_channel: str = SHARED_CHANNEL
-    """Channel of the control stream, on which leases are requested."""
     network_dir: str | None = None
     """Directory of the media driver for UDP channels. None: one in a process of its own, started when the
     first UDP channel is opened."""
+    media_driver_idle: str = "backoff"
+    """How the threads of an embedded media driver wait."""
     is_realtime_synced: bool = False
     """Whether announces, activity and frames have the time of a synchronised wall clock."""
+    needs_driver: bool = False
+    """Whether the connection is of no use without a running SHM driver, which usually has a media driver."""
+
+    @property
+    def remedy(self) -> str:
+        """What a user can do if no media driver answers."""
+        start = f"start one (tensorpool.MediaDriver({self.aeron_dir!r}) or aeronmd)"
+        if self.embed_media_driver:
+            return f"check that {self.aeron_dir} and its filesystem have space (`tensorpool doctor`)"
+        if self.needs_driver:
+            command = f"tensorpool driver --aeron-dir {self.aeron_dir}"
+            return f"start both drivers with `{command}`, or check aeron_dir"
+        return f"{start}, check aeron_dir, or let open() embed one with media_driver='auto'"
 
 
 class Connection:
@@ -97,7 +110,13 @@ class Connection:
 
     @classmethod
     def open(cls, options: ConnectionOptions) -> Connection:
-        """Starts a conductor and waits until it is connected. Raises MediaDriverUnavailable."""
+        """Starts a conductor and waits until it is connected. Raises MediaDriverUnavailable.
+
+        A directory that cannot become usable is refused at once; else a media driver may start meanwhile.
+        """
+        fault = _directory_fault(options.aeron_dir, creates=options.embed_media_driver)
+        if fault is not None:
+            raise MediaDriverUnavailable(fault, aeron_dir=options.aeron_dir)
         conductor = _native.Conductor(
             options,
             announce_channel=SHARED_CHANNEL,
@@ -108,13 +127,9 @@ class Connection:
             network_lock=None if options.network_dir is None else embed_lock_path(options.network_dir),
         )
         if not conductor.wait_connected(options.connect_timeout_s):
-            reason = _access_fault(options.aeron_dir) or conductor.status().last_error or "no answer"
+            reason = conductor.status().last_error or "no answer"
             conductor.close()
-            raise MediaDriverUnavailable(
-                f"{reason}; start one (tensorpool.MediaDriver({options.aeron_dir!r}) or aeronmd), check "
-                "aeron_dir, or let open() embed one with media_driver='auto'",
-                aeron_dir=options.aeron_dir,
-            )
+            raise MediaDriverUnavailable(f"{reason}; {options.remedy}", aeron_dir=options.aeron_dir)
         return cls(
             conductor,
             aeron_dir=options.aeron_dir,
@@ -190,12 +205,49 @@ class Connection:
         self.conductor.close()
 
 
+# All that a media driver puts into its directory, as `check_is_ours` of the native module has it.
+_MEDIA_DRIVER_FILES: Final = frozenset({"cnc.dat", "loss-report.dat", "publications", "images"})
+
+
 def _address(stream: Stream) -> StreamAddress:
     return StreamAddress(SHARED_CHANNEL, stream) if isinstance(stream, int) else stream
 
 
-def _access_fault(directory: str) -> str | None:
-    """Why this user may not enter the directory of a media driver; None if it may, or there is none."""
-    if not os.path.isdir(directory) or os.access(directory, os.R_OK | os.X_OK):
-        return None
-    return f"{directory} belongs to user id {os.stat(directory).st_uid}, and you may not enter it"
+def _directory_fault(directory: str, *, creates: bool) -> str | None:
+    """Why no media driver can be used in `directory`, and what to do; None if one can.
+
+    `creates`: this process creates the directory, and so needs a directory above it that it may write to.
+    """
+    path = Path(directory)
+    hint = "use a directory in shared memory that you may write to, as in aeron_dir='/dev/shm/aeron-lab'"
+    existing = next((place for place in (path, *path.absolute().parents) if place.exists()), Path("/"))
+    if not existing.is_dir():
+        return f"aeron_dir {directory}: {existing} is not a directory; {hint}"
+    owner = existing.stat().st_uid
+    if existing == path:
+        if not os.access(path, os.R_OK | os.X_OK):
+            return (
+                f"{directory} belongs to user id {owner}, and you may not enter it; ask its owner for access "
+                "(aeron.dir_mode), or use another aeron_dir"
+            )
+        if creates and not (path / "cnc.dat").exists():
+            if not os.access(path, os.W_OK):
+                return (
+                    f"aeron_dir {directory} belongs to user id {owner}, and you may not write to it; {hint}"
+                )
+            # A media driver clears its directory when it starts, so it refuses this one.
+            if foreign := sorted({entry.name for entry in path.iterdir()} - _MEDIA_DRIVER_FILES):
+                return (
+                    f"{path / foreign[0]} is no file of a media driver, and would be deleted; use a "
+                    f"directory of its own, as in aeron_dir='{path / 'aeron'}'"
+                )
+    elif creates:
+        # Tried, because the permissions say nothing about /proc, a read-only filesystem or a full one.
+        probe = existing / f".tensorpool-{os.getpid()}-{time.monotonic_ns()}"
+        try:
+            probe.mkdir()
+            probe.rmdir()
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            return f"aeron_dir {directory} cannot be created in {existing} ({reason}); {hint}"
+    return None

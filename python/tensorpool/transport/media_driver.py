@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 import select
+import shutil
 import signal
 import struct
 import sys
@@ -26,7 +27,7 @@ from typing import Final, Self
 
 from .. import _native
 from ..durable import state_dir
-from ..errors import ForkedError, MediaDriverBusy, MediaDriverError
+from ..errors import ForkedError, LockHeld, MediaDriverBusy, MediaDriverError
 
 
 def default_aeron_dir() -> str:
@@ -40,6 +41,21 @@ def embed_lock_path(aeron_dir: str) -> Path:
     return state_dir("locks") / f"media-driver-{digest}.lock"
 
 
+@dataclass(frozen=True, slots=True)
+class MediaDriverOptions:
+    """A media driver to be started, as `_native.MediaDriver` takes it."""
+
+    aeron_dir: str
+    lock_path: Path
+    """Locked while it runs, so that two processes do not embed one in the same directory."""
+    dedicated_threads: bool
+    idle_strategy: str
+    ipc_term_length: int
+    dir_mode: int
+    driver_timeout_ms: int
+    udp: bool
+
+
 class MediaDriver(_native.MediaDriver):
     """A media driver that runs in this process until closed.
 
@@ -49,6 +65,8 @@ class MediaDriver(_native.MediaDriver):
     Its directory is private to the user and removed by the close. The remains of a dead media driver there
     are removed first. All its files have their memory from the start, so that a full filesystem ends no
     process. `ipc_term_length`: terms of IPC publications whose channel sets none; each takes three.
+    `idle_strategy` is `rest`, which costs next to nothing when idle, or Aeron's `backoff`, `yield` or `spin`:
+    see `[aeron] idle`. With UDP `rest` is `backoff`, because datagrams would wait.
 
     It refuses UDP channels: a datagram that ends a media driver would end this process with it. `udp=True` is
     for a process that does nothing else, as `tensorpool media-driver`.
@@ -68,8 +86,7 @@ class MediaDriver(_native.MediaDriver):
         udp: bool = False,
     ) -> Self:
         directory = str(aeron_dir or default_aeron_dir())
-        return super().__new__(
-            cls,
+        options = MediaDriverOptions(
             aeron_dir=directory,
             lock_path=embed_lock_path(directory),
             dedicated_threads=dedicated_threads,
@@ -79,6 +96,7 @@ class MediaDriver(_native.MediaDriver):
             driver_timeout_ms=int(driver_timeout * 1000),
             udp=udp,
         )
+        return super().__new__(cls, options)
 
     def __enter__(self) -> Self:
         return self
@@ -240,6 +258,26 @@ def network_dir(aeron_dir: str, number: int) -> str:
     return f"{aeron_dir}-udp-{number}"
 
 
+def network_dirs(aeron_dir: str) -> list[str]:
+    """The directories of media drivers for UDP beside `aeron_dir`, of live ones and of dead ones."""
+    found = (network_dir(aeron_dir, number) for number in range(_MAX_DRIVERS))
+    return [directory for directory in found if os.path.isdir(directory)]
+
+
+def _remove_leftovers(aeron_dir: str) -> None:
+    """Removes the directories that killed media drivers for UDP have left. Their memory is not small."""
+    for directory in network_dirs(aeron_dir):
+        with suppress(LockHeld, OSError, MediaDriverError):
+            # With the lock no media driver starts there meanwhile.
+            lock = _native.FileLock(embed_lock_path(directory), f"process {os.getpid()}")
+            try:
+                mark = read_mark_file(directory)
+                if mark is not None and mark.owner_uid == os.getuid() and not mark.is_in_use():
+                    shutil.rmtree(directory)
+            finally:
+                lock.release()
+
+
 def main(arguments: list[str]) -> None:
     """Runs a media driver until the parent ends or closes the standard input."""
     aeron_dir, mode, timeout_s = arguments
@@ -253,6 +291,7 @@ def main(arguments: list[str]) -> None:
         sys.exit(f"media driver for UDP: {error}")
     with driver:
         print(driver.aeron_dir, flush=True)
+        _remove_leftovers(aeron_dir)
         while os.getppid() == parent:
             if select.select([sys.stdin], [], [], _PARENT_CHECK_S)[0] and not os.read(0, 1):
                 break

@@ -5,7 +5,7 @@ Modules that declare settings also need `parse_duration` and `parse_size` for th
 
 from ...units import duration_literal, parse_duration, parse_size, size_literal
 from .config import Change, Config, check_file
-from .kinds import DurationNs, FileMode, IdRange, Secret, SizeBytes
+from .kinds import DurationNs, FileMode, IdRange, Secret, SizeBytes, StreamRef
 from .sources import Origin, Override
 from .spec import ROLES, setting, settings, table
 
@@ -20,6 +20,7 @@ __all__ = [
     "Override",
     "Secret",
     "SizeBytes",
+    "StreamRef",
     "check_file",
     "duration_literal",
     "parse_duration",

@@ -279,6 +279,11 @@ class Config:
         """The configuration file; None without field."""
         return self._sources.file
 
+    @property
+    def tables(self) -> list[str]:
+        """The tables that were read, one for each settings class."""
+        return [role_of(cls) for cls in self._settings]
+
     def origin(self, cls: type[Any], *path: str | int) -> Origin:
         """The origin of a value: `config.origin(DriverSettings, "limits", "leases")`."""
         return self._origins.get((role_of(cls), *path), DEFAULT)

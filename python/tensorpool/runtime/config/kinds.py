@@ -31,6 +31,8 @@ DurationNs = Annotated[int, "duration"]
 """Nanoseconds, written as `"250ms"`. The key is the attribute's name without `_ns`."""
 SizeBytes = Annotated[int, "size"]
 """Bytes, written as `"4MiB"`. The key is the attribute's name without `_bytes`."""
+StreamRef = Annotated[int | str, "stream"]
+"""A stream by its id or its name."""
 FileMode = Annotated[int, "mode"]
 """Permission bits, written as `"0640"`."""
 
@@ -227,6 +229,15 @@ def _read_mode(value: object) -> int:
     raise ConfigError("write permission bits in octal, as in '0640'")
 
 
+def _read_stream(value: object) -> int | str:
+    if isinstance(value, str) and value and not value.isdecimal():
+        return _read_str(value)
+    is_id = isinstance(value, int | str) and not isinstance(value, bool) and value != ""
+    if not is_id:
+        raise ConfigError("write the id or the name of a stream, as in 20000 or 'camera-1'")
+    return int(value)  # type: ignore[call-overload, no-any-return]
+
+
 def _read_range(value: object) -> IdRange:
     if isinstance(value, list) and len(value) == 2 and all(type(bound) is int for bound in value):
         return IdRange.parse(f"{value[0]}-{value[1]}")
@@ -300,5 +311,6 @@ _PLAIN: dict[Any, Kind] = {
 _ANNOTATED: dict[str, Kind] = {
     "duration": Kind("duration", _read_duration, _read_duration, duration_literal),
     "size": Kind("size", _read_size, _read_size, _write_size),
+    "stream": Kind("id or name of a stream", _read_stream, _read_stream, _unchanged),
     "mode": Kind("file mode", _read_mode, _read_mode, lambda mode: f"{mode:04o}"),
 }

@@ -90,6 +90,7 @@ RESERVED = frozenset(
         "context",
         "discovery",
         "driver",
+        "limiter",
         "pipeline",
         "recorder",
         "registry",
