@@ -12,17 +12,22 @@ from .errors import (
     CodecError,
     CommandFailed,
     ConfigError,
+    DeviceError,
     DiscoveryError,
     DriverAlreadyRunning,
     ForkedError,
+    FrameChangedWarning,
     FrameOverwritten,
     InvalidConfig,
+    JoinRejected,
     LockHeld,
     MediaDriverBusy,
     MediaDriverError,
     MediaDriverUnavailable,
     NoProvider,
     NoSuchService,
+    OfferRefused,
+    OfferWarning,
     ReceiveTimeout,
     RegionCreateError,
     RegionRejected,
@@ -38,12 +43,27 @@ from .errors import (
 )
 
 if _TYPE_CHECKING:
+    from . import notebook as notebook
     from . import service
-    from ._native import Frame, OfferResult, Progress, Slot, __version__
+    from ._native import (
+        Frame,
+        FrameBatch,
+        JoinedBatch,
+        JoinedFrames,
+        OfferManyResult,
+        OfferResult,
+        Progress,
+        Slot,
+        __version__,
+    )
     from .client import (
         Consumer,
         ConsumerLedger,
+        Join,
+        JoinLedger,
         Latency,
+        MergeMap,
+        MergeMapJoin,
         Metadata,
         Outcome,
         Phase,
@@ -53,9 +73,11 @@ if _TYPE_CHECKING:
     )
     from .context import Context, Event, discover, discover_async, open
     from .discovery import DiscoveredStream
+    from .limiter import Limiter
     from .recorder import record
     from .replayer import replay
     from .service import Property, Service, command
+    from .stages import Stage, stage
     from .transport import MediaDriver, StreamIds
 
 # Modules of public names, imported at first use: a program that reads recordings needs no driver, a producer
@@ -63,13 +85,20 @@ if _TYPE_CHECKING:
 _LAZY_MODULES = {
     name: module
     for module, names in {
-        "_native": "Frame OfferResult Progress Slot __version__",
-        "client": "Consumer ConsumerLedger Latency Metadata Outcome Phase Producer ProducerLedger WholeFrame",
+        "_native": (
+            "Frame FrameBatch JoinedBatch JoinedFrames OfferManyResult OfferResult Progress Slot __version__"
+        ),
+        "client": (
+            "Consumer ConsumerLedger Join JoinLedger Latency MergeMapJoin MergeMap Metadata Outcome Phase "
+            "Producer ProducerLedger WholeFrame"
+        ),
         "context": "Context Event discover discover_async open",
         "discovery": "DiscoveredStream",
+        "limiter": "Limiter",
         "recorder": "record",
         "replayer": "replay",
         "service": "Property Service command",
+        "stages": "Stage stage",
         "transport": "MediaDriver StreamIds",
     }.items()
     for name in names.split()
@@ -77,8 +106,8 @@ _LAZY_MODULES = {
 
 
 def __getattr__(name: str) -> _Any:
-    if name == "service":
-        return _import_module(".service", __name__)
+    if name in ("notebook", "service"):
+        return _import_module(f".{name}", __name__)
     if name not in _LAZY_MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # Stored as a global, so that Python does not call this function for the name again.
@@ -102,24 +131,38 @@ __all__ = [
     "Consumer",
     "ConsumerLedger",
     "Context",
+    "DeviceError",
     "DiscoveredStream",
     "DiscoveryError",
     "DriverAlreadyRunning",
     "Event",
     "ForkedError",
     "Frame",
+    "FrameBatch",
+    "FrameChangedWarning",
     "FrameOverwritten",
     "InvalidConfig",
+    "Join",
+    "JoinLedger",
+    "JoinRejected",
+    "JoinedBatch",
+    "JoinedFrames",
     "Latency",
+    "Limiter",
     "LockHeld",
     "MediaDriver",
     "MediaDriverBusy",
     "MediaDriverError",
     "MediaDriverUnavailable",
+    "MergeMap",
+    "MergeMapJoin",
     "Metadata",
     "NoProvider",
     "NoSuchService",
+    "OfferManyResult",
+    "OfferRefused",
     "OfferResult",
+    "OfferWarning",
     "Outcome",
     "Phase",
     "Producer",
@@ -135,6 +178,7 @@ __all__ = [
     "ServiceError",
     "ServiceTimeout",
     "Slot",
+    "Stage",
     "StreamBusy",
     "StreamIds",
     "StreamNotFound",
@@ -150,4 +194,5 @@ __all__ = [
     "record",
     "replay",
     "service",
+    "stage",
 ]

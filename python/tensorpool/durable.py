@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from .errors import DiskFull, WriteFailed
 
-_DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+"""The codes of errors of a full disk."""
 RESUME_HINT: Final = "free some disk space; data written before is kept, and writing can continue"
 RETRY_HINT: Final = "free some disk space or choose another directory, then start again: no output is kept"
 
@@ -33,7 +34,7 @@ def write_errors(path: Path, disk_full_hint: str = RESUME_HINT) -> Iterator[None
         raise
     except OSError as error:
         kind, hint = WriteFailed, "check the device and its permissions"
-        if error.errno in _DISK_FULL:
+        if error.errno in DISK_FULL:
             kind, hint = DiskFull, disk_full_hint
         raise kind(f"{path}: {error.strerror or error}; {hint}", path=path, code=error.errno) from error
 

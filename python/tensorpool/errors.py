@@ -7,10 +7,12 @@ TensorPoolError
 ├── RoleFailed                       a fault that ends a role, with exit status 1
 ├── UnsupportedDtype (TypeError)     an element type that the wire does not define
 ├── ClaimRefused                     no slot can be claimed; `outcome` says why
+├── OfferRefused                     an offer with strict=True got no slot; `outcome` says why
 ├── ClosedError (ValueError)         the handle is closed, or the slot was committed or abandoned
 ├── ForkedError (RuntimeError)       a handle of the parent process used in a forked child
 ├── FrameOverwritten                 the producer overwrote the frame while it was in use
 ├── ReceiveTimeout (TimeoutError)    no frame arrived in time
+├── JoinRejected                     streams that cannot be joined; see `reason`, `input` and `stream_id`
 ├── LockHeld                         another process holds the lock; `holder` names it
 │   └── DriverAlreadyRunning         another driver is running; the message names its process
 ├── AttachError                      the driver granted no lease; see `code` and `remedy`
@@ -28,18 +30,23 @@ TensorPoolError
 │   ├── AmbiguousStream (LookupError)    several streams match
 │   └── StreamNotLocal               the stream is on another machine; only a bridge can reach it
 ├── MissingPackage (ImportError)     a required optional package is not installed
+├── DeviceError (RuntimeError)       a CUDA device refused or failed; `code` is CUDA's name of the error
 ├── RecordingError                   an operation on a recording failed; `path` is the file or directory
 │   ├── NotARecording (ValueError)   the directory has no recording, or its format is too new
 │   ├── CorruptRecording (ValueError)    bytes differ from those written; `offset` is their position
 │   ├── FrameNotRecorded (LookupError)   the recording never had the frame, or retention removed it
 │   ├── InvalidFrames (ValueError)   frames that cannot be recorded: out of order, or with a wrong tensor
 │   ├── MergeConflict (ValueError)   two recordings have different frames with the same sequence
+│   ├── StorageFailed (OSError)      an object store does not answer, or refuses a request
 │   └── WriteFailed (OSError)        a write to disk failed
 │       └── DiskFull                 the disk is full; earlier writes are kept
 ├── PipelineError                    a pipeline cannot start or continue; the message says what to do
 └── MediaDriverError                 Aeron's media driver failed
     ├── MediaDriverBusy              a media driver is running in that directory already
     └── MediaDriverUnavailable (TimeoutError)    no media driver responded in time
+
+Two are warnings (UserWarning): `OfferWarning`, the first frame of a producer that is lost by a mistake, and
+`FrameChangedWarning`, a frame that was changed after its commit.
 """
 
 from __future__ import annotations
@@ -148,6 +155,22 @@ class ClaimRefused(TensorPoolError):
         self.outcome = outcome
 
 
+class OfferRefused(TensorPoolError):
+    """An offer with `strict=True` got no slot, so its frame is lost. `outcome` is the result of the offer."""
+
+    def __init__(self, message: str, *, outcome: str) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
+class OfferWarning(UserWarning):
+    """An offered frame is lost: it fits no pool, or the producer is closed. Once a producer and reason."""
+
+
+class FrameChangedWarning(UserWarning):
+    """A frame was changed after its commit, through a view of `slot.array`. Only under `python -X dev`."""
+
+
 class ClosedError(TensorPoolError, ValueError):
     """The handle is closed, or the slot was committed or abandoned."""
 
@@ -174,6 +197,19 @@ class ReceiveTimeout(TensorPoolError, TimeoutError):
         self.stream_id = stream_id
 
 
+class JoinRejected(TensorPoolError):
+    """Streams cannot be joined: timestamps ran backwards, clocks differ, or a merge map is invalid.
+
+    `reason` is "backwards", "clock_domain" or "merge_map"; `input` and `stream_id` name the stream.
+    """
+
+    def __init__(self, message: str, *, reason: str, stream_id: int, input: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.input = input
+        self.stream_id = stream_id
+
+
 class LockHeld(TensorPoolError):
     """Another process holds the lock. `holder` names it."""
 
@@ -195,8 +231,8 @@ class AttachError(TensorPoolError):
     """The driver granted no lease.
 
     `code` is the driver's code (`REJECTED`, `INVALID_PARAMS`, `UNSUPPORTED`, `INTERNAL_ERROR`), `NO_ANSWER`
-    without a response, `PROTOCOL` for an invalid response, or `REGIONS` for invalid regions. `remedy` says
-    what to do.
+    without a response, `PROTOCOL` for an invalid response, `REGIONS` for invalid regions, or `CLOCK_DOMAIN`
+    for a driver with another clock. `remedy` says what to do.
     """
 
     def __init__(self, message: str, *, code: str, remedy: str, stream_id: int) -> None:
@@ -298,6 +334,14 @@ class MissingPackage(TensorPoolError, ImportError):
     """An optional package is not installed; the message says how to install it."""
 
 
+class DeviceError(TensorPoolError, RuntimeError):
+    """A CUDA device refused a call, or failed. `code` is CUDA's name of the error."""
+
+    def __init__(self, message: str, *, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class RecordingError(TensorPoolError):
     """An operation on a recording failed. `path` is the file or directory."""
 
@@ -328,6 +372,10 @@ class InvalidFrames(RecordingError, ValueError):
 
 class MergeConflict(RecordingError, ValueError):
     """Two recordings have different frames with the same stream, epoch and sequence."""
+
+
+class StorageFailed(RecordingError, OSError):
+    """An object store or another remote filesystem does not answer, or refuses a request."""
 
 
 class WriteFailed(RecordingError, OSError):

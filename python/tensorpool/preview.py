@@ -1,4 +1,4 @@
-"""Previews of arrays: elements as real numbers, images, PNG files, and one-line summaries. Pure.
+"""Previews of arrays: elements as real numbers, images, PNG files, one-line summaries, and HTML. Pure.
 
 The PNG writer covers gray and RGB(A) with 8 and 16 bits. `zlib` does the compression; an imaging library
 would be a large dependency for one small file format.
@@ -6,10 +6,14 @@ would be a large dependency for one small file format.
 
 from __future__ import annotations
 
+import base64
 import math
 import struct
+import sys
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any, Final
 
 import numpy as np
@@ -24,6 +28,8 @@ _PNG_COLOUR_TYPE: Final = {1: 0, 2: 4, 3: 2, 4: 6}
 _CHANNELS: Final = (1, 3, 4)
 _MAX_EXACT_INT: Final = 1 << 53
 _SUMMARY_VALUES: Final = 6
+_THUMBNAIL_SIDE: Final = 256
+_LINE_POINTS: Final = 512
 
 # --- real numbers
 
@@ -235,3 +241,123 @@ def _value_text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+# --- HTML, for notebooks
+
+
+def thumbnail(array: npt.NDArray[Any], side: int = _THUMBNAIL_SIDE) -> npt.NDArray[np.uint8]:
+    """The `image_view` of an array with every n-th row and column, so that neither side is longer, in 8 bits.
+
+    All but uint8 and booleans are stretched from the 1st to the 99th percentile of the finite values: a few
+    bright points must not make the rest black.
+    """
+    image = image_view(array)
+    step = max(1, math.ceil(max(image.shape[:2]) / side))
+    small = np.ascontiguousarray(image[::step, ::step])
+    if small.dtype in (np.uint8, np.bool_):
+        return np.where(small, 255, 0).astype(np.uint8) if small.dtype == np.bool_ else small
+    values = to_real(small).astype(np.float64)
+    finite = values[np.isfinite(values)]
+    if finite.size:
+        low, high = np.percentile(finite, (1, 99))
+        if high > low:
+            values = np.clip(values, low, high)
+    return np.round(stretch(values)).astype(np.uint8)
+
+
+def image_html(pixels: npt.NDArray[np.uint8], text: str) -> str:
+    """An image as HTML that needs no other file; small ones are enlarged, with square pixels."""
+    data = base64.b64encode(encode_png(pixels)).decode("ascii")
+    height, width = pixels.shape[:2]
+    factor = max(1, _THUMBNAIL_SIDE // max(height, width))
+    return (
+        f'<img alt="{escape(text)}" width="{width * factor}" height="{height * factor}" '
+        f'style="image-rendering: pixelated" src="data:image/png;base64,{data}">'
+    )
+
+
+def line_svg(array: npt.NDArray[Any], text: str) -> str:
+    """A vector as a line, in SVG. Of a long one the least and the greatest of each group are drawn."""
+    values = to_real(array.reshape(-1)).astype(np.float64)
+    step = max(1, math.ceil(values.size / _LINE_POINTS))
+    edges = np.arange(0, values.size, step)
+    low, high = np.fmin.reduceat(values, edges), np.fmax.reduceat(values, edges)
+    points = np.stack([low, high], -1).reshape(-1) if step > 1 else values
+    levels = stretch(points)
+    places = [
+        f"{at / max(1, points.size - 1) * 256:.1f},{62 - level / 255 * 60:.1f}"
+        for at, (level, is_finite) in enumerate(zip(levels, np.isfinite(points), strict=True))
+        if is_finite
+    ]
+    return (
+        f'<svg role="img" aria-label="{escape(text)}" width="256" height="64" viewBox="0 0 256 64">'
+        f'<polyline points="{" ".join(places)}" fill="none" stroke="#1461bd" stroke-width="1.2"/></svg>'
+    )
+
+
+def array_html(array: npt.NDArray[Any], side: int = _THUMBNAIL_SIDE) -> str:
+    """An array as a thumbnail or, if it is a vector, as a line; nothing if it is neither."""
+    if array.size == 0 or array.dtype.kind in "OSU":
+        return ""
+    text = f"{'x'.join(map(str, array.shape))} {array.dtype}"
+    try:
+        if sum(size > 1 for size in array.shape) <= 1:
+            return line_svg(array, text) if array.size > 1 else ""
+        return image_html(thumbnail(array, side), text)
+    except (NotAnImage, TypeError, ValueError):
+        return ""
+
+
+def frame_html(shown: str, facts: str) -> str:
+    """The thumbnail and the facts of a frame side by side."""
+    style = "display: flex; gap: 12px; align-items: flex-start; flex-wrap: wrap"
+    return f'<div style="{style}">{shown}{facts}</div>'
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineRow:
+    """The sequences of one epoch of a stream: a bar, and the gaps in it."""
+
+    label: str
+    first: int
+    span: int
+    gaps: Sequence[tuple[int, int, str]]
+    """First sequence, number of sequences, and reason."""
+
+
+def timeline_svg(rows: Sequence[TimelineRow], width: int = 640) -> str:
+    """Bars of recorded sequences with red gaps; the reason of a gap is its tooltip."""
+    parts = []
+    for number, row in enumerate(rows):
+        top, scale = number * 34, width / max(1, row.span)
+        parts.append(
+            f'<text x="0" y="{top + 11}" font-size="11" fill="currentColor">{escape(row.label)}</text>'
+        )
+        parts.append(f'<rect x="0" y="{top + 15}" width="{width}" height="12" fill="#3f86d6"/>')
+        for first, count, reason in row.gaps:
+            left, long = (first - row.first) * scale, max(1.0, count * scale)
+            parts.append(
+                f'<rect x="{left:.2f}" y="{top + 15}" width="{long:.2f}" height="12" fill="#d33a34">'
+                f"<title>{escape(f'{count:,} missing: {reason}')}</title></rect>"
+            )
+    return (
+        f'<svg role="img" aria-label="recorded sequences and gaps" width="{width}" height="{len(rows) * 34}" '
+        f'font-family="sans-serif">{"".join(parts)}</svg>'
+    )
+
+
+def show_html(html: str, text: str) -> None:
+    """Displays HTML in a notebook. Elsewhere, and if there is nothing to display, prints the text."""
+    try:
+        from IPython.core.getipython import get_ipython
+        from IPython.display import HTML, display
+    except ImportError:
+        is_notebook = False
+    else:
+        # A plain terminal shell of IPython has no kernel, and would print the name of a class.
+        is_notebook = hasattr(get_ipython(), "kernel")
+    if is_notebook and html:
+        display(HTML(html))
+    else:
+        sys.stdout.write(f"{text}\n")

@@ -1,4 +1,4 @@
-"""Text of other processes: made safe for a terminal and for a line of a log, or decoded from JSON. Pure.
+"""Text of other processes: made safe for a terminal, a line of a log or HTML, or decoded from JSON. Pure.
 
 Names, attributes, reasons and labels come from any process that can publish. An escape sequence in them would
 move the cursor, change colours or retitle the window; a line break would forge a line or a row.
@@ -6,6 +6,8 @@ move the cursor, change colours or retitle the window; a line break would forge 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from html import escape
 from typing import Any, TypeAlias
 
 JsonObject: TypeAlias = dict[str, Any]
@@ -27,3 +29,9 @@ def safe_lines(text: str) -> str:
 def _escaped(char: str) -> str:
     # Surrogates stand for bytes that are not UTF-8; they have an escape too.
     return char.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def html_table(rows: Mapping[str, object]) -> str:
+    """Names and values as an HTML table, which notebooks show."""
+    cells = (f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in rows.items())
+    return f"<table>{''.join(cells)}</table>"

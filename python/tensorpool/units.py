@@ -1,4 +1,4 @@
-"""Numbers, sizes, durations, times and shapes as text.
+"""Numbers, sizes, durations, times and shapes as text, and the limits of the numbers of messages.
 
 `parse_…` reads, `…_literal` is exact, `format_…` is for people. Literals are the forms of the configuration:
 parsing a literal gives the same value. Pure.
@@ -15,6 +15,17 @@ from typing import Final
 
 from .errors import ConfigError
 
+NULL_U32: Final = 0xFFFF_FFFF
+"""The null value of SBE's uint32: all ones."""
+MAX_U32: Final = NULL_U32 - 1
+MAX_U64: Final = (1 << 64) - 2
+"""The largest uint64 of a message; all ones is null."""
+INT64_LIMIT: Final = 1 << 63
+"""The first number that is too large for an int64."""
+MAX_STREAM_ID: Final = MAX_U32
+"""The largest id of a stream. It is a uint32 in every message."""
+MAX_AERON_STREAM_ID: Final = (1 << 31) - 1
+"""The largest id of an Aeron stream: Aeron has 32 bits with a sign, and only positive ids are used here."""
 _KIB: Final = 1 << 10
 _MIB: Final = 1 << 20
 _GIB: Final = 1 << 30
@@ -31,7 +42,7 @@ _DURATION_UNITS: Final = {
     "d": 86_400_000_000_000,
 }
 _DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zµ]+)\s*", re.ASCII)
-_MAX_DURATION_NS: Final = (1 << 63) - 1
+_MAX_DURATION_NS: Final = INT64_LIMIT - 1
 _DISPLAY_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _NUMBER_UNITS: Final = ((1e12, 1e12, " T"), (1e9, 1e9, " G"), (1e6, 1e6, " M"), (1e4, 1e3, " k"))
 """From which magnitude on, divided by what, with which suffix."""

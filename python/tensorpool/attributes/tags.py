@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..sbe.wire import Attribute
+from ..units import MAX_U64
 from .metadata import TAGS_KEY, attribute
 
 MAX_NAME_BYTES: Final = 256
@@ -32,7 +33,7 @@ REACH_BRIDGE: Final = "reach:bridge"
 payload fallback URI."""
 REACH_LOCAL: Final = "reach:local"
 """The tag that a provider gives to streams which clients on its own media driver can attach to."""
-MAX_DATA_SOURCE_ID: Final = (1 << 64) - 2
+MAX_DATA_SOURCE_ID: Final = MAX_U64
 _BRIDGE_URI_PREFIX: Final = f"{REACH_BRIDGE}://"
 _MAX_JSON_BYTES: Final = 64 << 10
 _MAX_ID_DIGITS: Final = 20

@@ -20,6 +20,7 @@ from ..context import Context
 from ..discovery import DiscoveredStream
 from ..errors import DiscoveryError
 from ..text import safe_text
+from ..units import MAX_U32
 from .options import ConnectOptions, connect_options
 from .output import DIM, GOOD, WARN, columns, console, echo, format_duration, size_literal
 
@@ -29,7 +30,7 @@ HEADINGS: Final = ("stream", "name", "tags", "source", "driver", "slots", "pools
 _STYLES: Final = {ARRIVED: GOOD, CHANGED: WARN, GONE: DIM}
 _NEWS_S: Final = 10.0
 """How long the table shows a change, and keeps the row of a stream that has gone."""
-_ID: Final = click.IntRange(0, 0xFFFF_FFFE)
+_ID: Final = click.IntRange(0, MAX_U32)
 _EPILOG = """
 \b
 Examples:

@@ -63,7 +63,7 @@ def sizing(
 
     Creates nothing. Exit status 1 if the stream does not fit this machine.
     """
-    from ..doctor import Needs, Status, check_fit, size_stream
+    from ..doctor import CheckStatus, Needs, check_fit, size_stream
     from ..doctor.memory import Space, read_meminfo
     from ..doctor.sizing import available_memory
 
@@ -79,7 +79,7 @@ def sizing(
             **result.to_json(),
         }
         click.echo(json.dumps(output, indent=2))
-        sys.exit(1 if check.status is Status.FAIL else 0)
+        sys.exit(1 if check.status is CheckStatus.FAIL else 0)
     screen = console()
     table = columns("what", "value", "reckoning", right=("value",), last_wraps=True)
     for figure in result.figures:
@@ -90,11 +90,13 @@ def sizing(
     screen.print(Text(_config(result)))
     for note in result.notes:
         screen.print(Text(f"! {note}", style=WARN))
-    mark, style = {Status.OK: ("✓", GOOD), Status.WARN: ("!", WARN), Status.FAIL: ("✗", BAD)}[check.status]
+    mark, style = {CheckStatus.OK: ("✓", GOOD), CheckStatus.WARN: ("!", WARN), CheckStatus.FAIL: ("✗", BAD)}[
+        check.status
+    ]
     screen.print(Text(f"{mark} {check.found}", style=style))
     if check.meaning:
         screen.print(Text(f"  {check.meaning}\n  → {check.remedy}"))
-    sys.exit(1 if check.status is Status.FAIL else 0)
+    sys.exit(1 if check.status is CheckStatus.FAIL else 0)
 
 
 def _figure_texts(name: str, value: int) -> tuple[str, str]:
@@ -144,18 +146,18 @@ def doctor(ctx: click.Context, config: str | None, aeron_dir: str | None, json_o
     if ctx.invoked_subcommand is not None:
         return
     from .. import __version__
-    from ..doctor import Check, Status, run_checks, worst
+    from ..doctor import Check, CheckStatus, run_checks, worst
 
     marks = {
-        Status.OK: Text("✓", style=GOOD),
-        Status.WARN: Text("!", style=WARN),
-        Status.FAIL: Text("✗", style=BAD),
+        CheckStatus.OK: Text("✓", style=GOOD),
+        CheckStatus.WARN: Text("!", style=WARN),
+        CheckStatus.FAIL: Text("✗", style=BAD),
     }
 
     def row(check: Check) -> tuple[Text, ...]:
         finding = Text(check.found)
         if check.meaning:
-            finding.append(f"\n{check.meaning}", style=WARN if check.status is Status.WARN else BAD)
+            finding.append(f"\n{check.meaning}", style=WARN if check.status is CheckStatus.WARN else BAD)
         if check.remedy:
             finding.append("\n→ ", style="bold").append(check.remedy)
         return marks[check.status], Text(check.name), finding
@@ -164,7 +166,7 @@ def doctor(ctx: click.Context, config: str | None, aeron_dir: str | None, json_o
     status = worst(checks)
     if json_output:
         click.echo(json.dumps({"status": status, "checks": [check.to_json() for check in checks]}, indent=2))
-        sys.exit(1 if status is Status.FAIL else 0)
+        sys.exit(1 if status is CheckStatus.FAIL else 0)
     screen = console()
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
@@ -176,14 +178,14 @@ def doctor(ctx: click.Context, config: str | None, aeron_dir: str | None, json_o
     counts = Counter(check.status for check in checks)
     screen.print()
     match status:
-        case Status.OK:
+        case CheckStatus.OK:
             screen.print(Text(f"✓ all {len(checks)} checks are ok", style=GOOD))
-        case Status.WARN:
-            screen.print(Text(f"! {counts[Status.WARN]} of {len(checks)} checks warn", style=WARN))
-        case Status.FAIL:
-            also = f", {counts[Status.WARN]} warn" if counts[Status.WARN] else ""
-            screen.print(Text(f"✗ {counts[Status.FAIL]} of {len(checks)} checks fail{also}", style=BAD))
-    sys.exit(1 if status is Status.FAIL else 0)
+        case CheckStatus.WARN:
+            screen.print(Text(f"! {counts[CheckStatus.WARN]} of {len(checks)} checks warn", style=WARN))
+        case CheckStatus.FAIL:
+            also = f", {counts[CheckStatus.WARN]} warn" if counts[CheckStatus.WARN] else ""
+            screen.print(Text(f"✗ {counts[CheckStatus.FAIL]} of {len(checks)} checks fail{also}", style=BAD))
+    sys.exit(1 if status is CheckStatus.FAIL else 0)
 
 
 doctor.add_command(sizing)

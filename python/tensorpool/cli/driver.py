@@ -19,12 +19,13 @@ from ..context.config import AeronSettings, ContextSettings, ShmSettings
 from ..discovery import DiscoverySettings
 from ..driver import DriverAgent, DriverSettings, other_driver, read_holder
 from ..driver.client import SERVICE, DriverStatus, LeaseRow, lease_rows, stream_rows
-from ..errors import NoSuchService, ServiceTimeout
+from ..errors import NoSuchService, RequestRejected, ServiceTimeout
 from ..runtime.config import Config
 from ..runtime.counters import Number
 from ..runtime.role import run_role
 from ..service import ServiceClient
 from ..service.config import ServiceSettings
+from ..units import MAX_U32, MAX_U64
 from .options import ConnectOptions, connect_options, role_options, token_option
 from .output import DIM, columns, console, format_bytes, format_duration, key_values, size_literal
 from .params import DefaultRunGroup, StreamId
@@ -80,7 +81,7 @@ Examples:
 
 
 _STREAM_ID = StreamId()
-_CLIENT_ID = click.IntRange(1, 0xFFFF_FFFE)
+_CLIENT_ID = click.IntRange(1, MAX_U32)
 _POLL_S = 0.01
 
 
@@ -223,7 +224,7 @@ def leases(to: ConnectOptions, instance: str | None, stream_id: int | None) -> N
 
 
 @driver.command(epilog=_REVOKE)
-@click.argument("lease_id", metavar="[LEASE]", required=False, type=click.IntRange(0, (1 << 64) - 1))
+@click.argument("lease_id", metavar="[LEASE]", required=False, type=click.IntRange(0, MAX_U64))
 @click.option("--stream", "stream_id", type=_STREAM_ID, help="All leases of this stream.")
 @click.option("--client", "client_id", type=_CLIENT_ID, help="The lease of this client.")
 @click.option("--reason", default="", help="Reason in the notice to the clients.")
@@ -272,7 +273,14 @@ def stop(to: ConnectOptions, instance: str | None, token: str | None, reason: st
     """
     with _client(to, instance, token) as client:
         driver_status: DriverStatus = client.call("status")
-        stopped = client.call("stop", {"reason": reason})
+        try:
+            stopped = client.call("stop", {"reason": reason})
+        except RequestRejected as error:
+            pid = driver_status["pid"]
+            without = f"kill {pid} does the same for a user who may signal it"
+            if driver_status["embedded"]:
+                without = f"the driver is part of the program with process id {pid}, and ends with it"
+            raise RequestRejected(f"{error}; {without}") from None
         namespace = (Path(driver_status["base_dir"]), driver_status["namespace"], driver_status["instance"])
         control = (driver_status["aeron_dir"], driver_status["control_stream_id"])
         deadline = time.monotonic() + to.timeout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import replace
 
 import click
 from rich.live import Live
@@ -14,9 +15,10 @@ from rich.text import Text
 from ..context import Context
 from ..monitor.ledger import LedgerRow, Verdict
 from ..monitor.listener import SystemMonitor
+from ..text import safe_text
 from .options import ConnectOptions, connect_options
 from .output import BAD, DIM, GOOD, WARN, columns, console, echo
-from .params import StreamId
+from .params import StreamRef
 
 _EPILOG = """
 \b
@@ -36,7 +38,7 @@ _STYLES = {
 
 @click.command(epilog=_EPILOG)
 @click.option("--watch", "is_live", is_flag=True, help="Update until Ctrl-C.")
-@click.option("--stream", "stream_ids", type=StreamId(), multiple=True, help="Only this stream.")
+@click.option("--stream", "wanted", type=StreamRef(), multiple=True, help="Only this stream, by id or name.")
 @click.option(
     "--settle",
     default=10.0,
@@ -45,35 +47,33 @@ _STYLES = {
     help="Seconds to wait until all ledgers are exact.",
 )
 @connect_options
-def ledger(to: ConnectOptions, is_live: bool, stream_ids: tuple[int, ...], settle: float) -> None:
+def ledger(to: ConnectOptions, is_live: bool, wanted: tuple[int | str, ...], settle: float) -> None:
     """Show that published = delivered + dropped by reason, for every stream and path.
 
     Joins the reports of producers, consumers, recorders and bridges. A difference that stays is a mismatch:
     exit status 1.
     """
     with to.context() as ctx:
-        rows = (
-            _watch(ctx, stream_ids, to.json_output)
-            if is_live
-            else _once(ctx, stream_ids, settle, to.json_output)
-        )
+        rows = _watch(ctx, wanted, to.json_output) if is_live else _once(ctx, wanted, settle, to.json_output)
     mismatches = [row for row in rows if row.verdict is Verdict.MISMATCH]
     for row in mismatches:
-        echo(f"mismatch: stream {row.stream_id}, {row.path} {row.who}: {row.problem}", err=True)
+        echo(f"mismatch: stream {row.stream_id}, {row.path} {_who(row)}: {row.problem}", err=True)
     if not rows:
         click.echo("no reports: no producer, consumer, recorder or bridge sends any", err=True)
     if mismatches:
         sys.exit(1)
 
 
-def _rows_of(live: SystemMonitor, stream_ids: tuple[int, ...]) -> list[LedgerRow]:
-    return [row for row in live.ledger_rows() if not stream_ids or row.stream_id in stream_ids]
+def _rows_of(live: SystemMonitor, wanted: tuple[int | str, ...]) -> list[LedgerRow]:
+    names = {stream.stream_id: stream.name for stream in live.snapshot().streams}
+    rows = [replace(row, name=names.get(row.stream_id, "")) for row in live.ledger_rows()]
+    return [row for row in rows if not wanted or row.stream_id in wanted or (row.name and row.name in wanted)]
 
 
-def _once(ctx: Context, stream_ids: tuple[int, ...], settle: float, json_output: bool) -> list[LedgerRow]:
+def _once(ctx: Context, wanted: tuple[int | str, ...], settle: float, json_output: bool) -> list[LedgerRow]:
     with SystemMonitor(ctx.connection) as live:
         live.settle(settle)
-        rows = _rows_of(live, stream_ids)
+        rows = _rows_of(live, wanted)
     if json_output:
         click.echo(json.dumps([row.to_json() for row in rows], indent=2))
     else:
@@ -81,7 +81,7 @@ def _once(ctx: Context, stream_ids: tuple[int, ...], settle: float, json_output:
     return rows
 
 
-def _watch(ctx: Context, stream_ids: tuple[int, ...], json_output: bool) -> list[LedgerRow]:
+def _watch(ctx: Context, wanted: tuple[int | str, ...], json_output: bool) -> list[LedgerRow]:
     screen = console()
     rows: list[LedgerRow] = []
     with SystemMonitor(ctx.connection) as live:
@@ -89,7 +89,7 @@ def _watch(ctx: Context, stream_ids: tuple[int, ...], json_output: bool) -> list
             if json_output or not screen.is_terminal:
                 while True:
                     live.watch(1.0)
-                    rows = _rows_of(live, stream_ids)
+                    rows = _rows_of(live, wanted)
                     time_ns = str(time.time_ns())
                     for row in rows:
                         output = {"time_ns": time_ns, **row.to_json()}
@@ -98,7 +98,7 @@ def _watch(ctx: Context, stream_ids: tuple[int, ...], json_output: bool) -> list
             with Live(ledger_table([], is_live=True), console=screen, auto_refresh=False) as table:
                 while True:
                     live.watch(0.5)
-                    rows = _rows_of(live, stream_ids)
+                    rows = _rows_of(live, wanted)
                     table.update(ledger_table(rows, is_live=True), refresh=True)
         except KeyboardInterrupt:
             pass
@@ -109,8 +109,10 @@ def ledger_table(rows: list[LedgerRow], *, is_live: bool = False) -> Table:
     """The ledger as a table."""
     # Without waiting frames the reasons get that room; a live table keeps its columns.
     with_waiting = is_live or any(row.waiting for row in rows)
+    name_column = ["name"] if any(row.name for row in rows) else []
     table = columns(
         "stream",
+        *name_column,
         "path",
         "who",
         "published",
@@ -124,8 +126,9 @@ def ledger_table(rows: list[LedgerRow], *, is_live: bool = False) -> Table:
     for row in rows:
         table.add_row(
             str(row.stream_id),
+            *([row.name] if name_column else []),
             row.path,
-            row.who + (" (ended)" if row.has_ended else ""),
+            _who(row) + (" (ended)" if row.has_ended else ""),
             f"{row.published:,}",
             f"{row.delivered:,}",
             *([f"{row.waiting:,}" if row.waiting else ""] if with_waiting else []),
@@ -137,9 +140,13 @@ def ledger_table(rows: list[LedgerRow], *, is_live: bool = False) -> Table:
 
 def _line(row: LedgerRow) -> str:
     return (
-        f"{row.stream_id}  {row.path} {row.who}  published {row.published} = delivered {row.delivered} "
+        f"{row.stream_id}  {row.path} {_who(row)}  published {row.published} = delivered {row.delivered} "
         f"+ dropped ({_dropped(row) or 0}) + waiting {row.waiting}  {row.verdict}"
     )
+
+
+def _who(row: LedgerRow) -> str:
+    return safe_text(f"{row.label} {row.who}" if row.label else row.who)
 
 
 def _dropped(row: LedgerRow) -> str:

@@ -12,7 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from ..errors import ConfigError
-from ..units import parse_duration
+from ..units import MAX_STREAM_ID, parse_duration
 from . import end_at_interrupt
 
 _HELP_LENGTH = 1000
@@ -152,7 +152,7 @@ class StreamId(click.IntRange):
     name = "id"
 
     def __init__(self) -> None:
-        super().__init__(1, 0xFFFF_FFFE)
+        super().__init__(1, MAX_STREAM_ID)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Converts the text of the command line."""
@@ -166,6 +166,32 @@ class StreamId(click.IntRange):
                 ctx,
             )
         return int(super().convert(value, param, ctx))
+
+
+class StreamRef(click.ParamType[int | str]):
+    """A stream by its id or its name."""
+
+    name = "stream"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        """Converts the text of the command line: a number is an id."""
+        text = str(value)
+        if not text.lstrip("-").isdecimal():
+            return text if text else self.fail("a stream has an id or a name", param, ctx)
+        return StreamId().convert(text, param, ctx)
+
+
+class RecordingRef(click.ParamType[str]):
+    """A recording: a directory that exists, or a URI."""
+
+    name = "recording"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Converts the text of the command line: a path is checked, a URI is not."""
+        text = str(value)
+        if "://" in text:
+            return text
+        return str(click.Path(exists=True, file_okay=False).convert(text, param, ctx))
 
 
 class Time(click.ParamType[int]):
@@ -206,21 +232,21 @@ class TimeOrOffset(Time):
         return super().convert(value, param, ctx)
 
 
-class StreamRemap(click.ParamType[tuple[int, int]]):
-    """A recorded stream and the stream that it is replayed as: `20000=20050`."""
+class StreamRemap(click.ParamType[tuple[int | str, int]]):
+    """A recorded stream, by id or name, and the stream that it is replayed as: `20000=20050`."""
 
     name = "pair"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, int]:
+    ) -> tuple[int | str, int]:
         """Converts the text of the command line."""
         if isinstance(value, tuple):
             return value
-        recorded, _, replayed = value.partition("=")
-        if not (recorded.isdecimal() and replayed.isdecimal()):
-            self.fail(f"{value!r} is not RECORDED=PLAYED, as in 20000=20050", param, ctx)
-        return int(recorded), int(replayed)
+        recorded, _, replayed = value.rpartition("=")
+        if not (recorded and replayed.isdecimal()):
+            self.fail(f"{value!r} is not RECORDED=PLAYED, as in 20000=20050 or camera-1=20050", param, ctx)
+        return int(recorded) if recorded.isdecimal() else recorded, int(replayed)
 
 
 class Speed(click.ParamType[float | str]):

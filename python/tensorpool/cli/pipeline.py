@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import os
 import shlex
 import sys
 import time
 import webbrowser
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping
+from datetime import UTC, date, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import click
 from rich.console import Console, Group
@@ -18,12 +21,17 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ..runtime.process import Signals
+from ..runtime.runner import Signals
+from ..text import safe_text
 from .output import BAD, DIM, GOOD, WARN, columns, console, format_bytes, format_duration, key_values
-from .params import CommandGroup
+from .params import CommandGroup, Time
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from ..pipeline import PipelineSettings, Status
+    from ..pipeline.functions import Callables
+    from ..pipeline.status import Counts
 
 
 _EPILOG = """
@@ -33,7 +41,10 @@ Examples:
   tensorpool pipeline validate pipeline.toml
   tensorpool pipeline run pipeline.toml --once
   tensorpool pipeline status /data/tables
+  tensorpool pipeline sql /data/tables "select count(*) from silver_frames"
+  tensorpool pipeline rerun pipeline.toml --from 2026-03-01
   tensorpool pipeline compact /data/tables
+  tensorpool pipeline migrate /data/tables /data/delta-tables
   tensorpool pipeline report /data/tables --open
 """
 _INIT_EPILOG = """
@@ -63,11 +74,32 @@ Examples:
   tensorpool pipeline status /data/tables
   tensorpool pipeline status pipeline.toml --json | jq .stages.silver.totals
 """
+_SQL_EPILOG = """
+\b
+Examples:
+  tensorpool pipeline sql /data/tables             (tables and columns)
+  tensorpool pipeline sql /data/tables "select count(*) from silver_frames"
+  tensorpool pipeline sql s3://lake/tables "select * from gold_quality" --json
+  tensorpool pipeline sql /data/tables --create delta --database lab
+"""
+_RERUN_EPILOG = """
+\b
+Examples:
+  tensorpool pipeline rerun pipeline.toml --from 2026-03-01
+  tensorpool pipeline rerun pipeline.toml --from 2026-03-01T08:00:00Z
+  tensorpool pipeline rerun pipeline.py --function brightness
+"""
 _COMPACT_EPILOG = """
 \b
 Examples:
   tensorpool pipeline compact /data/tables
   tensorpool pipeline compact pipeline.toml --json
+"""
+_MIGRATE_EPILOG = """
+\b
+Examples:
+  tensorpool pipeline migrate /data/tables /data/delta-tables
+  tensorpool pipeline migrate /data/tables s3://lake/tables --json
 """
 _REPORT_EPILOG = """
 \b
@@ -84,7 +116,7 @@ _QUIET_NS = 60_000_000_000
 _definition = click.argument(
     "definition", metavar="DEFINITION", type=click.Path(exists=True, dir_okay=False, path_type=Path)
 )
-_location = click.argument("location", metavar="DIR|DEFINITION", type=click.Path(exists=True, path_type=Path))
+_location = click.argument("location", metavar="ROOT|DEFINITION")
 _json_output = click.option("--json", "json_output", is_flag=True, help="JSON on stdout.")
 
 # --- progress and status
@@ -151,6 +183,8 @@ def _behind_text(behind: dict[int, int]) -> Text:
 
 def stages_table(state: Status) -> Table:
     """The latest batch and the totals of each stage."""
+    from ..pipeline.status import counts_of
+
     table = columns(
         "stage",
         "batch",
@@ -167,14 +201,16 @@ def stages_table(state: Status) -> Table:
             continue
         rate = f"{stage.bytes_per_s / 2**20:,.0f}" if stage.bytes else ""
         took = format_duration(stage.seconds)
-        table.add_row(name, str(stage.batch), f"{stage.rows:,}", rate, took, _totals_text(stage.totals))
+        table.add_row(
+            name, str(stage.batch), f"{stage.rows:,}", rate, took, _totals_text(counts_of(name, stage.totals))
+        )
     return table
 
 
-def _totals_text(totals: dict[str, Any]) -> str:
+def _totals_text(totals: Counts) -> str:
     parts = []
     for name, value in totals.items():
-        if isinstance(value, dict):
+        if isinstance(value, Mapping):
             inner = ", ".join(f"{reason} {count:,}" for reason, count in sorted(value.items()))
             parts.append(f"{name}: {inner or 'none'}")
         elif name == "bytes":
@@ -228,10 +264,9 @@ def pipeline() -> None:
     "--recording",
     "recordings",
     multiple=True,
-    type=click.Path(path_type=Path),
-    help="A recording to read; several are one pipeline.",
+    help="A recording to read, a directory or a URI; several are one pipeline.",
 )
-@click.option("--out", default="tables", type=click.Path(path_type=Path), help="Directory of the tables.")
+@click.option("--out", default="tables", help="Directory or URI of the tables.")
 @click.option(
     "--declarative",
     "project",
@@ -239,16 +274,16 @@ def pipeline() -> None:
     type=click.Path(file_okay=False, path_type=Path),
     help="Write a project for Spark's Declarative Pipelines there instead.",
 )
-def init(file: Path, recordings: tuple[Path, ...], out: Path, project: Path | None) -> None:
+def init(file: Path, recordings: tuple[str, ...], out: str, project: Path | None) -> None:
     """Write a definition to begin with. An existing file is left alone."""
-    from ..pipeline.starter import definition
+    from ..pipeline.builder import starter_definition
 
     if project is not None:
         _write_project(project, recordings)
         return
     try:
         with file.open("x") as new_file:
-            new_file.write(definition(file.name, recordings, out))
+            new_file.write(starter_definition(file.name, recordings, out))
     except FileExistsError:
         raise click.UsageError(f"{file} exists already; name another file") from None
     click.echo(
@@ -256,13 +291,13 @@ def init(file: Path, recordings: tuple[Path, ...], out: Path, project: Path | No
     )
 
 
-def _write_project(directory: Path, recordings: tuple[Path, ...]) -> None:
+def _write_project(directory: Path, recordings: tuple[str, ...]) -> None:
     """Writes a project for Spark's Declarative Pipelines, and prints how to run it."""
     from ..pipeline import declarative, definition
 
     settings = None
     if recordings:
-        roots = [str(root.absolute()) for root in recordings]
+        roots = [root if "://" in root else os.path.abspath(root) for root in recordings]
         settings = definition.parse({"pipeline": {"recordings": roots, "out": str(directory / "tables")}})
     declarative.write_project(directory, settings)
     if settings is None:
@@ -278,12 +313,12 @@ def validate(definition: Path, json_output: bool) -> None:
 
     Exit status 1 with a list of all faults: the key, its line, and allowed values.
     """
-    from ..pipeline.function_task import load_function
-    from ..recording.layout import check_root
+    from ..pipeline.functions import load_function
+    from ..pipeline.run import check_recording
 
     settings, callables = _read(definition)
     for root in settings.recordings:
-        check_root(root)
+        check_recording(root)
     for function in settings.functions:
         if function.name not in callables:
             load_function(function.function, str(definition.absolute().parent))
@@ -307,8 +342,8 @@ def run(
 ) -> None:
     """Run a definition, in TOML or in Python, until Ctrl-C or SIGTERM.
 
-    Continues where the previous run ended, even after a crash. Only one pipeline at a time can write a
-    directory of tables.
+    Continues where the previous run ended, even after a crash. If two runs write the same tables, one of
+    them stops and says so, and no row is written twice.
     """
     if master is not None and remote is not None:
         raise click.UsageError("--master and --remote both name a Spark: leave one out")
@@ -349,7 +384,7 @@ def run(
 @pipeline.command(epilog=_STATUS_EPILOG)
 @_location
 @_json_output
-def status(location: Path, json_output: bool) -> None:
+def status(location: str, json_output: bool) -> None:
     """Show how far a pipeline is, by its directory of tables or its definition; also while it runs."""
     from ..pipeline import status as read_status
 
@@ -360,15 +395,165 @@ def status(location: Path, json_output: bool) -> None:
     print_status(console(), state)
 
 
+@pipeline.command(epilog=_SQL_EPILOG)
+@_location
+@click.argument("query", metavar="[QUERY]", required=False)
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1), help="Rows to show.")
+@click.option(
+    "--create",
+    type=click.Choice(["delta", "tensorpool"]),
+    help="Print the statements that register the tables in a catalog of Spark, for its Delta connector or "
+    "for this package.",
+)
+@click.option("--database", help="The database of --create: lab, or catalog.lab.")
+@click.option("--json", "json_output", is_flag=True, help="All rows as JSON on stdout; bytes are base64.")
+def sql(
+    location: str,
+    query: str | None,
+    limit: int,
+    create: Literal["delta", "tensorpool"] | None,
+    database: str | None,
+    json_output: bool,
+) -> None:
+    """Run a SELECT over the tables of ROOT, without Spark, also while a pipeline writes them.
+
+    A table silver/frames is silver_frames in SQL. Without QUERY: the tables and their columns.
+    """
+    from ..pipeline import create_statements, list_tables
+    from ..pipeline import query as run_query
+
+    root = _root(location)
+    if create is not None:
+        if query is not None:
+            raise click.UsageError("--create prints statements and takes no query: leave one of them out")
+        for statement in create_statements(root, using=create, database=database):
+            click.echo(statement)
+        return
+    if database is not None:
+        raise click.UsageError("--database belongs to --create")
+    if query is None:
+        tables = list_tables(root)
+        if json_output:
+            entries = [
+                {"table": entry.table, "name": entry.name, "uri": entry.uri, "columns": list(entry.columns)}
+                for entry in tables
+            ]
+            click.echo(json.dumps(entries, indent=2))
+            return
+        overview = columns("in SQL", "columns", last_wraps=True)
+        for entry in tables:
+            overview.add_row(entry.name, ", ".join(entry.columns))
+        console().print(overview)
+        return
+    if json_output:
+        _print_json(run_query(root, query))
+    else:
+        _print_rows(run_query(root, query), limit)
+
+
+def _print_json(batches: Iterator[pa.RecordBatch]) -> None:
+    """Rows as a JSON array, written batch by batch."""
+    separator = "["
+    for batch in batches:
+        for row in batch.to_pylist():
+            click.echo(f"{separator}{json.dumps(row, default=_plain_value)}", nl=False)
+            separator = ",\n "
+    click.echo("[]" if separator == "[" else "]")
+
+
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return value.isoformat() if isinstance(value, date | datetime) else str(value)
+
+
+def _print_rows(batches: Iterator[pa.RecordBatch], limit: int) -> None:
+    table: Table | None = None
+    shown, is_cut = 0, False
+    for batch in batches:
+        if table is None:
+            table = columns(*batch.schema.names)
+        for row in batch.slice(0, limit - shown).to_pylist():
+            table.add_row(*(_cell(value) for value in row.values()))
+        is_cut = is_cut or len(batch) > limit - shown
+        shown += min(len(batch), limit - shown)
+        if is_cut:
+            break
+    if table is not None:
+        console().print(table)
+    if not shown:
+        click.echo("no rows", err=True)
+    if is_cut:
+        click.echo(f"only the first {shown:,} rows; --limit shows more, --json all", err=True)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bytes):
+        return f"{len(value):,} bytes"
+    return "" if value is None else safe_text(str(value))
+
+
+@pipeline.command(epilog=_RERUN_EPILOG)
+@_definition
+@click.option("--from", "start", type=Time(), help="Only frames received from this time (UTC).")
+@click.option("--to", "end", type=Time(), help="Only frames received before this time (UTC).")
+@click.option(
+    "--stage", type=click.Choice(["gold"]), default="gold", show_default=True, help="What to compute again."
+)
+@click.option(
+    "--function", "functions", multiple=True, help="Only this function, or statistics. May be repeated."
+)
+@click.option("--master", help="Where Spark runs: local[*] without it, local[4], spark://host:7077.")
+@click.option("--remote", help="A Spark Connect server instead: sc://host:15002.")
+@_json_output
+def rerun(
+    definition: Path,
+    start: int | None,
+    end: int | None,
+    stage: str,
+    functions: tuple[str, ...],
+    master: str | None,
+    remote: str | None,
+    json_output: bool,
+) -> None:
+    """Compute rows of gold again from silver, after a function was changed or added; also beside a live run.
+
+    One transaction replaces the rows of a table: a query sees the old ones or the new ones. Start the live
+    run with the changed definition first, so that later frames have the new rows too.
+    """
+    if master is not None and remote is not None:
+        raise click.UsageError("--master and --remote both name a Spark: leave one out")
+    from ..pipeline import RerunRange
+    from ..pipeline import rerun as rerun_pipeline
+
+    settings, callables = _read(definition)
+    whole = RerunRange()
+    results = rerun_pipeline(
+        settings,
+        RerunRange(whole.from_ns if start is None else start, whole.to_ns if end is None else end),
+        functions=functions,
+        master=master,
+        remote=remote,
+        place=str(definition.absolute().parent),
+        callables=callables,
+    )
+    if json_output:
+        click.echo(json.dumps({name: result.to_json() for name, result in results.items()}, indent=2))
+        return
+    table = columns("table", "rows before", "rows now", right=("rows before", "rows now"))
+    for name, result in sorted(results.items()):
+        table.add_row(name, f"{result.removed:,}", f"{result.written:,}")
+    console().print(table)
+
+
 @pipeline.command(epilog=_COMPACT_EPILOG)
 @_location
 @_json_output
-def compact(location: Path, json_output: bool) -> None:
-    """Merge small files of all tables, without Spark, while no pipeline runs on them.
+def compact(location: str, json_output: bool) -> None:
+    """Merge small files of all tables, without Spark, also while a pipeline runs.
 
-    A running pipeline does it by itself at the end of a day (compact = "days"). Rows do not change, and a
-    listing of a table has each row once at any moment. A query that is running may fail because a file has
-    gone.
+    A running pipeline does it by itself (compact = "always"). Rows do not change, and every query reads one
+    version of a table. Merged files are kept for the time of the setting retain, for running queries.
     """
     from ..pipeline import compact as merge_files
 
@@ -385,8 +570,30 @@ def compact(location: Path, json_output: bool) -> None:
         click.echo("there are no small files to merge", err=True)
 
 
+@pipeline.command(epilog=_MIGRATE_EPILOG)
+@click.argument("old", metavar="OLD", type=click.Path(exists=True, file_okay=False))
+@click.argument("new", metavar="NEW")
+@_json_output
+def migrate(old: str, new: str, json_output: bool) -> None:
+    """Write the tables of an earlier version in OLD to the new root NEW, as Delta tables.
+
+    OLD is only read: stop its pipeline first, and remove it when you have seen the new tables. Set out = NEW
+    in the definition; the next run continues where the last one ended.
+    """
+    from ..pipeline import migrate as migrate_tables
+
+    counts = migrate_tables(old, new)
+    if json_output:
+        click.echo(json.dumps(counts, indent=2))
+        return
+    table = columns("table", "rows", right=("rows",))
+    for name, rows in sorted(counts.items()):
+        table.add_row(name, f"{rows:,}")
+    console().print(table)
+
+
 @pipeline.command(epilog=_REPORT_EPILOG)
-@click.argument("root", metavar="ROOT", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("location", metavar="ROOT|DEFINITION")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="The page.  [ROOT.html]")
 @click.option("--open", "show", is_flag=True, help="Show the page in the browser.")
 @click.option(
@@ -399,8 +606,8 @@ def compact(location: Path, json_output: bool) -> None:
 @click.option(
     "--json", "json_output", is_flag=True, help="The figures as JSON on stdout; no page unless --out."
 )
-def report(root: Path, out: Path | None, show: bool, samples: int, json_output: bool) -> None:
-    """Write an HTML page on the tables in ROOT: rates, gaps, latency, alignment, frames.
+def report(location: str, out: Path | None, show: bool, samples: int, json_output: bool) -> None:
+    """Write an HTML page on the tables of ROOT: rates, gaps, latency, alignment, frames.
 
     The page needs no network and no other file. Exit status 1 if the tables do not add up.
     """
@@ -408,9 +615,12 @@ def report(root: Path, out: Path | None, show: bool, samples: int, json_output: 
 
     if json_output and show and out is None:
         raise click.UsageError("--open needs a page: name its file with --out")
-    target = (
-        out if out is not None or json_output else root.absolute().with_name(f"{root.absolute().name}.html")
-    )
+    root = _root(location)
+    target = out
+    if target is None and not json_output:
+        name = root.rstrip("/").rpartition("/")[2]
+        directory = Path() if "://" in root else Path(root).absolute().parent
+        target = directory.absolute() / f"{name or 'tables'}.html"
     if target is None:
         # Sample frames are for the page only.
         result = reports.collect(root, samples=0)
@@ -433,15 +643,17 @@ def report(root: Path, out: Path | None, show: bool, samples: int, json_output: 
         raise SystemExit(1)
 
 
-def _root(location: Path) -> Path:
-    """The directory of tables: `location` itself, or that of a definition."""
-    if location.is_dir():
+def _root(location: str) -> str:
+    """The root of tables: `location` itself, a directory or a URI, or that of a definition."""
+    if "://" in location or Path(location).is_dir():
         return location
-    settings, _ = _read(location)
+    if not Path(location).is_file():
+        raise click.UsageError(f"{location} is neither a root of tables nor a definition")
+    settings, _ = _read(Path(location))
     return settings.out
 
 
-def _read(definition: Path) -> tuple[PipelineSettings, dict[str, Any]]:
+def _read(definition: Path) -> tuple[PipelineSettings, Callables]:
     from ..pipeline.builder import read_definition
 
     return read_definition(definition)

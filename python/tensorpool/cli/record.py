@@ -19,8 +19,8 @@ from ..driver import DriverSettings
 from ..recorder.config import RecorderSettings
 from ..runtime.config import Config
 from ..runtime.logs import Logging
-from ..runtime.process import Readiness, Signals
 from ..runtime.role import LogSettings, RuntimeSettings
+from ..runtime.runner import Readiness, Signals
 from ..service.config import ServiceSettings
 from ..text import JsonObject
 from .options import role_options
@@ -39,6 +39,7 @@ Examples:
   tensorpool record --stream 20000 --out recording --pre-trigger 10s
   tensorpool service call recorder trigger
   tensorpool record --all --out DIR --retain-bytes 100GiB --retain-age 7d
+  tensorpool record --all --out DIR --archive s3://bucket/recording
   tensorpool record --services --out commands
   tensorpool recording verify recording
 """
@@ -213,3 +214,5 @@ def _print_result(
         click.echo(
             f"{stats.strays} frames were announced twice or out of order and are not recorded", err=True
         )
+    if stats.lost_messages:
+        click.echo(f"{stats.lost_messages} messages about streams are lost: the disk was full", err=True)

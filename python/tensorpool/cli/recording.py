@@ -1,4 +1,4 @@
-"""The command `tensorpool recording`: info, events, verify, repair, cut, merge and export of recordings."""
+"""The command `tensorpool recording`: info, events, verify, repair, cut, merge, export, push, pull and ls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.text import Text
 
 from ..text import JsonObject, safe_text
 from .output import BAD, DIM, GOOD, WARN, columns, console, format_bytes, format_duration, key_values
-from .params import CommandGroup, Time
+from .params import CommandGroup, RecordingRef, StreamRef, Time
 
 if TYPE_CHECKING:
     from ..recording import Gap
@@ -34,6 +34,7 @@ Examples:
   tensorpool recording verify DIR
   tensorpool recording cut DIR PART --stream 20000 --from 2026-01-31T12:00:00Z
   tensorpool recording export DIR frames.npy --stream 20000
+  tensorpool recording push DIR s3://bucket/recording
 """
 _INFO = """
 \b
@@ -46,6 +47,7 @@ _VERIFY = """
 Examples:
   tensorpool recording verify DIR
   tensorpool recording verify DIR --json | jq '.problems'
+  tensorpool recording verify s3://bucket/recording
 """
 _REPAIR = """
 \b
@@ -77,9 +79,27 @@ Examples:
   tensorpool recording export DIR frames.zarr --stream 20000 --last-seq 999
   tensorpool recording export DIR all.mcap
 """
+_PUSH = """
+\b
+Examples:
+  tensorpool recording push DIR s3://bucket/recording
+  tensorpool recording push DIR
+"""
+_PULL = """
+\b
+Examples:
+  tensorpool recording pull s3://bucket/recording DIR
+"""
+_LS = """
+\b
+Examples:
+  tensorpool recording ls s3://bucket
+  tensorpool recording ls s3://bucket/recording --json
+"""
 
 
-_directory = click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False))
+_directory = click.argument("directory", metavar="DIR", type=RecordingRef())
+_local_directory = click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False))
 _json_option = click.option("--json", "json_output", is_flag=True, help="JSON on stdout.")
 
 
@@ -98,7 +118,11 @@ def _range_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.group(cls=CommandGroup, epilog=_EPILOG)
 def recording() -> None:
-    """Inspect, verify, repair, copy and export recordings."""
+    """Inspect, verify, repair, copy, export and archive recordings.
+
+    DIR is a directory, or a URI of a store: s3://, gs://, abfs://, hdfs://, or what fsspec knows. Credentials
+    come from the environment.
+    """
 
 
 @recording.command(epilog=_INFO)
@@ -127,16 +151,19 @@ def info(directory: str, json_output: bool) -> None:
     # A column for open segments only if there are any, and seconds only on a wide terminal: no column may be
     # truncated.
     open_column = ["open"] if any(stream.open_segments for stream in recording_info.streams) else []
+    name_column = ["name"] if any(stream.name for stream in recording_info.streams) else []
     with_seconds = screen.width >= _WIDE
     table = columns(
-        "stream", "epochs", "segments", *open_column, "frames", "size", "from", "lasts", "missing",
+        "stream", *name_column, "epochs", "segments", *open_column, "frames", "size", "from", "lasts",
+        "missing",
         right=("stream", "epochs", "segments", "open", "frames", "size"), last_wraps=True,
     )  # fmt: skip
     for stream in recording_info.streams:
         missing = ", ".join(f"{reason} {count:,}" for reason, count in sorted(stream.missing.items()))
         first, last = stream.first_time_ns, stream.last_time_ns
         table.add_row(
-            str(stream.stream_id), str(len(stream.ledgers)), f"{stream.segments:,}",
+            str(stream.stream_id), *([stream.name] if name_column else []), str(len(stream.ledgers)),
+            f"{stream.segments:,}",
             *([str(stream.open_segments or "")] if open_column else []),
             f"{stream.rows:,}", format_bytes(stream.size_bytes), _time_text(first, with_seconds=with_seconds),
             "" if first is None or last is None else format_duration((last - first) / 1e9),
@@ -208,12 +235,13 @@ def verify(directory: str, json_output: bool) -> None:
         screen.print(Text(f"✓ {totals}: {text}", style=GOOD))
         return
     screen.print(Text(f"✗ {totals}: {len(result.problems)} problems", style=BAD))
-    click.echo(f"hint: tensorpool recording repair {shlex.quote(directory)}", err=True)
+    hint = "push the recording again" if "://" in directory else ""
+    click.echo(f"hint: {hint or f'tensorpool recording repair {shlex.quote(directory)}'}", err=True)
     sys.exit(1)
 
 
 @recording.command(epilog=_REPAIR)
-@_directory
+@_local_directory
 @_json_option
 def repair(directory: str, json_output: bool) -> None:
     """Repair the recording DIR: intact frames and rows are kept, lost frames become gaps.
@@ -272,11 +300,17 @@ def repair(directory: str, json_output: bool) -> None:
 @recording.command(epilog=_CUT)
 @_directory
 @click.argument("target", metavar="NEW", type=click.Path(file_okay=False))
-@click.option("--stream", "streams", multiple=True, type=int, help="Only this stream; may be repeated.")
+@click.option(
+    "--stream",
+    "streams",
+    multiple=True,
+    type=StreamRef(),
+    help="Only this stream, by id or name; may be repeated.",
+)
 @_range_options
 @_json_option
 def cut(
-    directory: str, target: str, streams: tuple[int, ...], first_seq: int | None, last_seq: int | None,
+    directory: str, target: str, streams: tuple[int | str, ...], first_seq: int | None, last_seq: int | None,
     start: int | None, end: int | None, json_output: bool,
 ) -> None:  # fmt: skip
     """Copy a part of the recording DIR into the new recording NEW."""
@@ -317,16 +351,26 @@ def _print_copy(result: CopyResult, target: str, json_output: bool) -> None:
 @recording.command(epilog=_EXPORT)
 @_directory
 @click.argument("target", metavar="FILE", type=click.Path())
-@click.option("--format", "form", type=click.Choice(["npy", "npz", "zarr", "mcap"]), help="[from the name]")
-@click.option("--stream", "stream_id", type=int, help="Required if there are several, except for mcap.")
+@click.option(
+    "--format", "form", type=click.Choice(["npy", "npz", "zarr", "parquet", "mcap"]), help="[from the name]"
+)
+@click.option(
+    "--stream",
+    "stream_id",
+    type=StreamRef(),
+    help="Id or name; required if there are several, except for mcap.",
+)
 @click.option("--epoch", type=click.IntRange(0), help="Only this epoch.")
 @_range_options
 @_json_option
 def export(
-    directory: str, target: str, form: str | None, stream_id: int | None, epoch: int | None,
+    directory: str, target: str, form: str | None, stream_id: int | str | None, epoch: int | None,
     first_seq: int | None, last_seq: int | None, start: int | None, end: int | None, json_output: bool,
 ) -> None:  # fmt: skip
-    """Write frames of the recording DIR to FILE: a numpy array or archive, Zarr, or MCAP."""
+    """Write frames of the recording DIR to FILE: a numpy array or archive, Zarr, Parquet, or MCAP.
+
+    Zarr, Parquet and MCAP have the name, tags and attributes of the stream too.
+    """
     from ..recording import export as export_recording
 
     try:
@@ -343,6 +387,103 @@ def export(
         click.echo(json.dumps({"path": target, "rows": count}))
     else:
         click.echo(f"{count:,} frames in {target}", err=True)
+
+
+@recording.command(epilog=_PUSH)
+@_local_directory
+@click.argument("uri", metavar="[URI]", required=False)
+@_json_option
+def push(directory: str, uri: str | None, json_output: bool) -> None:
+    """Upload the sealed segments of the recording DIR that its archive URI does not have.
+
+    Every upload is read back and compared. An interrupted push is continued by the next one. The directory
+    remembers its archive: the next push needs no URI, and retention keeps what is not archived.
+    """
+    from ..recording import push as push_recording
+
+    try:
+        with _progress("pushing") as progress:
+            result = push_recording(directory, uri, progress=progress)
+    except KeyboardInterrupt:
+        click.echo(f"stopped; tensorpool recording push {shlex.quote(directory)} continues it", err=True)
+        raise
+    if json_output:
+        report = {
+            "uri": result.uri, "segments": result.segments, "uploaded_bytes": result.uploaded_bytes,
+            "resumed": result.resumed, "repeated": result.repeated, "tables": result.tables,
+            "archived": result.archived,
+        }  # fmt: skip
+        click.echo(json.dumps(report, indent=2))
+        return
+    click.echo(
+        f"{result.segments:,} segments, {format_bytes(result.uploaded_bytes)} uploaded; "
+        f"{result.archived:,} in {result.uri}",
+        err=True,
+    )
+
+
+@recording.command(epilog=_PULL)
+@click.argument("uri", metavar="URI")
+@click.argument("directory", metavar="DIR", type=click.Path(file_okay=False))
+@_json_option
+def pull(uri: str, directory: str, json_output: bool) -> None:
+    """Copy the recording at URI into the local directory DIR, and check every frame of it.
+
+    An interrupted pull is continued by the next one.
+    """
+    from ..recording import pull as pull_recording
+
+    try:
+        with _progress("pulling") as progress:
+            result = pull_recording(uri, directory, progress=progress)
+    except KeyboardInterrupt:
+        click.echo(
+            f"stopped; tensorpool recording pull {uri} {shlex.quote(directory)} continues it", err=True
+        )
+        raise
+    if json_output:
+        report = {
+            "path": str(result.path), "segments": result.segments, "present": result.present,
+            "size_bytes": result.size_bytes,
+        }  # fmt: skip
+        click.echo(json.dumps(report, indent=2))
+        return
+    count = result.segments + result.present
+    click.echo(f"{count:,} segments, {format_bytes(result.size_bytes)}, in {directory}", err=True)
+
+
+@recording.command("ls", epilog=_LS)
+@click.argument("place", metavar="URI", type=RecordingRef())
+@_json_option
+def list_command(place: str, json_output: bool) -> None:
+    """List the recording at URI, or the recordings directly below it: streams, frames, size and time."""
+    from ..recording import list_recordings
+
+    found = list_recordings(place)
+    if json_output:
+        report = [
+            {
+                "uri": each.uri, "streams": list(each.streams), "segments": each.segments, "rows": each.rows,
+                "size_bytes": each.size_bytes, "first_time_ns": each.first_time_ns,
+                "last_time_ns": each.last_time_ns,
+            }
+            for each in found
+        ]  # fmt: skip
+        click.echo(json.dumps(report, indent=2))
+        return
+    if not found:
+        click.echo(f"no recording in {place}", err=True)
+        return
+    table = columns(
+        "streams", "segments", "frames", "size", "from", "recording",
+        right=("streams", "segments", "frames", "size"), last_wraps=True,
+    )  # fmt: skip
+    for each in found:
+        table.add_row(
+            str(len(each.streams)), f"{each.segments:,}", f"{each.rows:,}", format_bytes(each.size_bytes),
+            _time_text(each.first_time_ns, with_seconds=False), each.uri,
+        )  # fmt: skip
+    console().print(table)
 
 
 def _bounds(start: int | None, end: int | None) -> tuple[int | None, int | None] | None:
@@ -381,7 +522,7 @@ def _info_json(recording_info: RecordingInfo) -> JsonObject:
         "size_bytes": recording_info.size_bytes,
         "streams": [
             {
-                "stream_id": stream.stream_id, "segments": stream.segments,
+                "stream_id": stream.stream_id, "name": stream.name or None, "segments": stream.segments,
                 "open_segments": stream.open_segments, "rows": stream.rows, "size_bytes": stream.size_bytes,
                 "first_time_ns": _int_text(stream.first_time_ns),
                 "last_time_ns": _int_text(stream.last_time_ns),

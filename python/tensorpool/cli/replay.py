@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ..text import JsonObject
 from .output import DIM, WARN, console, format_bytes, format_duration, format_shape
-from .params import Duration, Offset, Speed, StreamRemap, TimeOrOffset
+from .params import Duration, Offset, RecordingRef, Speed, StreamRef, StreamRemap, TimeOrOffset
 
 if TYPE_CHECKING:
     from ..recording import RecordedFrame, Recording
@@ -100,12 +100,13 @@ Examples:
   tensorpool replay DIR --stream 20000 --map 20000=20050 --loop
   tensorpool replay DIR --from +10s --to +20s --speed 0.5
   tensorpool replay DIR --step
+  tensorpool replay s3://bucket/recording
 """
 _STATS_PERIOD_S: Final = 1.0
 
 
 @click.command(epilog=_EPILOG)
-@click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False))
+@click.argument("directory", metavar="DIR", type=RecordingRef())
 @click.option(
     "--speed", default="1", show_default=True, type=Speed(), help="Factor to the recorded speed, or max."
 )
@@ -129,14 +130,20 @@ _STATS_PERIOD_S: Final = 1.0
 )
 @click.option("--first-seq", type=click.IntRange(0), help="First sequence to publish.")
 @click.option("--last-seq", type=click.IntRange(0), help="Last sequence to publish.")
-@click.option("--stream", "streams", multiple=True, type=int, help="Only this stream; may be repeated.")
+@click.option(
+    "--stream",
+    "streams",
+    multiple=True,
+    type=StreamRef(),
+    help="Only this stream, by id or name; may be repeated.",
+)
 @click.option("--epoch", type=click.IntRange(0), help="Only this recorded epoch.")
 @click.option(
     "--map",
     "pairs",
     multiple=True,
     type=StreamRemap(),
-    help="20000=20050: publish a stream under another id; may be repeated.",
+    help="20000=20050 or camera-1=20050: publish a stream under another id; may be repeated.",
 )
 @click.option("--loop", is_flag=True, help="Start over at the end, until Ctrl-C.")
 @click.option("--step", is_flag=True, help="Publish one frame per key press or line of input.")
@@ -166,7 +173,7 @@ _STATS_PERIOD_S: Final = 1.0
 @click.option("--json", "json_output", is_flag=True, help="Print JSON lines on stdout.")
 def replay(
     directory: str, start: int | None, end: int | None, first_seq: int | None, last_seq: int | None,
-    streams: tuple[int, ...], pairs: tuple[tuple[int, int], ...], step: bool, time_base: str,
+    streams: tuple[int | str, ...], pairs: tuple[tuple[int | str, int], ...], step: bool, time_base: str,
     config: str | None, aeron_dir: str | None, json_output: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Publish the recording DIR again, through producers.
@@ -179,7 +186,8 @@ def replay(
     from ..replayer import replay as start_replay
 
     recording = Recording(directory)
-    first_ns, last_ns = (_resolve_time(time, recording, streams) for time in (start, end))
+    ids = tuple(recording.find_stream(stream) for stream in streams)
+    first_ns, last_ns = (_resolve_time(time, recording, ids) for time in (start, end))
     with (
         suppress(KeyboardInterrupt),
         _sigterm_as_interrupt(),

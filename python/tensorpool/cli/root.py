@@ -32,6 +32,10 @@ SECTIONS: Final = {
             "See streams, consumers, leases, bridges and recorders, live: rates, drops by reason, latency.",
         ),
         LazyCommand(
+            "console",
+            "Watch and steer a running system in a browser: graph, frames, plots, ledger, recordings.",
+        ),
+        LazyCommand(
             "ledger", "Show that published = delivered + dropped by reason, for every stream and path."
         ),
         LazyCommand(
@@ -43,7 +47,7 @@ SECTIONS: Final = {
         LazyCommand(
             "record", "Record streams into a directory until Ctrl-C, SIGTERM, --seconds or --frames."
         ),
-        LazyCommand("recording", "Inspect, verify, repair, copy and export recordings."),
+        LazyCommand("recording", "Inspect, verify, repair, copy, export and archive recordings."),
         LazyCommand("replay", "Publish the recording DIR again, through producers."),
         LazyCommand(
             "pipeline",
@@ -56,7 +60,10 @@ SECTIONS: Final = {
             "Run the SHM driver, which owns the regions of all streams; show its state and control it.",
         ),
         LazyCommand("bridge", "Publish streams of one host on another, over Aeron UDP."),
+        LazyCommand("config", "Print the JSON Schema of configuration files, and check a file."),
+        LazyCommand("limit", "Publish streams again, at most so many frames a second."),
         LazyCommand("media-driver", "Run Aeron's media driver in a process of its own."),
+        LazyCommand("run", "Run the stages that FILE defines, until SIGTERM or Ctrl-C."),
         LazyCommand("registry", "Index the streams of many drivers, and answer discovery requests."),
         LazyCommand("supervisor", "Monitor a running system, and control its consumers by rules or by hand."),
     ],

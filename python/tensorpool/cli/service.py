@@ -110,7 +110,7 @@ def set_(to: ConnectOptions, target: str, name: str, value: str) -> None:
     with to.client(target) as client:
         kind = client.call("describe")["properties"].get(name, {}).get("type", "str")
         accepted = client.set(name, _parse(value, kind))
-    click.echo(json.dumps({name: _plain(accepted)}) if to.json_output else _text(accepted))
+    click.echo(json.dumps({name: _plain(accepted)}) if to.json_output else safe_text(_text(accepted)))
 
 
 @service.command(

@@ -20,10 +20,11 @@ from ..monitor.listener import StreamKind, SystemMonitor
 from ..monitor.snapshot import StreamView
 from ..shm.inspect import region_path
 from ..text import JsonObject, safe_text
+from ..units import MAX_AERON_STREAM_ID, MAX_U64
 from .driver import leases_table
 from .options import ConnectOptions, connect_options
 from .output import DIM, WARN, columns, console, format_bytes, format_duration, key_values, size_literal
-from .params import CommandGroup, StreamId
+from .params import CommandGroup, StreamRef
 from .stream_frames import echo_frames, measure, print_lineage
 from .stream_watch import announce_age_ns, announced_streams, watch_streams
 
@@ -33,7 +34,7 @@ _ANNOUNCE_STREAMS: Final = (StreamKind.ANNOUNCE, StreamKind.METADATA)
 _WIDE: Final = 100
 _MAX_ATTRIBUTE_TEXT: Final = 200
 _MAX_BASE64_BYTES: Final = 4096
-_ID = StreamId()
+_STREAM = StreamRef()
 
 if TYPE_CHECKING:
     from ..driver.client import StreamRow
@@ -67,6 +68,7 @@ _INFO = """
 \b
 Examples:
   tensorpool stream info 20000
+  tensorpool stream info camera-1
   tensorpool stream info 20000 --json
 """
 
@@ -81,7 +83,7 @@ _HZ = """
 \b
 Examples:
   tensorpool stream hz 20000
-  tensorpool stream hz 20000 --clock frame --window 500
+  tensorpool stream hz camera-1 --clock frame --window 500
 """
 
 _ECHO = """
@@ -111,7 +113,7 @@ class NoSuchStream(TensorPoolError, LookupError):
 def stream() -> None:
     """Inspect the streams of a running system.
 
-    These commands take no lease and delay no producer. A stream is named by its id.
+    These commands take no lease and delay no producer. A stream is given by its id or its name.
     """
 
 
@@ -153,13 +155,14 @@ def ls(to: ConnectOptions) -> None:
 
 
 @stream.command(epilog=_INFO)
-@click.argument("stream_id", metavar="ID", type=_ID)
+@click.argument("wanted", metavar="STREAM", type=_STREAM)
 @connect_options
-def info(to: ConnectOptions, stream_id: int) -> None:
+def info(to: ConnectOptions, wanted: int | str) -> None:
     """Show a stream: layout, producer, epoch, directory, attributes, and its leases with their ages."""
     from ..driver.client import driver_leases, driver_streams
 
-    with _announced_stream(to, stream_id) as (ctx, stream):
+    with _announced_stream(to, wanted) as (ctx, stream):
+        stream_id = stream.stream_id
         planned = driver_streams(ctx, timeout=to.timeout)
         leases = driver_leases(ctx, stream_id, timeout=to.timeout)
         metadata = receive_attributes(ctx, stream_id, to.timeout)
@@ -216,7 +219,7 @@ def watch(to: ConnectOptions, period: float, count: int | None) -> None:
 
 
 @stream.command(epilog=_HZ)
-@click.argument("stream_id", metavar="ID", type=_ID)
+@click.argument("wanted", metavar="STREAM", type=_STREAM)
 @click.option(
     "--window",
     default=10_000,
@@ -233,14 +236,16 @@ def watch(to: ConnectOptions, period: float, count: int | None) -> None:
     help="Use the time of arrival, or the time in the frame.",
 )  # fmt: skip
 @connect_options
-def hz(to: ConnectOptions, stream_id: int, window: int, period: float, count: int | None, clock: str) -> None:
+def hz(
+    to: ConnectOptions, wanted: int | str, window: int, period: float, count: int | None, clock: str
+) -> None:
     """Measure the rate of a stream, the spacing of its frames, and their latency. Until Ctrl-C."""
-    with _announced_stream(to, stream_id) as (ctx, _):
-        measure(ctx, stream_id, window=window, period=period, count=count, clock=clock, to=to)
+    with _announced_stream(to, wanted) as (ctx, stream):
+        measure(ctx, stream.stream_id, window=window, period=period, count=count, clock=clock, to=to)
 
 
 @stream.command(epilog=_ECHO)
-@click.argument("stream_id", metavar="ID", type=_ID)
+@click.argument("wanted", metavar="STREAM", type=_STREAM)
 @click.option(
     "--count", type=click.IntRange(1), help="Stop after this many frames. [1 with --image, else none]"
 )
@@ -250,7 +255,7 @@ def hz(to: ConnectOptions, stream_id: int, window: int, period: float, count: in
     help="Write the frame as a PNG file too; {seq} in the name is replaced by its sequence.",
 )  # fmt: skip
 @connect_options
-def echo(to: ConnectOptions, stream_id: int, count: int | None, latest: bool, image: Path | None) -> None:
+def echo(to: ConnectOptions, wanted: int | str, count: int | None, latest: bool, image: Path | None) -> None:
     """Print frames: sequence, shape, dtype, minimum, maximum and mean value, and the first few values.
 
     An image keeps uint8 and uint16 values and stretches other types from their minimum to their maximum. It
@@ -258,16 +263,17 @@ def echo(to: ConnectOptions, stream_id: int, count: int | None, latest: bool, im
     """
     if image is not None and image.suffix.lower() != ".png":
         raise click.BadParameter(f"{image}: the image is a PNG, so use FILE.png", param_hint="'--image'")
-    with _announced_stream(to, stream_id) as (ctx, _):
+    with _announced_stream(to, wanted) as (ctx, stream):
         limit = count or (1 if image else None)
-        echo_frames(ctx, stream_id, count=limit, latest=latest, image=image, to=to)
+        echo_frames(ctx, stream.stream_id, count=limit, latest=latest, image=image, to=to)
 
 
 @stream.command(epilog=_TRACE)
-@click.argument("wanted", metavar="ID", type=click.IntRange(1, 0xFFFF_FFFF_FFFF_FFFF))
+@click.argument("wanted", metavar="ID", type=click.IntRange(1, MAX_U64))
 @click.option("--count", type=click.IntRange(1), help="Stop after this many frames.")
 @click.option(
-    "--descriptor-stream-id", "descriptor_streams", multiple=True, type=click.IntRange(1, 0x7FFF_FFFF),
+    "--descriptor-stream-id", "descriptor_streams", multiple=True,
+    type=click.IntRange(1, MAX_AERON_STREAM_ID),
     help="Subscribe to this descriptor stream too, if streams have their own.",
 )  # fmt: skip
 @connect_options
@@ -287,23 +293,29 @@ def _announce_monitor(ctx: Context) -> SystemMonitor:
 
 
 @contextmanager
-def _announced_stream(to: ConnectOptions, stream_id: int) -> Iterator[tuple[Context, StreamView]]:
+def _announced_stream(to: ConnectOptions, wanted: int | str) -> Iterator[tuple[Context, StreamView]]:
     """A context and the announced stream. Raises NoSuchStream, with the streams that are announced."""
     with to.context() as ctx:
         with _announce_monitor(ctx) as monitor:
-            monitor.watch(to.timeout, until=lambda: _find(monitor, stream_id) is not None)
-            stream, streams = _find(monitor, stream_id), announced_streams(monitor)
-        if stream is None:
-            ids = [str(other.stream_id) for other in streams]
-            others = ", ".join(ids[:10]) + (", …" if len(ids) > 10 else "")
-            announced = f"announced are {others}" if ids else NO_STREAM
-            raise NoSuchStream(f"stream {stream_id} was not announced within {to.timeout:g} s; {announced}")
-        yield ctx, stream
+            monitor.watch(to.timeout, until=lambda: bool(_find(monitor, wanted)))
+            found, streams = _find(monitor, wanted), announced_streams(monitor)
+        if not found:
+            names = [
+                f"{each.stream_id} ({each.name})" if each.name else str(each.stream_id) for each in streams
+            ]
+            others = ", ".join(names[:10]) + (", …" if len(names) > 10 else "")
+            announced = f"announced are {others}" if names else NO_STREAM
+            raise NoSuchStream(f"stream {wanted} was not announced within {to.timeout:g} s; {announced}")
+        if len(found) > 1:
+            ids = ", ".join(str(each.stream_id) for each in found)
+            raise NoSuchStream(f"{len(found)} streams are named {wanted!r}: {ids}; use one of these ids")
+        yield ctx, found[0]
 
 
-def _find(monitor: SystemMonitor, stream_id: int) -> StreamView | None:
+def _find(monitor: SystemMonitor, wanted: int | str) -> list[StreamView]:
+    """The announced streams with that id or name."""
     streams = announced_streams(monitor)
-    return next((stream for stream in streams if stream.stream_id == stream_id), None)
+    return [stream for stream in streams if wanted in (stream.stream_id, stream.name)]
 
 
 def _name(stream: StreamView, planned: _DriverRows) -> str:

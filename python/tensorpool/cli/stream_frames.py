@@ -24,10 +24,11 @@ from ..monitor.lineage import Lineage, LineageTracker, TracedFrame
 from ..monitor.rates import FrameIntervals, Rate, SampledRate
 from ..preview import encode_png, summarize, to_pixels
 from ..text import JsonObject
+from ..transport.connection import Stream
+from ..units import MAX_STREAM_ID
 from .options import ConnectOptions
 from .output import console, echo, format_duration
 
-MAX_STREAM_ID: Final = 0xFFFF_FFFE
 _RECEIVE_S: Final = 0.2
 _SAMPLE_EVERY: Final = 100
 """The producer's rate needs no sample of every frame."""
@@ -255,8 +256,15 @@ def print_lineage(
 
     `wanted` is a stream id, or a trace id, which is larger.
     """
-    ids = dict.fromkeys((ctx.stream_ids.control, ctx.stream_ids.descriptor, *descriptor_streams))
-    subscriptions = [ctx.connection.subscription(stream_id) for stream_id in ids]
+    ids = ctx.stream_ids
+    configured = (own.descriptor for own in ids.own if own.descriptor is not None)
+    streams: tuple[Stream, ...] = (
+        *ids.control_addresses,
+        ids.descriptor,
+        *configured,
+        *descriptor_streams,
+    )
+    subscriptions = [ctx.connection.subscription(stream) for stream in dict.fromkeys(streams)]
     try:
         _collect_lineage(LineageTracker(), subscriptions, wanted, count, to)
     except KeyboardInterrupt:

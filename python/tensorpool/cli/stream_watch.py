@@ -26,6 +26,7 @@ from ..monitor.listener import StreamKind, SystemMonitor
 from ..monitor.rates import SampledRate
 from ..monitor.snapshot import StreamView
 from ..monitor.streams import ModelLimits
+from ..text import safe_text
 from .output import DIM, WARN, columns, console, format_bytes, format_duration, format_shape
 
 _POLL_S: Final = 0.02
@@ -39,7 +40,7 @@ _OWN_DROPS: Final = frozenset({"skipped", "late", "resync", "rested", "joining",
 """Drops of a consumer that polls rarely: they say nothing about the stream."""
 
 
-class LatencyReport(TypedDict):
+class StreamLatency(TypedDict):
     """The highest latencies of the consumers of a stream."""
 
     consumers: int
@@ -62,7 +63,7 @@ class StreamReport(TypedDict):
     dtype: str | None
     dropped: dict[str, int]
     refused: str | None
-    latency: LatencyReport | None
+    latency: StreamLatency | None
 
 
 class _NewestFrame(NamedTuple):
@@ -122,7 +123,7 @@ class _WatchedStream:
         }
 
 
-def _highest_latency(view: StreamView) -> LatencyReport | None:
+def _highest_latency(view: StreamView) -> StreamLatency | None:
     latencies = [consumer.latency for consumer in view.consumers if consumer.latency is not None]
     if not latencies:
         return None
@@ -294,7 +295,7 @@ def _table(reports: list[StreamReport]) -> Table | Text:
 
 
 def _line(report: StreamReport) -> str:
-    parts = [str(report["stream_id"]), *([report["name"]] if report["name"] else [])]
+    parts = [str(report["stream_id"]), *([safe_text(report["name"])] if report["name"] else [])]
     if state := _state(report):
         return " ".join([*parts, state])
     parts += [
@@ -322,7 +323,7 @@ def _hz(hz: float | None) -> str:
     return "" if hz is None else f"{hz:,.1f}"
 
 
-def _p99(latency: LatencyReport | None) -> str:
+def _p99(latency: StreamLatency | None) -> str:
     return "" if latency is None else format_duration(latency["p99_ns"] / 1e9)
 
 

@@ -19,9 +19,9 @@ from ..runtime.config import Config
 from ..runtime.role import RuntimeSettings, run_role
 from ..service import ServiceClient
 from ..service.config import ServiceSettings
-from ..supervisor.agent import SupervisorAgent, SupervisorStatus
+from ..supervisor.agent import SupervisorAgent, SupervisorLedger, SupervisorStatus
 from ..supervisor.config import SupervisorSettings
-from ..text import JsonObject
+from ..supervisor.service import DecisionReply, SupervisedConsumer, SupervisedStream
 from .options import ConnectOptions, connect_options, role_options
 from .output import columns, console, format_duration, key_values
 from .params import DefaultRunGroup, StreamId
@@ -114,7 +114,7 @@ def status(to: ConnectOptions, instance: str | None) -> None:
     """Show the system, the active rules and the latest decisions."""
     with _client(to, instance) as client:
         reply: SupervisorStatus = client.call("status")
-        decisions: list[JsonObject] = client.call("decisions")
+        decisions: list[DecisionReply] = client.call("decisions")
         streams = _all_streams(client)
     if to.json_output:
         click.echo(json.dumps({**reply, "decisions": decisions, "system": streams}, indent=2))
@@ -141,8 +141,7 @@ def status(to: ConnectOptions, instance: str | None) -> None:
         "stream", "name", "state", "consumer", "mode", "Hz", "lost", "behind", right=("Hz", "lost")
     )
     for stream in streams:
-        for consumer in stream["consumers"] or [None]:
-            cells = _consumer_cells(consumer)
+        for cells in [_consumer_cells(consumer) for consumer in stream["consumers"]] or [_NO_CONSUMER]:
             table.add_row(str(stream["stream_id"]), stream["name"], stream["state"], *cells)
     screen.print(table)
     for decision in decisions[-10:]:
@@ -150,28 +149,31 @@ def status(to: ConnectOptions, instance: str | None) -> None:
         screen.print(f"{decision['action']} {target} by {decision['by']}: {decision['reason']}")
 
 
-def _all_streams(client: ServiceClient) -> list[JsonObject]:
+def _all_streams(client: ServiceClient) -> list[SupervisedStream]:
     """All streams, asked for in parts: a reply has a maximum size."""
-    streams: list[JsonObject] = []
+    streams: list[SupervisedStream] = []
     while part := client.call("streams", first=streams[-1]["stream_id"] + 1 if streams else 0):
         streams += part
     return streams
 
 
-def _ledger_text(ledger: JsonObject | None) -> str:
+def _ledger_text(ledger: SupervisorLedger | None) -> str:
     """Paths by verdict; `tensorpool ledger` has the rows."""
     if ledger is None:
         return "not kept"
     return ", ".join(f"{n} {verdict}" for verdict, n in ledger["paths"].items() if n) or "no reports"
 
 
-def _consumer_cells(consumer: JsonObject | None) -> list[str]:
-    if consumer is None:
-        return ["", "", "", "", ""]
+_NO_CONSUMER = [""] * 5
+
+
+def _consumer_cells(consumer: SupervisedConsumer) -> list[str]:
     lost = sum(n for reason, n in consumer["dropped"].items() if reason not in ("rate_limited", "skipped"))
     rate = "" if consumer["rate_hz"] is None else f"{consumer['rate_hz']:,.1f}"
     behind = "" if consumer["backlog"] is None else str(consumer["backlog"])
-    return [str(consumer["consumer_id"]), consumer["mode"], rate, str(lost), behind]
+    # An older supervisor reports no labels.
+    who = f"{consumer.get('label') or ''} {consumer['consumer_id']}".strip()
+    return [who, consumer["mode"], rate, str(lost), behind]
 
 
 def _target_text(order: Mapping[str, object]) -> str:

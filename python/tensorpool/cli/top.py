@@ -17,7 +17,7 @@ from ..context import Context
 from ..text import JsonObject
 from .options import ConnectOptions, connect_options
 from .output import console
-from .params import StreamId
+from .params import StreamRef
 
 if TYPE_CHECKING:
     from ..top.app import MonitorSource
@@ -43,7 +43,9 @@ _SECONDS = click.FloatRange(0.1, 3600)
 
 @click.command(epilog=_EPILOG)
 @click.option("--page", "first_page", type=click.Choice(_PAGES), default="streams", help="The first page.")
-@click.option("--stream", "stream_id", type=StreamId(), help="Begin with the details of this stream.")
+@click.option(
+    "--stream", "stream", type=StreamRef(), help="Begin with the details of this stream, by id or name."
+)
 @click.option("--sort", metavar="COLUMN", help="Sort by a column of the page, as in --sort fps.")
 @click.option("--filter", "terms", default="", help="Show only rows that have all these words.")
 @click.option("--period", default=1.0, show_default=True, type=_SECONDS, help="Seconds between two updates.")
@@ -59,7 +61,7 @@ _SECONDS = click.FloatRange(0.1, 3600)
 def top(
     to: ConnectOptions,
     first_page: str,
-    stream_id: int | None,
+    stream: int | str | None,
     sort: str | None,
     terms: str,
     period: float,
@@ -76,14 +78,13 @@ def top(
     from ..top.app import MonitorSource
     from ..top.page import PageState
 
-    page = PageState(
-        tab=_PAGES.index(first_page), detail=stream_id, filter=terms, is_preview_shown=not no_preview
-    )
+    page = PageState(tab=_PAGES.index(first_page), filter=terms, is_preview_shown=not no_preview)
     if sort is not None and not page.sort_by(sort):
         known = ", ".join(column.title for column in page.table.columns if column.title)
         raise click.UsageError(f"{first_page} has no column {sort!r}; there are {known}")
     screen = console()
     with reduced_gc(), to.context() as ctx:
+        page.detail = None if stream is None else ctx.find_stream(stream, timeout=to.timeout)
         source = MonitorSource(ctx)
         try:
             if svg_path is not None:

@@ -19,7 +19,7 @@ from .processes import (
     has_command,
     parse_options,
 )
-from .reports import CameraLedger, CameraReady, Sample
+from .reports import CameraLedger, CameraReady, ProcessSample
 
 
 def run_camera(options: DemoOptions, reports: ReportWriter) -> None:
@@ -45,7 +45,7 @@ def run_camera(options: DemoOptions, reports: ReportWriter) -> None:
                     break
                 sent = camera.ledger().bytes
                 epoch = _text(camera.epoch)
-                reports.send(Sample(frames=number + 1, bytes=sent, lease=_lease(camera), epoch=epoch))
+                reports.send(ProcessSample(frames=number + 1, bytes=sent, lease=_lease(camera), epoch=epoch))
         ledger = camera.ledger()
         reports.send(
             CameraLedger(

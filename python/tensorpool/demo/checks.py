@@ -10,13 +10,14 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -31,7 +32,7 @@ from ..monitor.listener import SystemMonitor
 from ..shm.epoch_files import HEADER_RING
 from ..shm.slots import read_ring
 from ..text import JsonObject
-from .processes import NSLOTS, TIMEOUT_S, ChildProcess, DemoEnvironment, DemoFailed, matches_pattern
+from .processes import NSLOTS, ChildProcess, DemoEnvironment, DemoFailed, DemoTimeout, matches_pattern
 from .reports import (
     CameraLedger,
     CameraReady,
@@ -56,7 +57,8 @@ _MAX_CHECKED_FRAMES: Final = 5_000
 """Of a long recording only the first frames are compared pixel by pixel, which takes time."""
 _LAST_FRAME_S: Final = 1.0
 """How long after the camera's end a viewer may still receive its first frame."""
-_SPARK_TIMEOUT_S: Final = 300.0
+_SPARK_TIMEOUTS: Final = 10
+"""Spark starts a Java machine and runs several jobs: it gets the time of that many steps."""
 _POLL_S: Final = 0.02
 _SETTLE_S: Final = 20.0
 
@@ -200,21 +202,22 @@ class KillReport:
 def kill_camera(demo: DemoEnvironment) -> KillReport:
     """Kills the camera and waits until the driver has revoked its lease."""
     camera = demo.camera
-    ready = camera.wait_for(CameraReady, TIMEOUT_S)
+    ready = camera.wait_for(CameraReady, demo.timeout_s)
     # Opened before the kill: the driver keeps the directory of a past epoch only for the grace.
-    descriptor = os.open(_directory(demo.driver, str(ready.epoch)) / HEADER_RING, os.O_RDONLY | os.O_CLOEXEC)
+    directory = _directory(demo, str(ready.epoch))
+    descriptor = os.open(directory / HEADER_RING, os.O_RDONLY | os.O_CLOEXEC)
     try:
         killed_ns = time.monotonic_ns()
         camera.kill()
         ring = count_ring(descriptor)
     finally:
         os.close(descriptor)
-    revoked = demo.driver.wait_for(Revoked, TIMEOUT_S, key=str(ready.lease))
+    revoked = demo.driver.wait_for(Revoked, demo.timeout_s, key=str(ready.lease))
     return KillReport(
         pid=camera.pid,
         lease=str(ready.lease),
         epoch=str(ready.epoch),
-        lease_s=demo.driver.wait_for(DriverReady, TIMEOUT_S).lease_s,
+        lease_s=demo.driver.wait_for(DriverReady, demo.timeout_s).lease_s,
         killed_ns=killed_ns,
         ring=ring,
         revoked_ms=(revoked.revoked_ns - killed_ns) / 1e6,
@@ -223,12 +226,12 @@ def kill_camera(demo: DemoEnvironment) -> KillReport:
     )
 
 
-def _directory(driver: ChildProcess, epoch: str) -> Path:
+def _directory(demo: DemoEnvironment, epoch: str) -> Path:
     """The directory of an epoch, from the driver's samples."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while (sample := driver.report(DriverSample)) is None or sample.epoch != epoch:
+    deadline = time.monotonic() + demo.timeout_s
+    while (sample := demo.driver.report(DriverSample)) is None or sample.epoch != epoch:
         if time.monotonic() > deadline:
-            raise DemoFailed(f"the driver does not report epoch {epoch}")
+            raise DemoTimeout(f"the driver, asked to report epoch {epoch},", demo.timeout_s)
         time.sleep(0.01)
     return Path(str(sample.directory))
 
@@ -236,13 +239,13 @@ def _directory(driver: ChildProcess, epoch: str) -> Path:
 def wait_unmapped(kill: KillReport, demo: DemoEnvironment) -> None:
     """Waits until every viewer has unmapped the epoch of the killed camera."""
     for viewer in demo.viewers:
-        report = viewer.wait_for(Unmapped, TIMEOUT_S, key=kill.epoch)
+        report = viewer.wait_for(Unmapped, demo.timeout_s, key=kill.epoch)
         kill.unmapped_ms[viewer.name] = kill.after_ms(report.unmapped_ns)
 
 
 def wait_restarted(kill: KillReport, demo: DemoEnvironment) -> None:
     """Waits until the restarted camera is ready."""
-    ready = demo.camera.wait_for(CameraReady, TIMEOUT_S)
+    ready = demo.camera.wait_for(CameraReady, demo.timeout_s)
     kill.next_pid, kill.next_lease = ready.pid, ready.lease
     kill.next_epoch, kill.restarted_ms = ready.epoch, kill.after_ms(ready.at_ns)
 
@@ -250,17 +253,17 @@ def wait_restarted(kill: KillReport, demo: DemoEnvironment) -> None:
 def wait_resumed(kill: KillReport, demo: DemoEnvironment) -> None:
     """Waits until every viewer has received a frame of the new epoch."""
     for viewer in demo.viewers:
-        if (first := _first_frame(viewer, demo.camera, kill.next_epoch)) is not None:
+        if (first := _first_frame(viewer, demo, kill.next_epoch)) is not None:
             kill.resumed_ms[viewer.name] = kill.after_ms(first.at_ns)
     kill.leases_kept = kill.viewer_leases == _viewer_leases(demo)
 
 
-def _first_frame(viewer: ChildProcess, camera: ChildProcess, epoch: str | None) -> FirstFrame | None:
+def _first_frame(viewer: ChildProcess, demo: DemoEnvironment, epoch: str | None) -> FirstFrame | None:
     """The report of the first frame of an epoch; None if the camera has ended and the viewer got none."""
-    deadline = time.monotonic() + TIMEOUT_S
+    deadline = time.monotonic() + demo.timeout_s
     while (first := viewer.report(FirstFrame, key=str(epoch))) is None and time.monotonic() < deadline:
         viewer.check_alive()
-        if camera.report(CameraLedger) is not None:
+        if demo.camera.report(CameraLedger) is not None:
             deadline = min(deadline, time.monotonic() + _LAST_FRAME_S)
         time.sleep(0.005)
     return first
@@ -411,7 +414,7 @@ def check_replay(demo: DemoEnvironment) -> ReplayCheck:
                 check.equal += is_equal
                 check.wrong += not is_equal
         ledger = viewer.ledger()
-        check.replayed = replayer.wait_for(ReplayLedger, TIMEOUT_S).frames
+        check.replayed = replayer.wait_for(ReplayLedger, demo.timeout_s).frames
         check.missed = ledger.span - check.equal - check.wrong
         replayer.send()
     return check
@@ -448,15 +451,19 @@ class SparkCheck:
     frames: int
     equal: int
     tables: TableCounts
+    store: str | None = None
+    """Where the archive and the tables are; None for this disk."""
 
     def __str__(self) -> str:
-        return f"a streaming query of Spark: {self.frames:,} frames, {self.equal:,} checksums equal"
+        where = "" if self.store is None else f" of {self.store}/recording"
+        return f"a streaming query of Spark{where}: {self.frames:,} frames, {self.equal:,} checksums equal"
 
     def pipeline_text(self) -> str:
         """The figures of the pipeline in one sentence."""
         drops = ", ".join(f"{reason} {count:,}" for reason, count in sorted(self.tables.drops.items()))
         missing = f"missing: {drops or 'none'}; as in the ledger"
-        return f"a pipeline to gold tables and a report page: {self.tables.frames:,} frames, {missing}"
+        where = "" if self.store is None else f" in {self.store}/tables"
+        return f"a pipeline to gold tables{where} and a report page: {self.tables.frames:,} frames, {missing}"
 
     def faults(self, rows: int, gaps: Mapping[str, int]) -> list[str]:
         """Why the counts of Spark differ from those of the recording."""
@@ -484,33 +491,68 @@ def parse_spark_check(document: JsonObject) -> SparkCheck:
     """The check in the JSON that the Spark process prints."""
     tables: JsonObject = document["tables"]
     counts = TableCounts(**{**tables, "report": ReportCounts(**tables["report"])})
-    return SparkCheck(document["frames"], document["equal"], counts)
+    return SparkCheck(document["frames"], document["equal"], counts, document["store"])
 
 
 def spark_fault() -> str | None:
     """Why Spark cannot run here; None if it can."""
-    if importlib.util.find_spec("pyspark") is None:
-        return "pyspark is not installed: pip install 'aeron-tensorpool[spark]'"
     if shutil.which("java") is None:
         return "Java (17 or newer) is not installed"
+    if importlib.util.find_spec("pyspark") is None:
+        return "pyspark is not installed: pip install 'aeron-tensorpool[spark]'"
     return None
 
 
-def check_with_spark(root: Path, environment: Mapping[str, str], page: Path) -> SparkCheck:
-    """Runs the Spark job over the recording; the report page goes to `page`."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tensorpool.demo.spark_job", str(root), str(page)],
+def s3_program() -> str | None:
+    """The S3 server versitygw: on the PATH, or as `tools/s3-server` has built it. None if there is none."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    built = sorted(Path(cache, "tensorpool").glob("versitygw-*/versitygw"))
+    return shutil.which("versitygw") or (str(built[-1]) if built else None)
+
+
+def store_fault(store: str) -> str | None:
+    """Why the demo cannot use a store: `disk`, `s3`, or a URI. None if it can."""
+    if store == "disk":
+        return None
+    if (fault := spark_fault()) is not None:
+        return f"tables in an object store need Spark, and {fault}"
+    if importlib.util.find_spec("obstore") is None:
+        return "tables in an object store need a package: pip install 'aeron-tensorpool[delta]'"
+    if store == "s3" and s3_program() is None:
+        return (
+            "there is no S3 server on this machine: put versitygw on the PATH (a checkout's tools/s3-server "
+            "builds it), or give a bucket of yours, as in --store s3://bucket/prefix"
+        )
+    if store != "s3" and "://" not in store:
+        return f"{store} is no store; use disk, s3, or a URI as in s3://bucket/prefix"
+    return None
+
+
+def check_with_spark(
+    root: Path, environment: Mapping[str, str], page: Path, *, timeout_s: float, store: str = "disk"
+) -> SparkCheck:
+    """Runs the Spark job over the recording. The page goes to `page`, archive and tables to `store`."""
+    # A session of its own: Ctrl-C reaches the parent alone, and the job ends with its Java machine.
+    with subprocess.Popen(
+        [sys.executable, "-m", "tensorpool.demo.spark_job", str(root), str(page), store],
         env=environment,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=_SPARK_TIMEOUT_S,
-        check=False,
-        # A session of its own: Ctrl-C reaches the parent alone.
         start_new_session=True,
-    )
-    if done.returncode != 0:
-        raise DemoFailed(f"the Spark query failed:\n{done.stderr[-2000:]}")
-    return parse_spark_check(json.loads(done.stdout.splitlines()[-1]))
+    ) as job:
+        try:
+            output, errors = job.communicate(timeout=_SPARK_TIMEOUTS * timeout_s)
+        except subprocess.TimeoutExpired:
+            what = "the Spark query and the pipeline"
+            options = f"--timeout {2 * timeout_s:g} or --no-spark"
+            raise DemoTimeout(what, _SPARK_TIMEOUTS * timeout_s, options) from None
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(job.pid, signal.SIGKILL)
+    if job.returncode != 0:
+        raise DemoFailed(f"the Spark query failed:\n{errors[-2000:]}")
+    return parse_spark_check(json.loads(output.splitlines()[-1]))
 
 
 # --- the ledger of the whole system

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-from .. import _native, context
+from .. import context
 from ..driver.client import DriverStatus, StreamRow
 from ..errors import CodecError
 from ..sbe import decode
@@ -29,9 +29,7 @@ def run_driver(options: DemoOptions, reports: ReportWriter) -> None:
         context.open("embedded", aeron_dir=options.aeron_dir, shm_base_dir=options.base) as ctx,
         ctx.service("driver") as driver,
     ):
-        control = _native.Subscription(
-            ctx.connection.conductor, "aeron:ipc?tether=false", ctx.stream_ids.control
-        )
+        control = ctx.connection.subscription(ctx.stream_ids.control_address)
         try:
             while not control.is_ready:
                 time.sleep(_POLL_S)

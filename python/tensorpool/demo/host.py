@@ -44,9 +44,9 @@ from .reports import (
     LabLedger,
     LabSample,
     Mapped,
+    ProcessSample,
     Ready,
     RecordedSpan,
-    Sample,
     ViewerLedger,
 )
 
@@ -125,7 +125,7 @@ def run_camera_host(options: HostOptions, reports: ReportWriter) -> None:
             with camera.claim(SHAPE, DTYPE) as slot:
                 fill_pattern(slot.array, slot.seq)
             if reports.is_due():
-                reports.send(Sample(frames=camera.ledger().committed))
+                reports.send(ProcessSample(frames=camera.ledger().committed))
         ledger = camera.ledger()
         reports.send(CameraLedger(committed=ledger.committed, balanced=ledger.balanced))
         # The bridge continues to send its ledger until the other end has received it.

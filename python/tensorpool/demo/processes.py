@@ -8,6 +8,7 @@ all of them at the end.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import select
 import shutil
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+import webbrowser
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -29,9 +31,31 @@ import numpy.typing as npt
 
 from .. import context
 from ..errors import TensorPoolError
-from .reports import CameraReady, FinalReport, Mapped, Ready, RecorderReady, Report, Sample, parse_line
+from .reports import (
+    CameraLedger,
+    CameraReady,
+    FinalReport,
+    Mapped,
+    ProcessReport,
+    ProcessSample,
+    Ready,
+    RecorderBalance,
+    RecorderReady,
+    ViewerReport,
+    parse_line,
+)
 
-R = TypeVar("R", bound=Report)
+R = TypeVar("R", bound=ProcessReport)
+# What a process does until it sends a report.
+_STEPS: Final[Mapping[type[ProcessReport], str]] = {
+    Ready: "start",
+    CameraReady: "attach",
+    RecorderReady: "continue the recording",
+    Mapped: "map the regions of the camera",
+    CameraLedger: "publish its last frame",
+    ViewerReport: "count its frames",
+    RecorderBalance: "write its last frames",
+}
 
 SHAPE: Final = (480, 640)
 DTYPE: Final = np.dtype("uint16")
@@ -39,7 +63,8 @@ FRAME_BYTES: Final = SHAPE[0] * SHAPE[1] * DTYPE.itemsize
 NSLOTS: Final = 8
 NAME: Final = "camera"
 POOL: Final = "1MiB"
-TIMEOUT_S: Final = 30.0
+TIMEOUT_S: Final = 60.0
+"""Longest wait for one step of a process, unless the user chose another."""
 
 _STREAM_ID: Final = 10_000
 _REPORT_PERIOD_S: Final = 0.25
@@ -53,6 +78,16 @@ _BACKGROUND: Final = (np.add.outer(np.arange(SHAPE[0]), np.arange(SHAPE[1])) * 7
 
 class DemoFailed(TensorPoolError):
     """A process of the demo ended early or did not answer."""
+
+
+class DemoTimeout(DemoFailed):
+    """A step took too long: the machine is slow, or something hangs. The ledger can still be read."""
+
+    def __init__(self, what: str, timeout_s: float, options: str = "") -> None:
+        super().__init__(
+            f"{what} took longer than {timeout_s:g} s: a slow machine needs tensorpool demo "
+            f"{options or f'--timeout {2 * timeout_s:g}'}"
+        )
 
 
 # --- the pattern of a frame: every pixel depends on its number, so that a torn frame is detected
@@ -135,7 +170,7 @@ class ReportWriter:
         self._next_s = now + _REPORT_PERIOD_S
         return True
 
-    def send(self, report: Report) -> None:
+    def send(self, report: ProcessReport) -> None:
         """Writes a report, with the time."""
         sys.stdout.write(replace(report, at_ns=time.monotonic_ns()).to_line())
         sys.stdout.flush()
@@ -156,8 +191,8 @@ class ChildProcess:
         prefix: Sequence[str] = (),
     ) -> None:
         self.name = name
-        self._reports: dict[tuple[type[Report], str], Report] = {}
-        self._previous_sample: Sample | None = None
+        self._reports: dict[tuple[type[ProcessReport], str], ProcessReport] = {}
+        self._previous_sample: ProcessSample | None = None
         self._has_ended = False
         self._changed = threading.Condition()
         command = [*prefix, sys.executable, "-m", f"tensorpool.demo.{module}", *options.arguments()]
@@ -187,8 +222,8 @@ class ChildProcess:
                 # Half a line: the process was killed.
                 break
             with self._changed:
-                if isinstance(report, Sample):
-                    self._previous_sample = self._find(Sample)
+                if isinstance(report, ProcessSample):
+                    self._previous_sample = self._find(ProcessSample)
                 self._reports[type(report), report.key] = report
                 self._changed.notify_all()
         with self._changed:
@@ -215,9 +250,9 @@ class ChildProcess:
             report = self._find(kind, key)
         if report is not None:
             return report
-        has_ended = self._process.poll() is not None
-        state = "ended early; its output is above" if has_ended else "does not answer"
-        raise DemoFailed(f"the {self.name} {state}")
+        if self._process.poll() is not None:
+            raise DemoFailed(f"the {self.name} ended early; its output is above")
+        raise DemoTimeout(f"the {self.name}, asked to {_STEPS.get(kind, 'answer')},", timeout)
 
     def check_alive(self) -> None:
         """Raises DemoFailed if the process ended before it reported its ledger."""
@@ -230,14 +265,14 @@ class ChildProcess:
         with self._changed:
             return self._find(kind, key)
 
-    def sample(self) -> Sample:
+    def sample(self) -> ProcessSample:
         """The latest sample; without counts before the first."""
-        return self.report(Sample) or Sample()
+        return self.report(ProcessSample) or ProcessSample()
 
     def rates(self) -> tuple[float, float]:
         """Frames and bytes a second between its last two samples."""
         with self._changed:
-            now, before = self._find(Sample), self._previous_sample
+            now, before = self._find(ProcessSample), self._previous_sample
         if now is None or before is None or now.at_ns <= before.at_ns:
             return 0.0, 0.0
         elapsed = (now.at_ns - before.at_ns) / 1e9
@@ -305,7 +340,11 @@ class DemoEnvironment:
     The driver owns the regions; camera, viewers and recorder attach to it.
     """
 
-    def __init__(self, seconds: float, fps: int, stop: EarlyStop, *, kill: bool) -> None:
+    def __init__(
+        self, seconds: float, fps: int, stop: EarlyStop, *, kill: bool, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        self.timeout_s = timeout_s
+        """Longest wait for one step of a process."""
         self._stop = stop
         self._kill = kill
         self._stack = ExitStack()
@@ -341,7 +380,7 @@ class DemoEnvironment:
             # All processes load at the same time; then each begins when the previous one is ready.
             for process in self.processes():
                 process.send()
-                process.wait_for(Ready, TIMEOUT_S)
+                process.wait_for(Ready, self.timeout_s)
             self._stack = stack.pop_all()
         return self
 
@@ -371,9 +410,9 @@ class DemoEnvironment:
 
     def start_publishing(self) -> str:
         """Starts the camera's frames once all consumers have mapped its epoch. Returns that epoch."""
-        epoch = str(self.camera.wait_for(CameraReady, TIMEOUT_S).epoch)
+        epoch = str(self.camera.wait_for(CameraReady, self.timeout_s).epoch)
         for process in (*self.viewers, self.recorder):
-            process.wait_for(Mapped, TIMEOUT_S, key=epoch)
+            process.wait_for(Mapped, self.timeout_s, key=epoch)
         self.camera.send()
         return epoch
 
@@ -381,7 +420,7 @@ class DemoEnvironment:
         """Starts a recorder in place of the killed one. Returns the segments that it recovered."""
         self.recorder = self._start("recorder", "recorder", self.options)
         self.recorder.send()
-        return self.recorder.wait_for(RecorderReady, TIMEOUT_S).recovered
+        return self.recorder.wait_for(RecorderReady, self.timeout_s).recovered
 
     def restart_camera(self, seconds: float) -> None:
         """Starts a camera in place of the killed one."""
@@ -391,3 +430,33 @@ class DemoEnvironment:
     def start_replayer(self) -> ChildProcess:
         """Starts a process that replays the recording."""
         return self._start("replayer", "replayer", self.options)
+
+
+@contextmanager
+def console_process(demo: DemoEnvironment) -> Iterator[str]:
+    """Runs `tensorpool console` on the demo, opens it on a desktop, and yields its address."""
+    command = [sys.executable, "-m", "tensorpool", "console", "--port", "0", "--json"]
+    command += ["--aeron-dir", demo.aeron_dir, "--recordings", str(demo.recording.parent)]
+    variables = {**demo.variables, "TENSORPOOL_SHM__BASE_DIR": str(demo.base)}
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=variables, start_new_session=True
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise DemoFailed("the console ended early; its output is above")
+        address: str = json.loads(line)["url"]
+        # Elsewhere `open` would start a browser for terminals, over the output of the demo.
+        if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+            webbrowser.open(address)
+        yield address
+    finally:
+        process.terminate()
+        try:
+            process.wait(_END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()

@@ -11,7 +11,7 @@ import sys
 import time
 
 from .processes import DemoOptions, ReportWriter, has_command, parse_options
-from .reports import Mapped, RecorderLedger, RecorderReady, Sample
+from .reports import Mapped, ProcessSample, RecorderBalance, RecorderReady
 
 _POLL_S = 0.01
 _BUFFER = "64MiB"
@@ -45,7 +45,7 @@ def run_recorder(options: DemoOptions, reports: ReportWriter) -> None:
                 if reports.is_due():
                     stats = recorder.stats()
                     reports.send(
-                        Sample(
+                        ProcessSample(
                             epoch=None if epoch is None else str(epoch),
                             frames=stats.rows,
                             bytes=stats.payload_bytes,
@@ -53,7 +53,7 @@ def run_recorder(options: DemoOptions, reports: ReportWriter) -> None:
                         )
                     )
                 time.sleep(_POLL_S)
-        reports.send(RecorderLedger(balanced=all(ledger.balanced for ledger in recorder.ledger())))
+        reports.send(RecorderBalance(balanced=all(ledger.balanced for ledger in recorder.ledger())))
 
 
 if __name__ == "__main__":

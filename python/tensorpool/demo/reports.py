@@ -11,21 +11,22 @@ from dataclasses import asdict, dataclass, field
 from typing import ClassVar, Self
 
 from ..bridge.service import JoinedLedgerReply
+from ..monitor.ledger import LedgerRowJson
 from ..text import JsonObject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class ProcessReport:
     """A report of a process."""
 
-    kinds: ClassVar[dict[str, type[Report]]] = {}
+    kinds: ClassVar[dict[str, type[ProcessReport]]] = {}
 
     key: str = ""
     at_ns: int = 0
     """When it was sent, on the monotonic clock, which all processes of a machine share."""
 
     def __init_subclass__(cls) -> None:
-        Report.kinds[cls.__name__] = cls
+        ProcessReport.kinds[cls.__name__] = cls
 
     def to_line(self) -> str:
         """The report as a line of JSON."""
@@ -37,17 +38,17 @@ class Report:
         return cls(**document)
 
 
-def parse_line(line: str) -> Report:
+def parse_line(line: str) -> ProcessReport:
     """The report of a line. Raises ValueError for half a line, which a killed process leaves."""
     document = json.loads(line)
-    return Report.kinds[document.pop("kind")].from_json(document)
+    return ProcessReport.kinds[document.pop("kind")].from_json(document)
 
 
 # --- readiness
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ready(Report):
+class Ready(ProcessReport):
     """The process can begin."""
 
     pid: int
@@ -79,12 +80,12 @@ class RecorderReady(Ready):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mapped(Report):
+class Mapped(ProcessReport):
     """A consumer has mapped the epoch that is the key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unmapped(Report):
+class Unmapped(ProcessReport):
     """A consumer has unmapped the epoch that is the key."""
 
     unmapped_ns: int
@@ -92,12 +93,12 @@ class Unmapped(Report):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FirstFrame(Report):
+class FirstFrame(ProcessReport):
     """A viewer has received a frame of the epoch that is the key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Revoked(Report):
+class Revoked(ProcessReport):
     """The driver has revoked the lease that is the key."""
 
     revoked_ns: int
@@ -109,7 +110,7 @@ class Revoked(Report):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample(Report):
+class ProcessSample(ProcessReport):
     """Counts of a camera, a viewer or a recorder."""
 
     frames: int = 0
@@ -122,7 +123,7 @@ class Sample(Report):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DriverSample(Report):
+class DriverSample(ProcessReport):
     """What the driver manages."""
 
     leases: int
@@ -132,7 +133,7 @@ class DriverSample(Report):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LabSample(Report):
+class LabSample(ProcessReport):
     """Counts on the second of two hosts."""
 
     frames: int
@@ -144,7 +145,7 @@ class LabSample(Report):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FinalReport(Report):
+class FinalReport(ProcessReport):
     """The last report of a process."""
 
 
@@ -188,7 +189,7 @@ class ViewerReport(FinalReport):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecorderLedger(FinalReport):
+class RecorderBalance(FinalReport):
     """Whether the ledgers of the recorder balance."""
 
     balanced: bool
@@ -202,10 +203,10 @@ class ReplayLedger(FinalReport):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostLedger(Report):
+class HostLedger(ProcessReport):
     """The ledger of every path on one of two hosts."""
 
-    paths: list[JsonObject]
+    paths: list[LedgerRowJson]
     """Rows as `tensorpool ledger --json` prints them."""
     faults: list[str]
 
@@ -229,7 +230,7 @@ class LabLedger(FinalReport):
     wrong: int
     viewer: ViewerLedger
     recorder: list[RecordedSpan]
-    paths: list[JsonObject]
+    paths: list[LedgerRowJson]
     faults: list[str]
 
     @classmethod

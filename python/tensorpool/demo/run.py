@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,8 +46,8 @@ from .output import (
     system_table,
     unmapped_line,
 )
-from .processes import TIMEOUT_S, DemoEnvironment, EarlyStop, early_stop
-from .reports import CameraLedger, Mapped, RecorderLedger, ViewerReport
+from .processes import TIMEOUT_S, DemoEnvironment, DemoTimeout, EarlyStop, console_process, early_stop
+from .reports import CameraLedger, Mapped, RecorderBalance, ViewerReport
 
 _GOOD = "bold green"
 _DIM = "dim"
@@ -69,41 +70,78 @@ class DemoResult:
 
 
 def run(
-    *, seconds: float, fps: int, kill: bool, spark: bool, json_output: bool, report: Path | None = None
+    *,
+    seconds: float,
+    fps: int,
+    kill: bool,
+    spark: bool,
+    json_output: bool,
+    report: Path | None = None,
+    has_console: bool = False,
+    timeout_s: float = TIMEOUT_S,
+    store: str = "disk",
 ) -> bool:
-    """Runs the demo. True if every frame is accounted for."""
-    console = Console(stderr=json_output, highlight=False)
-    console.print("starting a driver, a camera, two viewers and a recorder: a process each")
-    with early_stop() as stop, DemoEnvironment(seconds, fps, stop, kill=kill) as demo:
-        console.print("watch it from another terminal:")
-        console.print(f"  tensorpool stream watch --aeron-dir {demo.aeron_dir}", style=_DIM)
-        demo_run = DemoRun(console, demo, stop)
-        with Live(console=console, get_renderable=demo_run.screen, refresh_per_second=4):
+    """Runs the demo. True if every frame is accounted for.
+
+    `has_console` shows it in a browser. `store`: where Spark's tables are: `disk`, `s3` for a server of the
+    demo's own, or a URI. A step that takes longer than `timeout_s` is a fault; the ledger is printed with
+    what is known without it.
+    """
+    screen = Console(stderr=json_output, highlight=False)
+    screen.print("starting a driver, a camera, two viewers and a recorder: a process each")
+    with (
+        early_stop() as stop,
+        DemoEnvironment(seconds, fps, stop, kill=kill, timeout_s=timeout_s) as demo,
+        console_process(demo) if has_console else nullcontext("") as address,
+    ):
+        screen.print("watch it from another terminal:")
+        screen.print(f"  tensorpool stream watch --aeron-dir {demo.aeron_dir}", style=_DIM)
+        if address:
+            screen.print("or in a browser, until the demo ends:")
+            screen.print(f"  {address}", style="bold", soft_wrap=True)
+        demo_run = DemoRun(screen, demo, stop)
+        with Live(console=screen, get_renderable=demo_run.screen, refresh_per_second=4):
             demo_run.publish(seconds, kill=kill)
         with ledger_listener(demo.aeron_dir) as listener:
             epochs, faults = demo_run.collect_ledgers(listener)
+        faults = [*demo_run.timeouts, *faults]
         faults += ledger_faults(demo_run.system)
-        console.print("\nchecking every frame of the recording, and replaying it", style=_DIM)
+        screen.print("\nchecking every frame of the recording, and replaying it", style=_DIM)
         recording = check_recording(demo.recording, demo.stream_id, demo_run.recovered)
         faults += recording.faults(epochs)
-        replay = ReplayCheck() if stop else check_replay(demo)
+        replay = ReplayCheck()
+        if not stop and not demo_run.timeouts:
+            with collecting(faults):
+                replay = check_replay(demo)
         faults += replay.faults()
         result = DemoResult(epochs, recording, replay, demo_run.kill, system=demo_run.system, faults=faults)
         if spark and (fault := spark_fault()) is not None:
-            console.print(f"no Spark query: {fault}", style=_DIM)
-        elif spark and not stop:
-            console.print(
+            screen.print(f"no Spark query: {fault}", style=_DIM)
+        elif spark and not stop and not demo_run.timeouts:
+            screen.print(
                 "a streaming query and a pipeline over the recording, with Spark: takes a while", style=_DIM
             )
             result.report_page = report
             page = demo.recording.with_name("report.html") if report is None else report.absolute()
-            result.spark = check_with_spark(demo.recording, demo.variables, page)
-            faults += result.spark.faults(*recording.totals())
+            with collecting(faults):
+                result.spark = check_with_spark(
+                    demo.recording, demo.variables, page, timeout_s=timeout_s, store=store
+                )
+                faults += result.spark.faults(*recording.totals())
     if json_output:
         _print_json(result)
     else:
-        print_result(console, result)
+        print_result(screen, result)
     return not faults
+
+
+@contextmanager
+def collecting(faults: list[str]) -> Iterator[None]:
+    """Adds a step that takes too long to the faults, and continues behind the block."""
+    try:
+        yield
+    except DemoTimeout as error:
+        faults.append(str(error))
 
 
 class DemoRun:
@@ -118,6 +156,8 @@ class DemoRun:
         self._is_camera_dead = False
         self.system: list[LedgerRow] = []
         """The ledger of the whole system, read from the reports of all endpoints."""
+        self.timeouts: list[str] = []
+        """Steps that took too long."""
         self.recovered: list[str] = []
         """Segments that the killed recorder had left open."""
 
@@ -127,6 +167,10 @@ class DemoRun:
 
     def publish(self, seconds: float, *, kill: bool) -> None:
         """Lets the camera publish; with `kill`, kills the recorder after a quarter and the camera at half."""
+        with collecting(self.timeouts):
+            self._publish(seconds, kill=kill)
+
+    def _publish(self, seconds: float, *, kill: bool) -> None:
         self._epochs.append(self._demo.start_publishing())
         if kill:
             started = time.monotonic()
@@ -168,7 +212,7 @@ class DemoRun:
         demo.recorder.kill()
         self.recovered = demo.restart_recorder()
         # The camera publishes meanwhile: the frames between the two recorders are a gap in the recording.
-        demo.recorder.wait_for(Mapped, TIMEOUT_S, key=self._epochs[-1])
+        demo.recorder.wait_for(Mapped, demo.timeout_s, key=self._epochs[-1])
         self._wait(self._has_recorded)
         self._print(*recorder_lines(killed_pid, demo.recorder.pid, self.recovered))
 
@@ -186,14 +230,19 @@ class DemoRun:
         if not self._is_camera_dead:
             if demo.camera.report(CameraLedger) is None:
                 demo.camera.send("stop")
-            camera = demo.camera.wait_for(CameraLedger, TIMEOUT_S)
+            with collecting(self.timeouts):
+                camera = demo.camera.wait_for(CameraLedger, demo.timeout_s)
         for viewer in demo.viewers:
             viewer.send()
-        reports = {viewer.name: viewer.wait_for(ViewerReport, TIMEOUT_S) for viewer in demo.viewers}
+        reports: dict[str, ViewerReport] = {}
+        for viewer in demo.viewers:
+            with collecting(self.timeouts):
+                reports[viewer.name] = viewer.wait_for(ViewerReport, demo.timeout_s)
         # The ledger of the recorder is read from its service: it has to run for that.
         self.system = listener.rows()
         demo.recorder.send()
-        demo.recorder.wait_for(RecorderLedger, TIMEOUT_S)
+        with collecting(self.timeouts):
+            demo.recorder.wait_for(RecorderBalance, demo.timeout_s)
         epochs = []
         if (kill := self.kill) is not None:
             killed = CameraEpoch(
@@ -204,7 +253,7 @@ class DemoRun:
                 half_written=kill.ring.half_written,
             )
             epochs.append(killed)
-        if camera is not None:
+        if camera is not None and self._epochs:
             last = CameraEpoch(
                 self._epochs[-1],
                 camera.committed,

@@ -23,6 +23,7 @@ from typing import Final
 import click
 
 from ..bridge.service import JoinedLedgerReply
+from ..monitor.ledger import LedgerRowJson
 from ..text import JsonObject
 from .checks import RecordingCheck, check_recording
 from .host import DEST, HostName, HostOptions
@@ -133,7 +134,7 @@ class TwoHostsResult:
     wrong: int
     viewer: ViewerLedger
     recorder: RecorderTotals
-    whole_system: list[JsonObject]
+    whole_system: list[LedgerRowJson]
     """Every path on both hosts, as `tensorpool ledger --json` prints it."""
     has_namespaces: bool
     rate_mib: float

@@ -10,7 +10,7 @@ from .. import _native
 from ..client import Consumer, ConsumerLedger
 from ..context import Context
 from .processes import NAME, DemoOptions, ReportWriter, has_command, matches_pattern, parse_options
-from .reports import FirstFrame, Mapped, Ready, Sample, Unmapped, ViewerLedger, ViewerReport
+from .reports import FirstFrame, Mapped, ProcessSample, Ready, Unmapped, ViewerLedger, ViewerReport
 
 _RECEIVE_S = 0.05
 
@@ -119,7 +119,7 @@ def _report_sample(reports: ReportWriter, consumer: Consumer, checker: FrameChec
     ledger, lease = consumer.ledger(), consumer.lease()
     counts = {**ledger.dropped, **ledger.outside}
     reports.send(
-        Sample(
+        ProcessSample(
             frames=ledger.received,
             bytes=checker.bytes,
             dropped={reason: n for reason, n in counts.items() if n},
