@@ -45,7 +45,7 @@ drops! {
     Rested = "rested", true;
     /// Published after this consumer was mapped and before the first descriptor it received.
     Joining = "joining", true;
-    /// Held back by the producer: this reader asked for fewer frames a second.
+    /// Held back: this reader asked for fewer frames a second.
     RateLimited = "rate_limited", true;
     /// Superseded by a newer frame, as the policy "latest" asks.
     Skipped = "skipped", true;

@@ -72,11 +72,17 @@ impl Histogram {
     /// Values beyond the highest bucket count as the highest.
     #[inline]
     pub fn record(&self, value: u64) {
+        self.record_many(value, 1);
+    }
+
+    /// Records a value `count` times.
+    #[inline]
+    pub fn record_many(&self, value: u64, count: u64) {
         let value = value.min(HIGHEST);
         if value >= self.lately.load(Ordering::Relaxed) {
             self.lately.fetch_max(value + 1, Ordering::Relaxed);
         }
-        self.counts[bucket_of(value)].fetch_add(1, Ordering::Relaxed);
+        self.counts[bucket_of(value)].fetch_add(count, Ordering::Relaxed);
     }
 
     /// All values so far.

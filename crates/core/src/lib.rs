@@ -13,6 +13,7 @@ pub mod checksum;
 pub mod consumer;
 pub mod drop_reason;
 pub mod histogram;
+pub mod join;
 pub mod lease;
 pub mod os;
 pub mod producer;

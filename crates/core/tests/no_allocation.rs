@@ -4,6 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use tensorpool_core::consumer::latency::Latency;
+use tensorpool_core::join::{Arrival, Basis, Drive, JoinRules, JoinedSet, Matcher, Select};
 use tensorpool_core::recording::block_pool::BlockPool;
 use tensorpool_core::recording::rows::{ArenaPool, Row};
 use tensorpool_core::recording::stream_buffer::{Limits, StreamBuffer};
@@ -92,4 +93,33 @@ fn recording_costs_no_allocation() {
     };
     record(1_000);
     assert_eq!(allocations(|| record(100_000)), 0);
+}
+
+#[test]
+fn join_costs_no_allocation() {
+    let rules = JoinRules {
+        basis: Basis::Time,
+        inputs: vec![Select::Offset(0), Select::Offset(0), Select::Window(3_000)],
+        drive: Drive::Input(0),
+        tolerance_ns: 300,
+        lateness_ns: 0,
+        stale_after_ns: None,
+        depth: 64,
+    };
+    let (mut matcher, mut set, mut seq, mut joined) = (Matcher::new(rules, 0), JoinedSet::default(), 0, 0u64);
+    let mut join = |frames: u64| {
+        for _ in 0..frames {
+            seq += 1;
+            for input in 0..3 {
+                let timestamp_ns = Some(seq * 1000 + (seq * 31 + input as u64 * 17) % 200);
+                matcher.push(input, Arrival { epoch: 1, seq, timestamp_ns, item: seq }, seq);
+            }
+            while matcher.next_set(seq, |_| true, &mut set) {
+                joined += 1;
+            }
+        }
+    };
+    join(1_000);
+    assert_eq!(allocations(|| join(100_000)), 0);
+    assert!(joined > 100_000, "{joined}");
 }

@@ -290,11 +290,13 @@ impl State {
     }
 }
 
+/// The golden ratio as a fraction of 2^32. The multiples of neighbouring ids are far apart.
+const GOLDEN_RATIO: u32 = 0x9E37_79B9;
+
 /// The next refresh of a stream after `now_ns`. Each stream has its own time in the period, so that refreshes
 /// are evenly spread, also after all were sent at once. Two refreshes are never more than one period apart.
 fn next_refresh_ns(stream_id: u32, now_ns: u64, period_ns: u64) -> u64 {
-    // Multiples of the golden ratio: neighbouring ids are far apart.
-    let fraction = stream_id.wrapping_mul(0x9E37_79B9);
+    let fraction = stream_id.wrapping_mul(GOLDEN_RATIO);
     let moment_ns = ((u128::from(fraction) * u128::from(period_ns)) >> 32) as u64;
     let refresh_ns = now_ns - now_ns % period_ns + moment_ns;
     if refresh_ns > now_ns { refresh_ns } else { refresh_ns + period_ns }

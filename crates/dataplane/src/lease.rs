@@ -10,7 +10,9 @@ use tensorpool_core::lease::attachment::{
     Answer, Attachment, GrantedLayout, LeaseOptions, Lost, Refusal, Revocation,
 };
 use tensorpool_core::os::time::monotonic_ns;
+use tensorpool_core::wire::announce::PoolAnnounce;
 use tensorpool_core::wire::driver::{AttachResponse, DriverMessage, Revision, code_str};
+use tensorpool_core::wire::layout::MAX_U32;
 
 use crate::conductor::Tick;
 use crate::conductor::events::Event;
@@ -59,7 +61,7 @@ fn seed() -> u64 {
 
 /// A random id that is neither 0 nor the null value.
 pub fn random_id() -> u32 {
-    (seed() as u32).clamp(1, u32::MAX - 1)
+    (seed() as u32).clamp(1, MAX_U32)
 }
 
 impl Lease {
@@ -158,14 +160,14 @@ impl Lease {
     }
 
     /// The regions cannot be used here: releases the lease.
-    pub fn release(&self, tick: &Tick<'_>, why: String) {
-        self.attachment().release(why, tick.now.monotonic_ns);
+    pub fn release(&self, tick: &Tick<'_>, refusal: Refusal) {
+        self.attachment().release(refusal, tick.now.monotonic_ns);
         self.report_refusal(tick);
     }
 
     /// The regions were lost while they were in use: returns the lease, and requests another one.
     pub fn on_regions_lost(&self, tick: &Tick<'_>, why: String) {
-        self.attachment().release(why.clone(), tick.now.monotonic_ns);
+        self.attachment().release(Refusal::Regions(why.clone()), tick.now.monotonic_ns);
         self.end(tick, "regions_lost", why);
     }
 
@@ -196,6 +198,11 @@ impl Lease {
         self.lost(lost, tick)
     }
 
+    /// Whether an announce of the stream may be of the driver that granted the lease.
+    pub fn is_of_driver(&self, announce: &PoolAnnounce) -> bool {
+        self.attachment().is_of_driver(announce)
+    }
+
     /// The stream was announced. True if that ends the lease.
     pub fn on_announce(&self, epoch: u64, tick: &Tick<'_>) -> bool {
         let lost = self.attachment().on_announce(epoch, tick.now.monotonic_ns);
@@ -213,6 +220,17 @@ impl Lease {
             self.end(tick, "driver_lost", lost.why().to_owned());
         }
         lost.is_some()
+    }
+
+    /// Returns the lease, and requests none until `resume`.
+    pub fn suspend(&self) {
+        self.attachment().suspend();
+        self.ended.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Requests a lease at once.
+    pub fn resume(&self, now_ns: u64) {
+        self.attachment().retry_now(now_ns);
     }
 
     pub fn on_control_image(&self, tick: &Tick<'_>) {
@@ -234,7 +252,7 @@ fn is_same(reported: Option<&Refusal>, refusal: Option<&Refusal>) -> bool {
 pub fn describe(refusal: &Refusal) -> String {
     match refusal {
         Refusal::Code(code, message) => format!("{}: {message}", code_str(*code)),
-        Refusal::Protocol(why) | Refusal::Regions(why) => why.clone(),
+        Refusal::Protocol(why) | Refusal::Regions(why) | Refusal::Clock(why) => why.clone(),
         Refusal::NoAnswer => "no driver answers".to_owned(),
     }
 }

@@ -158,7 +158,7 @@ impl Endpoint for Mailbox {
         self.arrived.notify_all();
     }
 
-    fn do_work(&self, _: &Tick<'_>) {
+    fn do_work(&self, tick: &Tick<'_>) {
         let Ok(mut filtered) = self.filtered.lock() else { return };
         let FilteredSubscription { subscription, assembler, fragment_filter, departures } = &mut *filtered;
         if let (Some(subscription), Some(assembler)) = (subscription.get(), assembler) {
@@ -174,7 +174,11 @@ impl Endpoint for Mailbox {
             }
             let is_wanted =
                 |bytes: &[u8], header: Header| fragment_filter.wants(header, || self.is_ours(bytes));
-            assembler.poll_some(subscription, FRAGMENTS_A_ROUND, is_wanted, |message, _| self.keep(message));
+            assembler.poll_some(subscription, FRAGMENTS_A_ROUND, is_wanted, |message, _| {
+                // Events of one subject come one after the other.
+                tick.is_active.set(true);
+                self.keep(message);
+            });
         }
     }
 }

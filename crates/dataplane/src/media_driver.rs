@@ -11,8 +11,10 @@ use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::OnceLock;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use rusteron_media_driver::bindings as c;
 use tensorpool_core::os::file_lock::{self, FileLock, LockError};
@@ -31,6 +33,15 @@ const UDP_TERM_LENGTH: usize = 4 << 20;
 /// The time after which a media driver that has begun to start is taken to be dead.
 const MAX_START: Duration = Duration::from_secs(1);
 const START_POLL: Duration = Duration::from_millis(10);
+/// The idle strategy of a media driver that serves IPC only.
+const REST: &str = "rest";
+/// Pauses of a resting media driver: while commands or limits of publications keep it busy, and when nothing came
+/// for a while. A publication of 1 MiB terms may write 5,000 descriptors before it needs a new limit.
+const ACTIVE_PAUSE: Duration = Duration::from_millis(1);
+const IDLE_PAUSE: Duration = Duration::from_millis(5);
+const ACTIVE_FOR: Duration = Duration::from_millis(20);
+/// The driver reads the clock a little later than we do.
+const TIMER_SLACK: Duration = Duration::from_micros(20);
 
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -40,7 +51,7 @@ pub struct Settings {
     pub dir_mode: u32,
     /// `false`: one thread for all. `true`: conductor, sender and receiver have one each.
     pub dedicated_threads: bool,
-    /// Idle strategy of the driver's threads: Aeron's names (`backoff`, `spin`, `sleeping`, …).
+    /// Idle strategy of the driver's threads: `rest`, or one of Aeron's (`backoff`, `spin`, `yield`, …).
     pub idle_strategy: String,
     pub ipc_term_length: u64,
     pub timer_interval_ns: u64,
@@ -70,6 +81,11 @@ impl Settings {
             publication_unblock_timeout_ns: 3_500 * MS,
             driver_timeout_ms: 5_000,
         }
+    }
+
+    /// Whether its thread is ours. Datagrams do not wait for a thread that rests.
+    fn rests(&self) -> bool {
+        self.idle_strategy == REST && !self.udp
     }
 }
 
@@ -109,6 +125,7 @@ pub struct MediaDriver {
     dir: String,
     driver: *mut c::aeron_driver_t,
     context: *mut c::aeron_driver_context_t,
+    resting: Option<RestingThread>,
     _lock: FileLock,
     fork_guard: ForkGuard,
 }
@@ -270,7 +287,7 @@ impl MediaDriver {
                 // is set afterwards: a user who enters while the mode is too wide continues to read.
                 let mode = std::fs::Permissions::from_mode(settings.dir_mode);
                 std::fs::set_permissions(Path::new(&settings.dir), mode).map_err(LaunchError::Io)?;
-                checked(c::aeron_driver_start(driver, false))
+                checked(c::aeron_driver_start(driver, settings.rests()))
             });
             if let Err(error) = made {
                 if !driver.is_null() {
@@ -280,11 +297,91 @@ impl MediaDriver {
                 return Err(error);
             }
         }
-        Ok(Self { dir: settings.dir.clone(), driver, context, _lock: lock, fork_guard: ForkGuard::current() })
+        let mut launched = Self {
+            dir: settings.dir.clone(),
+            driver,
+            context,
+            resting: None,
+            _lock: lock,
+            fork_guard: ForkGuard::current(),
+        };
+        if settings.rests() {
+            let interval = Duration::from_nanos(settings.timer_interval_ns);
+            launched.resting = Some(RestingThread::start(driver, interval).map_err(LaunchError::Io)?);
+        }
+        Ok(launched)
     }
 
     pub fn dir(&self) -> &str {
         &self.dir
+    }
+}
+
+/// The thread of a media driver that rests: it serves IPC only, where a message passes from one client to another
+/// without it. What waits for it are commands, the limits of publications, and timeouts.
+struct RestingThread {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+struct DriverPointer(*mut c::aeron_driver_t);
+
+// SAFETY: used by the one thread that runs the driver, which ends before the driver is closed.
+unsafe impl Send for DriverPointer {}
+
+impl RestingThread {
+    fn start(driver: *mut c::aeron_driver_t, timer_interval: Duration) -> std::io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (driver, stops) = (DriverPointer(driver), stop.clone());
+        let run = move || {
+            let driver = driver;
+            let mut rest = Rest::new(timer_interval, Instant::now());
+            // Acquire: pairs with the store of `end`.
+            while !stops.load(Ordering::Acquire) {
+                let began = Instant::now();
+                // SAFETY: the driver is closed only after this thread was joined.
+                let work = unsafe { c::aeron_driver_main_do_work(driver.0) };
+                if let Some(pause) = rest.after_cycle(work, began) {
+                    std::thread::park_timeout(pause);
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("tp-media-driver".into()).spawn(run)?;
+        Ok(Self { stop, thread })
+    }
+
+    fn end(self) {
+        self.stop.store(true, Ordering::Release);
+        self.thread.thread().unpark();
+        let _ = self.thread.join();
+    }
+}
+
+/// How long a media driver pauses after a duty cycle. Pure.
+struct Rest {
+    timer_interval: Duration,
+    timer_due: Instant,
+    active_until: Instant,
+}
+
+impl Rest {
+    fn new(timer_interval: Duration, now: Instant) -> Self {
+        Self { timer_interval, timer_due: now, active_until: now + ACTIVE_FOR }
+    }
+
+    /// The pause after a duty cycle that began at `began` and did so much work. `None`: none.
+    fn after_cycle(&mut self, work: c_int, began: Instant) -> Option<Duration> {
+        // Its timer counts as work, and is due in every cycle after a long rest.
+        let mut timer_work = 0;
+        if began + TIMER_SLACK >= self.timer_due {
+            self.timer_due = began + self.timer_interval;
+            timer_work = 1;
+        }
+        if work > timer_work {
+            self.active_until = began + ACTIVE_FOR;
+            return None;
+        }
+        Some(if began < self.active_until { ACTIVE_PAUSE } else { IDLE_PAUSE })
     }
 }
 
@@ -341,7 +438,7 @@ unsafe fn configure(
 ) -> Result<(), LaunchError> {
     let text = |t: &str| CString::new(t).map_err(|_| LaunchError::Aeron(format!("{t:?} holds a NUL")));
     let dir = text(&s.dir)?;
-    let idle = text(&s.idle_strategy)?;
+    let idle = text(if s.idle_strategy == REST { "backoff" } else { &s.idle_strategy })?;
     let mode = if s.dedicated_threads {
         c::aeron_threading_mode_enum::AERON_THREADING_MODE_DEDICATED
     } else {
@@ -409,12 +506,37 @@ unsafe fn set_lengths(context: *mut c::aeron_driver_context_t) -> Result<(), Lau
 
 impl Drop for MediaDriver {
     fn drop(&mut self) {
-        if self.fork_guard.is_owner() {
+        if !self.fork_guard.is_owner() {
+            // There is no thread to join.
+            std::mem::forget(self.resting.take());
+        } else {
+            if let Some(resting) = self.resting.take() {
+                resting.end();
+            }
             // SAFETY: started by launch, closed once; joins the driver's threads.
             unsafe {
                 c::aeron_driver_close(self.driver);
                 c::aeron_driver_context_close(self.context);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn media_driver_rests_longer_when_only_its_timer_works() {
+        let start = Instant::now();
+        let interval = Duration::from_millis(2);
+        let mut rest = Rest::new(interval, start);
+        assert_eq!(rest.after_cycle(1, start), Some(ACTIVE_PAUSE), "the timer alone is no work");
+        assert_eq!(rest.after_cycle(1, start + ACTIVE_PAUSE), None, "the timer was not due: a command came");
+        let idle = start + ACTIVE_PAUSE + ACTIVE_FOR;
+        assert_eq!(rest.after_cycle(1, idle), Some(IDLE_PAUSE));
+        assert_eq!(rest.after_cycle(0, idle + interval / 2), Some(IDLE_PAUSE));
+        assert_eq!(rest.after_cycle(2, idle + IDLE_PAUSE), None, "the timer and a command");
+        assert_eq!(rest.after_cycle(1, idle + IDLE_PAUSE + interval), Some(ACTIVE_PAUSE));
     }
 }

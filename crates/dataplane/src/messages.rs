@@ -149,7 +149,7 @@ impl MessageSubscription {
     }
 
     /// The bytes between what was read and the end of that publication's log: messages, and claims that
-    /// nobody has committed. `None` while the two are not connected.
+    /// are not committed. `None` while the two are not connected.
     pub fn lag_bytes(&self, publication: &MessagePublication) -> Option<u64> {
         let mut assembled = self.assembled.lock().ok()?;
         let subscription = assembled.subscription.get()?;

@@ -8,6 +8,8 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
+use crate::idle::yield_core;
+
 pub struct PriorityLock<T> {
     inner: Mutex<T>,
     priority_waiters: AtomicU32,
@@ -42,8 +44,9 @@ impl<T> PriorityLock<T> {
 
     #[cold]
     fn yield_to_priority(&self) {
+        let mut yields = 0;
         while self.priority_waiters.load(Ordering::Relaxed) != 0 {
-            std::thread::yield_now();
+            yield_core(&mut yields);
         }
     }
 

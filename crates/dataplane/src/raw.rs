@@ -9,6 +9,7 @@ use crate::aeron::channels::tethered;
 use crate::aeron::{AeronError, Client, ExclusivePublication, NotTaken, Subscription};
 use crate::conductor::Endpoint;
 use crate::conductor::handle::Handle;
+use crate::idle::yield_core;
 
 const FRAGMENTS: usize = 256;
 
@@ -39,6 +40,7 @@ impl RawPublication {
         let mut handle = lock(&self.handle);
         let Some(publication) = handle.get() else { return false };
         let most = publication.max_payload_length();
+        let mut yields = 0;
         for _ in 0..times {
             for message in frame.chunks(most) {
                 while let Err(why) = publication.claim(message.len(), |bytes| bytes.copy_from_slice(message))
@@ -46,7 +48,7 @@ impl RawPublication {
                     if why != NotTaken::BackPressured || Instant::now() > deadline {
                         return false;
                     }
-                    std::thread::yield_now();
+                    yield_core(&mut yields);
                 }
             }
         }
@@ -102,6 +104,7 @@ impl RawSubscription {
         let deadline = Instant::now() + timeout;
         let mut handle = lock(&self.handle);
         let Some(subscription) = handle.get() else { return false };
+        let mut yields = 0;
         while self.received() < total {
             let mut bytes = 0;
             subscription.poll(FRAGMENTS, |fragment, _| bytes += fragment.len() as u64);
@@ -110,7 +113,7 @@ impl RawSubscription {
                 if Instant::now() > deadline {
                     return false;
                 }
-                std::thread::yield_now();
+                yield_core(&mut yields);
             }
         }
         true

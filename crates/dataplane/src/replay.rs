@@ -204,7 +204,7 @@ fn publish(
     };
     loop {
         let offered = stream.producer.offer_blocking(spec, payload.len() as u64, stamp, |dst| {
-            // SAFETY: the slot holds as many bytes as were asked for, and the file is elsewhere.
+            // SAFETY: the slot has room for the payload, and the file is other memory.
             unsafe { copy::to_shared(dst, payload.as_ptr(), payload.len()) }
         });
         match offered {

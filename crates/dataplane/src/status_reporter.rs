@@ -49,6 +49,8 @@ pub struct Config {
     /// Whether a consumer's report has its latency.
     pub reports_latency: bool,
     pub shows_counters: bool,
+    /// What the user calls a consumer. Empty: nothing.
+    pub label: String,
     /// How often a producer's counters are updated. Those of a consumer follow its intervals.
     pub period_ns: u64,
 }
@@ -115,7 +117,13 @@ impl StatusReporter {
         let status = match &self.subject {
             Subject::Consumer(consumer) => {
                 let report = self.config.reports_latency.then(|| consumer.counters().latency.report());
-                consumer.status_event(&mut state.last_id, report.map(to_wire), is_final, wall_ns)
+                consumer.status_event(
+                    &mut state.last_id,
+                    report.map(to_wire),
+                    &self.config.label,
+                    is_final,
+                    wall_ns,
+                )
             }
             Subject::Producer(producer) => {
                 producer.status_event(&mut state.last_id, &state.sources, is_final, wall_ns)

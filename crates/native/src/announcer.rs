@@ -8,14 +8,14 @@ use pyo3::prelude::*;
 use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_core::shm::containment::AllowedBases;
 use tensorpool_core::shm::region_lock::RegionLockError;
-use tensorpool_core::wire::announce::{AnnouncedPool, PoolAnnounce};
-use tensorpool_core::wire::layout::*;
 use tensorpool_dataplane::announcer as plane;
 use tensorpool_dataplane::announcer::AnnounceError;
 use tensorpool_dataplane::conductor::Endpoint;
 
 use crate::conductor::Conductor;
 use crate::errors;
+use crate::options::{AnnouncerOptions, EpochFiles};
+use crate::records::{DamagedEpoch, DeadProducer};
 
 /// Announces the streams of a driver, refreshes the activity timestamps of their regions, and watches the
 /// locks of their producers.
@@ -25,6 +25,8 @@ use crate::errors;
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct StreamAnnouncer {
     announcer: Arc<plane::StreamAnnouncer>,
+    bases: AllowedBases,
+    lock_memory: bool,
     conductor: Py<Conductor>,
     id: u64,
     fork_guard: ForkGuard,
@@ -33,12 +35,12 @@ pub struct StreamAnnouncer {
 #[pymethods]
 impl StreamAnnouncer {
     /// Announces and refreshes activity timestamps every `period_ns`, until `stall_ns` pass without a
-    /// `beat`.
+    /// `heartbeat`. Regions are mapped below `base_dirs`, and with `lock_memory` locked into memory.
     ///
-    /// Raises `ValueError` if one of them is 0.
+    /// Raises `ValueError` if one of the times is 0.
     #[new]
-    #[pyo3(signature = (conductor, *, period_ns, stall_ns))]
-    fn new(conductor: &Bound<'_, Conductor>, period_ns: u64, stall_ns: u64) -> PyResult<Self> {
+    fn new(conductor: &Bound<'_, Conductor>, options: AnnouncerOptions) -> PyResult<Self> {
+        let AnnouncerOptions { period_ns, stall_ns, base_dirs, lock_memory } = options;
         if period_ns == 0 || stall_ns == 0 {
             return Err(PyValueError::new_err("period_ns and stall_ns must be above 0"));
         }
@@ -48,46 +50,26 @@ impl StreamAnnouncer {
             clock: conductor.get().clock(),
         }));
         let id = conductor.get().add(conductor.py(), announcer.clone())?;
-        Ok(Self { announcer, conductor: conductor.clone().unbind(), id, fork_guard: ForkGuard::current() })
+        Ok(Self {
+            announcer,
+            bases: AllowedBases::new(base_dirs)?,
+            lock_memory,
+            conductor: conductor.clone().unbind(),
+            id,
+            fork_guard: ForkGuard::current(),
+        })
     }
 
     /// Announces the regions of a stream in place of earlier ones, and watches the lock of their producer.
-    ///
-    /// `lock_memory` also locks the regions into memory. If this call fails, the stream is not announced.
+    /// If this call fails, the stream is not announced.
     ///
     /// Raises `RegionRejected` if a region is invalid, `OSError` if its lock cannot be watched or its
     /// memory not be locked, `ClosedError` after `close`.
-    #[pyo3(signature = (*, stream_id, epoch, producer_id, nslots, header_uri, pools, base_dirs, lock_memory = false))]
-    fn announce(
-        &self,
-        py: Python<'_>,
-        stream_id: u32,
-        epoch: u64,
-        producer_id: u32,
-        nslots: u32,
-        header_uri: String,
-        pools: Vec<(u16, u32, String)>,
-        base_dirs: Vec<String>,
-        lock_memory: bool,
-    ) -> PyResult<()> {
+    fn announce(&self, py: Python<'_>, stream_id: u32, files: EpochFiles, producer_id: u32) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
-        let announce = PoolAnnounce {
-            stream_id,
-            producer_id,
-            epoch,
-            timestamp_ns: 0,
-            clock_domain: CLOCK_DOMAIN_MONOTONIC,
-            layout_version: LAYOUT_VERSION,
-            header_nslots: nslots,
-            header_slot_bytes: HEADER_SLOT_BYTES as u16,
-            pools: pools
-                .into_iter()
-                .map(|(pool_id, stride_bytes, uri)| AnnouncedPool { pool_id, nslots, stride_bytes, uri })
-                .collect(),
-            header_uri,
-        };
-        let bases = AllowedBases::new(base_dirs)?;
-        py.detach(|| self.announcer.announce(&announce, &bases, lock_memory)).map_err(|error| match &error {
+        let announce = files.announce(stream_id, producer_id);
+        let announced = py.detach(|| self.announcer.announce(&announce, &self.bases, self.lock_memory));
+        announced.map_err(|error| match &error {
             AnnounceError::Closed => errors::plain(py, "ClosedError", &error.to_string()),
             AnnounceError::Region(refused) | AnnounceError::Watch(RegionLockError::Refused(refused)) => {
                 errors::region(py, refused)
@@ -116,18 +98,18 @@ impl StreamAnnouncer {
         Ok(())
     }
 
-    /// Returns (stream id, epoch) of each producer whose lock was released since the last call.
-    fn dead_producers(&self, py: Python<'_>) -> PyResult<Vec<(u32, u64)>> {
+    /// Returns the producers whose lock was released since the last call.
+    fn dead_producers(&self, py: Python<'_>) -> PyResult<Vec<DeadProducer>> {
         errors::check_fork(py, self.fork_guard)?;
-        Ok(py.detach(|| self.announcer.dead_producers()))
+        let dead = py.detach(|| self.announcer.dead_producers());
+        Ok(dead.into_iter().map(|(stream_id, epoch)| DeadProducer { stream_id, epoch }).collect())
     }
 
-    /// Returns (stream id, epoch, reason) of each epoch whose regions were found truncated or overwritten since
-    /// the last call. Such an epoch is no longer announced.
-    fn damaged(&self, py: Python<'_>) -> PyResult<Vec<(u32, u64, String)>> {
+    /// Returns the epochs whose regions were found truncated or overwritten since the last call. They are no
+    /// longer announced.
+    fn damaged(&self, py: Python<'_>) -> PyResult<Vec<DamagedEpoch>> {
         errors::check_fork(py, self.fork_guard)?;
-        let damaged = py.detach(|| self.announcer.damaged());
-        Ok(damaged.into_iter().map(|d| (d.stream_id, d.epoch, d.reason)).collect())
+        Ok(py.detach(|| self.announcer.damaged()).into_iter().map(DamagedEpoch::from).collect())
     }
 
     /// Makes every stream's announce due at once.

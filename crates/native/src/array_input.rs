@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 
-use numpy::{PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -89,6 +89,10 @@ impl<'py> ArrayInput<'py> {
             };
         }
         if object.hasattr("__dlpack__")? {
+            // The caller takes the way of the device then; numpy would find out the same, slowly.
+            if is_on_device(object)? {
+                return Err(PyTypeError::new_err("the tensor lies in the memory of a GPU"));
+            }
             let array = py.import("numpy")?.call_method1("from_dlpack", (object,))?;
             return Self::from_array(array.cast::<PyUntypedArray>()?, dtype_number, extension);
         }
@@ -226,6 +230,35 @@ impl<'py> ArrayInput<'py> {
         Ok(())
     }
 
+    /// The items of the first axis, each as an input of its own. `is_pair`: the last axis holds the two numbers
+    /// of one element.
+    pub fn items(&self, is_pair: bool) -> PyResult<Items> {
+        let n = usize::from(self.spec.ndims);
+        let item = item_size(self.spec.dtype).unwrap_or(1) as isize;
+        let (mut shape, mut strides) = ([1usize; MAX_DIMS], [item; MAX_DIMS]);
+        match &self.strided {
+            Some((given, steps)) => (shape, strides) = (*given, *steps),
+            None => {
+                let steps = self.spec.resolved_strides();
+                let steps = steps.ok_or_else(|| PyValueError::new_err("the tensor is too large"))?;
+                for i in 0..n {
+                    (shape[i], strides[i]) = (self.spec.dims[i] as usize, steps[i] as isize);
+                }
+            }
+        }
+        let (count, step) = (shape[0], strides[0]);
+        let mut rest: Vec<(usize, isize)> = (1..n).map(|i| (shape[i], strides[i])).collect();
+        // A number alone is sent as one element, as by `offer`.
+        if rest.is_empty() || (is_pair && rest.len() == 1) {
+            rest.insert(0, (1, rest.first().map_or(item, |(size, stride)| *size as isize * stride)));
+        }
+        let (shape, strides): (Vec<_>, Vec<_>) = rest.into_iter().unzip();
+        let build =
+            |buffer| Self::build(&self._object, self.data, self.spec.dtype, None, &shape, &strides, buffer);
+        let first = build(None)?;
+        Ok(Items { first: first.memory(), spec: first.spec, values_len: first.values_len, count, step })
+    }
+
     /// The memory that the copy needs, without the interpreter.
     pub fn memory(&self) -> Memory {
         Memory {
@@ -236,6 +269,18 @@ impl<'py> ArrayInput<'py> {
             strided: self.strided,
         }
     }
+}
+
+/// Whether a tensor lies in the memory of a CUDA device, which the processor cannot read.
+#[cold]
+pub fn is_on_device(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    const CUDA: i64 = 2;
+    const CUDA_MANAGED: i64 = 13;
+    if object.hasattr("__dlpack_device__")? {
+        let (kind, _): (i64, Bound<'_, PyAny>) = object.call_method0("__dlpack_device__")?.extract()?;
+        return Ok(kind == CUDA || kind == CUDA_MANAGED);
+    }
+    object.hasattr("__cuda_array_interface__")
 }
 
 #[cold]
@@ -269,6 +314,30 @@ fn contiguous(shape: &[usize], strides: &[isize], item: isize, row: bool) -> boo
         expected *= shape[i] as isize;
     }
     true
+}
+
+/// The items of an input's first axis, of one layout. The input keeps their memory alive.
+pub struct Items {
+    first: Memory,
+    pub spec: TensorSpec,
+    pub values_len: u64,
+    pub count: usize,
+    step: isize,
+}
+
+impl Items {
+    /// Copies the item of a number to `dst`, contiguously.
+    ///
+    /// # Safety
+    /// As for `Memory::copy_to`, and `index` is below `count`.
+    #[inline]
+    pub unsafe fn copy_to(&self, index: usize, dst: *mut u8) {
+        // SAFETY: item `index` lies so many steps behind the first, inside the source.
+        unsafe {
+            let data = self.first.data.offset(index as isize * self.step);
+            Memory { data, ..self.first }.copy_to(dst);
+        }
+    }
 }
 
 /// The bytes of an input, which its creator keeps alive.
@@ -382,4 +451,31 @@ pub fn copy_bytes(py: Python<'_>, target: &Bound<'_, PyAny>, source: &Bound<'_, 
     // SAFETY: both buffers are held, and the target is large enough; one run of bytes needs no alignment.
     py.detach(|| unsafe { memory.copy_to(dst as *mut u8) });
     Ok(())
+}
+
+/// Whether an object has no dimensions.
+pub fn is_scalar(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    match object.getattr_opt("ndim")? {
+        Some(ndim) => Ok(ndim.extract::<usize>()? == 0),
+        None => Ok(false),
+    }
+}
+
+/// Times of the source as users give them: any integers, one for each of `count` frames.
+pub fn timestamps(given: &Bound<'_, PyAny>, count: usize) -> PyResult<Vec<u64>> {
+    let py = given.py();
+    let array = py.import("numpy")?.call_method1("asarray", (given,))?;
+    let shape: Vec<usize> = array.getattr("shape")?.extract()?;
+    let kind: String = array.getattr("dtype")?.getattr("kind")?.extract()?;
+    if shape != [count] || (count > 0 && kind != "i" && kind != "u") {
+        return Err(PyValueError::new_err(format!(
+            "timestamps_ns of shape {shape:?} and type {}: give {count} whole numbers, one for each frame",
+            array.getattr("dtype")?
+        )));
+    }
+    let array = array.call_method1("astype", ("int64",))?;
+    let times = array.cast_into::<numpy::PyArray1<i64>>()?.to_vec()?;
+    times.into_iter().map(u64::try_from).collect::<Result<_, _>>().map_err(|_| {
+        PyValueError::new_err("timestamps_ns: a time is negative, or beyond 2^63; give nanoseconds")
+    })
 }

@@ -38,6 +38,14 @@ pub fn dtype_number(name: &str) -> Option<i16> {
     DTYPES.iter().find(|(n, _, _)| *n == name).map(|(_, number, _)| *number)
 }
 
+/// The type that an array shows: BYTES and BIT have no numpy type, and are shown as uint8.
+pub fn shown_type(dtype: i16) -> i16 {
+    match dtype {
+        DTYPE_BYTES | DTYPE_BIT => DTYPE_UINT8,
+        other => other,
+    }
+}
+
 fn numpy_type(dtype: i16) -> NPY_TYPES {
     DTYPES.iter().find(|(_, d, _)| *d == dtype).map_or(NPY_TYPES::NPY_UBYTE, |(_, _, t)| *t)
 }
@@ -131,7 +139,8 @@ pub unsafe fn view<'py>(
     base: Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = base.py();
-    let (mut dims, mut steps) = ([0 as npy_intp; MAX_DIMS], [0 as npy_intp; MAX_DIMS]);
+    // A batch has one dimension more than its frames.
+    let (mut dims, mut steps) = ([0 as npy_intp; MAX_DIMS + 1], [0 as npy_intp; MAX_DIMS + 1]);
     for i in 0..shape.len() {
         dims[i] = shape[i] as npy_intp;
         steps[i] = strides[i] as npy_intp;
@@ -164,7 +173,7 @@ pub unsafe fn view<'py>(
 /// New private memory: a byte array, and its address.
 pub fn private(py: Python<'_>, len: usize) -> PyResult<(Bound<'_, PyAny>, usize)> {
     let array = py.import("numpy")?.call_method1("empty", (len, "u1"))?;
-    // SAFETY: just made by numpy, and kept by whoever gets the address.
+    // SAFETY: numpy has just made the array, and the caller keeps it as long as it uses the address.
     let data = unsafe { (*array.cast::<PyUntypedArray>()?.as_array_ptr()).fields.data as usize };
     Ok((array, data))
 }

@@ -19,8 +19,14 @@ use crate::bridge_keys::BridgeKeys;
 use crate::conductor::Conductor;
 use crate::consumer::Consumer;
 use crate::errors;
+use crate::options::{BridgeSettings, ReceiverLimits, StreamAddress};
 use crate::producer::Producer;
-use crate::stats::{BridgeReceiverState, BridgeSenderCounters, losses};
+use crate::records::{
+    BridgeReason, BridgeTotals, ChunkSizes, ParsedFallbackUri, SenderPosition, SessionCounts,
+};
+use crate::stats::{BridgeReceiverState, BridgeSenderCounters};
+
+const NS_PER_MS: u64 = 1_000_000;
 
 fn unmapped(stream_id: u32) -> PyErr {
     PyKeyError::new_err(format!("stream {stream_id} is not mapped here"))
@@ -52,38 +58,31 @@ impl BridgeSender {
 
 #[pymethods]
 impl BridgeSender {
-    /// Starts the thread. `chunk_bytes` of None: as many as fit one datagram of `mtu_bytes`, or of the
-    /// publication's MTU. With `keys` chunks are sealed with the first of them. Raises `ValueError` for an
-    /// unknown idle strategy.
+    /// Starts the thread. Without `chunk_bytes` in the settings a chunk has as many as fit one datagram of
+    /// `mtu_bytes`, or of the publication's MTU. With `keys` chunks are sealed with the first of them. Raises
+    /// `ValueError` for an unknown idle strategy.
     #[new]
-    #[pyo3(signature = (conductor, channel, stream_id, *, mtu_bytes = None, chunk_bytes = None, max_chunk_bytes = 65_535, max_payload_bytes = 1 << 30, integrity = false, traces = true, keys = None, idle = "backoff"))]
+    #[pyo3(signature = (conductor, payload, settings, keys = None))]
     fn new(
         conductor: &Bound<'_, Conductor>,
-        channel: String,
-        stream_id: i32,
-        mtu_bytes: Option<u32>,
-        chunk_bytes: Option<u32>,
-        max_chunk_bytes: u32,
-        max_payload_bytes: u32,
-        integrity: bool,
-        traces: bool,
+        payload: StreamAddress,
+        settings: BridgeSettings,
         keys: Option<&Bound<'_, BridgeKeys>>,
-        idle: &str,
     ) -> PyResult<Self> {
-        let revision = if integrity { Revision::Second } else { Revision::First };
         let config = SenderConfig {
-            channel,
-            stream_id,
-            mtu_bytes,
-            chunk_bytes,
-            max_chunk_bytes,
-            max_payload_bytes,
-            revision,
-            traces,
+            channel: payload.channel,
+            stream_id: payload.stream_id,
+            mtu_bytes: settings.mtu_bytes,
+            chunk_bytes: settings.chunk_bytes,
+            max_chunk_bytes: settings.max_chunk_bytes,
+            max_payload_bytes: settings.max_payload_bytes,
+            revision: if settings.integrity { Revision::Second } else { Revision::First },
+            traces: settings.forward_traces,
             keys: keys.map(|keys| keys.get().shared()),
         };
+        let idle = settings.idle.parse().map_err(PyValueError::new_err)?;
         conductor.get().check_fork(conductor.py())?;
-        let sender = Arc::new(Sender::start(config, idle.parse().map_err(PyValueError::new_err)?)?);
+        let sender = Arc::new(Sender::start(config, idle)?);
         let id = conductor.get().add(conductor.py(), sender.clone())?;
         Ok(Self {
             sender,
@@ -119,24 +118,25 @@ impl BridgeSender {
         BridgeSenderCounters::of(py, &*self.source(py, stream_id)?)
     }
 
-    /// Returns the sessions of this run, the position in the last of them, and the frames of the stream
-    /// sent up to there. None while there is no publication.
-    fn position(&self, py: Python<'_>, stream_id: u32) -> PyResult<Option<(Vec<i32>, i64, u64)>> {
+    /// Returns what was sent of a stream, and up to which position. None while there is no publication.
+    fn position(&self, py: Python<'_>, stream_id: u32) -> PyResult<Option<SenderPosition>> {
         let source = self.source(py, stream_id)?;
-        Ok(py.detach(|| self.sender.position_of(&source)).map(|p| (p.sessions, p.position, p.sent)))
+        let position = py.detach(|| self.sender.position_of(&source));
+        Ok(position.map(|p| SenderPosition { sessions: p.sessions, position: p.position, sent: p.sent }))
     }
 
-    /// Returns frames sent, their bytes, and frames not sent; over all streams.
-    fn totals(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
+    /// Returns the frames sent, and not sent, of all streams.
+    fn totals(&self, py: Python<'_>) -> PyResult<BridgeTotals> {
         errors::check_fork(py, self.fork_guard)?;
-        Ok(py.detach(|| self.sender.totals()))
+        Ok(py.detach(|| self.sender.totals()).into())
     }
 
-    /// Payload bytes in the first chunk of a frame and in the others. None while there is no publication.
-    #[getter(slices)]
-    fn chunk_sizes(&self, py: Python<'_>) -> PyResult<Option<(u32, u32)>> {
+    /// Payload bytes in the chunks of a frame. None while there is no publication.
+    #[getter]
+    fn chunk_sizes(&self, py: Python<'_>) -> PyResult<Option<ChunkSizes>> {
         errors::check_fork(py, self.fork_guard)?;
-        Ok(py.detach(|| self.sender.chunk_sizes()).map(|s| (s.first, s.rest)))
+        let sizes = py.detach(|| self.sender.chunk_sizes());
+        Ok(sizes.map(|sizes| ChunkSizes { first_bytes: sizes.first, rest_bytes: sizes.rest }))
     }
 
     /// Whether the publication exists.
@@ -177,56 +177,54 @@ pub struct BridgeReceiver {
 
 #[pymethods]
 impl BridgeReceiver {
-    /// Starts the thread. A frame that is incomplete after `timeout_ns` is lost; a source that announces
-    /// nothing for `silence_ns` is stale. With `fits_session_mtu` chunks also have to fit the MTU of their
-    /// sender. With `keys` only messages are accepted that are sealed with one of them, at a time that differs
-    /// from this host's clock by `max_age_ns` at most. Raises `ValueError` for an unknown idle strategy.
+    /// Starts the thread. A frame that is incomplete after the `assembly_timeout_ms` of the settings is lost; a
+    /// source that announces nothing for `silence_ns` is stale. With `fits_session_mtu` chunks also have to fit
+    /// the MTU of their sender. With `keys` only messages are accepted that are sealed with one of them, at a
+    /// time that differs from this host's clock by `key_max_age_ns` at most. Raises `ValueError` for an unknown
+    /// idle strategy.
     #[new]
-    #[pyo3(signature = (conductor, channel, stream_id, control_channel, control_stream_id, *, chunk_bytes, max_payload_bytes, timeout_ns, silence_ns, fits_session_mtu = false, integrity = false, keys = None, max_age_ns = 0, idle = "backoff"))]
+    #[pyo3(signature = (conductor, payload, control, settings, limits, keys = None))]
     fn new(
         conductor: &Bound<'_, Conductor>,
-        channel: String,
-        stream_id: i32,
-        control_channel: String,
-        control_stream_id: i32,
-        chunk_bytes: u32,
-        max_payload_bytes: u32,
-        timeout_ns: u64,
-        silence_ns: u64,
-        fits_session_mtu: bool,
-        integrity: bool,
+        payload: StreamAddress,
+        control: StreamAddress,
+        settings: BridgeSettings,
+        limits: ReceiverLimits,
         keys: Option<&Bound<'_, BridgeKeys>>,
-        max_age_ns: u64,
-        idle: &str,
     ) -> PyResult<Self> {
         let config = ReceiverConfig {
-            payload_channel: channel,
-            payload_stream_id: stream_id,
-            control_channel,
-            control_stream_id,
-            limits: Limits { chunk_bytes, payload_bytes: max_payload_bytes, needs_checksum: integrity },
-            fits_session_mtu,
-            keys: keys.map(|keys| (keys.get().shared(), max_age_ns)),
-            timeout_ns,
-            silence_ns,
+            payload_channel: payload.channel,
+            payload_stream_id: payload.stream_id,
+            control_channel: control.channel,
+            control_stream_id: control.stream_id,
+            limits: Limits {
+                chunk_bytes: limits.chunk_bytes,
+                payload_bytes: settings.max_payload_bytes,
+                needs_checksum: settings.integrity,
+            },
+            fits_session_mtu: limits.fits_session_mtu,
+            keys: keys.map(|keys| (keys.get().shared(), settings.key_max_age_ns)),
+            timeout_ns: settings.assembly_timeout_ms * NS_PER_MS,
+            silence_ns: limits.silence_ns,
         };
+        let idle = settings.idle.parse().map_err(PyValueError::new_err)?;
         conductor.get().check_fork(conductor.py())?;
-        let receiver = Arc::new(Receiver::start(config, idle.parse().map_err(PyValueError::new_err)?)?);
+        let receiver = Arc::new(Receiver::start(config, idle)?);
         let id = conductor.get().add(conductor.py(), receiver.clone())?;
         Ok(Self { receiver, conductor: conductor.clone().unbind(), id, fork_guard: ForkGuard::current() })
     }
 
-    /// Adds a source stream and its destination. `progress`: channel and stream id that its progress is
-    /// forwarded to. Raises `ValueError` if the stream was added already.
+    /// Adds a source stream and its destination. `progress`: where its progress is forwarded to. Raises `ValueError` if the stream was added already.
     #[pyo3(signature = (stream_id, dest_stream_id, progress = None))]
     fn add(
         &self,
         py: Python<'_>,
         stream_id: u32,
         dest_stream_id: u32,
-        progress: Option<(String, i32)>,
+        progress: Option<StreamAddress>,
     ) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
+        let progress = progress.map(|address| (address.channel, address.stream_id));
         if py.detach(|| self.receiver.add(stream_id, dest_stream_id, progress)) {
             return Ok(());
         }
@@ -269,18 +267,12 @@ impl BridgeReceiver {
         BridgeReceiverState::of(py, state)
     }
 
-    /// Returns the outcome of a stream's frames in these sessions: delivered, turned away, lost by reason;
-    /// and whether that is all of them.
-    fn received(
-        &self,
-        py: Python<'_>,
-        stream_id: u32,
-        sessions: Vec<i32>,
-    ) -> PyResult<(u64, u64, Py<PyDict>, bool)> {
+    /// Returns what became of a stream's frames in these sessions.
+    fn received(&self, py: Python<'_>, stream_id: u32, sessions: Vec<i32>) -> PyResult<SessionCounts> {
         errors::check_fork(py, self.fork_guard)?;
         let result = py.detach(|| self.receiver.received(stream_id, &sessions));
         let (counts, is_all) = result.ok_or_else(|| unmapped(stream_id))?;
-        Ok((counts.delivered, counts.turned_away, losses(py, &counts.lost)?, is_all))
+        SessionCounts::of(py, &counts, is_all)
     }
 
     /// Returns the same counts as `received`, up to a position in one session, or up to its start.
@@ -294,22 +286,19 @@ impl BridgeReceiver {
         stream_id: u32,
         session: i32,
         position: Option<i64>,
-    ) -> PyResult<Option<(u64, u64, Py<PyDict>)>> {
+    ) -> PyResult<Option<SessionCounts>> {
         errors::check_fork(py, self.fork_guard)?;
         let result = py.detach(|| self.receiver.ledger_start(stream_id, session, position));
         match result.ok_or_else(|| unmapped(stream_id))? {
-            LedgerStart::At(counts) => {
-                Ok(Some((counts.delivered, counts.turned_away, losses(py, &counts.lost)?)))
-            }
+            LedgerStart::At(counts) => SessionCounts::of(py, &counts, true).map(Some),
             LedgerStart::Ahead | LedgerStart::Unknown => Ok(None),
         }
     }
 
-    /// Returns frames delivered, their bytes, and frames that were received in part and not delivered; over
-    /// all streams.
-    fn totals(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
+    /// Returns the frames delivered, and those received in part and not delivered, of all streams.
+    fn totals(&self, py: Python<'_>) -> PyResult<BridgeTotals> {
         errors::check_fork(py, self.fork_guard)?;
-        Ok(py.detach(|| self.receiver.totals()))
+        Ok(py.detach(|| self.receiver.totals()).into())
     }
 
     /// Returns the number of rejected messages of the payload stream, by reason.
@@ -357,20 +346,14 @@ impl BridgeReceiver {
     }
 }
 
-/// A channel and a stream id.
-type ChannelStream = (String, i32);
-
-/// Returns the parts of a `bridge://` URI: its id, channel and stream id of payloads, those of control, and
-/// the source stream id. Raises `ValueError` with the reason if the URI is invalid.
+/// Returns the parts of a `bridge://` URI. Raises `ValueError` with the reason if the URI is invalid.
 #[pyfunction]
-pub fn parse_fallback_uri(text: &str) -> PyResult<(String, ChannelStream, ChannelStream, u32)> {
-    let uri = FallbackUri::parse(text).map_err(PyValueError::new_err)?;
-    Ok((uri.instance_id, uri.payload, uri.control, uri.stream_id))
+pub fn parse_fallback_uri(text: &str) -> PyResult<ParsedFallbackUri> {
+    Ok(FallbackUri::parse(text).map_err(PyValueError::new_err)?.into())
 }
 
-/// Returns the reasons why frames are lost at a receiver: (name, meaning, whether a chunk was never
-/// received).
+/// Returns the reasons why frames are lost at a receiver.
 #[pyfunction]
-pub fn bridge_reasons() -> Vec<(&'static str, &'static str, bool)> {
-    Loss::ALL.iter().map(|why| (why.as_str(), why.meaning().trim(), why.is_incomplete())).collect()
+pub fn bridge_reasons() -> Vec<BridgeReason> {
+    Loss::ALL.iter().map(|loss| (*loss).into()).collect()
 }

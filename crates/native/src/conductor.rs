@@ -13,6 +13,7 @@ use tensorpool_dataplane::media_driver::Settings;
 
 use crate::errors;
 use crate::options::ConnectionOptions;
+use crate::records::ConductorEvent;
 use crate::stats::{ConductorStatus, NetworkStatus};
 use crate::wait::{bounded, in_slices};
 
@@ -72,23 +73,29 @@ impl Conductor {
         network_command: Vec<String>,
         network_lock: Option<PathBuf>,
     ) -> PyResult<Self> {
-        let control = (options.control_channel.clone(), options.stream_ids.control);
+        let ids = options.stream_ids;
+        let control = (ids.control_channel.clone(), ids.control);
         let driver_timeout_ms = (options.driver_timeout_s * 1e3) as u64;
         let config = plane::Config {
             embed: options.embed_media_driver.then(|| {
                 let settings = Settings::new(options.aeron_dir.clone(), media_driver_lock.clone());
-                Settings { driver_timeout_ms, dir_mode: options.aeron_dir_mode, ..settings }
+                Settings {
+                    driver_timeout_ms,
+                    dir_mode: options.aeron_dir_mode,
+                    idle_strategy: options.media_driver_idle,
+                    ..settings
+                }
             }),
             media_driver_lock,
             aeron_dir: options.aeron_dir,
             driver_timeout_ms,
             announce_channel,
-            announce_stream_id: options.stream_ids.announce,
+            announce_stream_id: ids.announce,
             announce_period_ns: options.announce_period_ns,
-            control_stream_id: options.stream_ids.control,
-            qos_channel: options.control_channel.clone(),
-            control_channel: options.control_channel,
-            qos_stream_id: options.stream_ids.qos,
+            control_channel: ids.control_channel,
+            control_stream_id: ids.control,
+            qos_channel: ids.qos_channel,
+            qos_stream_id: ids.qos,
             allowed_base_dirs: options.allowed_base_dirs,
             network: plane::NetworkConfig {
                 external: options.network_dir.map(|dir| (dir, network_lock.unwrap_or_default())),
@@ -125,14 +132,8 @@ impl Conductor {
         Ok(py.detach(|| self.conductor.status()).network.into())
     }
 
-    /// Returns the next event as (kind, time in ns, stream id, epoch, detail), or None after `timeout`
-    /// seconds or once closed.
-    #[allow(clippy::type_complexity)]
-    fn next_event(
-        &self,
-        py: Python<'_>,
-        timeout: f64,
-    ) -> PyResult<Option<(&'static str, u64, Option<u32>, Option<u64>, String)>> {
+    /// Returns the next event, or None after `timeout` seconds or once closed.
+    fn next_event(&self, py: Python<'_>, timeout: f64) -> PyResult<Option<ConductorEvent>> {
         errors::check_fork(py, self.fork_guard)?;
         let deadline = Instant::now() + bounded(timeout);
         let events = self.conductor.events();
@@ -140,7 +141,7 @@ impl Conductor {
             None if !events.is_closed() => None,
             ended => Some(ended),
         })?;
-        Ok(event.flatten().map(|e| (e.kind, e.at_ns, e.stream_id, e.epoch, e.detail)))
+        Ok(event.flatten().map(ConductorEvent::from))
     }
 
     /// Closes every producer, consumer and handle, then the client and an embedded media driver.

@@ -1,7 +1,7 @@
 //! `Consumer`: poll, wait, latest frame, counters and metadata.
 
 use std::cell::RefCell;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use pyo3::prelude::*;
@@ -11,16 +11,18 @@ use tensorpool_core::drop_reason::DropReason;
 use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_core::wire::driver::Role;
 use tensorpool_dataplane::consumer as plane;
-use tensorpool_dataplane::consumer::Waited;
+use tensorpool_dataplane::consumer::{BatchEnd, Waited};
 use tensorpool_dataplane::idle::Strategy;
 
 use crate::conductor::Conductor;
 use crate::errors;
 use crate::frame::Frame;
+use crate::frame_batch::{BatchTarget, FrameBatch};
 use crate::metadata::{MetadataListener, Origin, SourceMetadata};
 use crate::options::{Connection, ConsumerOptions, LeaseOptions, RequestOptions};
 use crate::progress::Progress;
-use crate::stats::{ConsumerCounters, ConsumerState, LatencyFigures, LeaseStatus, MetadataCounters};
+use crate::records;
+use crate::stats::{ConsumerCounters, ConsumerState, LatencyReport, LeaseStatus, MetadataCounters};
 use crate::wait::{deadline, until};
 
 thread_local! {
@@ -97,6 +99,11 @@ impl Consumer {
         (self.consumer.clone(), self.conductor.clone_ref(py))
     }
 
+    /// For a join, which polls without the interpreter and makes frames of this consumer.
+    pub fn join_parts(&self) -> (Arc<plane::Consumer>, Arc<Origin>) {
+        (self.consumer.clone(), self.origin.clone())
+    }
+
     /// For loops that poll without the interpreter.
     pub fn plane(&self) -> Arc<plane::Consumer> {
         self.consumer.clone()
@@ -142,6 +149,7 @@ impl Consumer {
             descriptor_stream_id,
             max_outstanding_seq_gap: options.max_outstanding_seq_gap,
             freshness_ns,
+            min_interval_ns: options.min_interval_ns,
             hello_period_ns: connection.report_period_ns,
             supports_shm: options.supports_shm,
             sends_hello_unmapped,
@@ -160,7 +168,8 @@ impl Consumer {
         let request = ConsumerRequest { is_remote: !options.supports_shm, ..request.request() };
         let consumer = Arc::new(plane::Consumer::new(config, request, lease_options));
         let metadata = metadata.map(|listener| SourceMetadata::new(listener, stream_id));
-        let origin = Arc::new(Origin { counters: consumer.counters().clone(), metadata });
+        let origin =
+            Arc::new(Origin { counters: consumer.counters().clone(), metadata, device: OnceLock::new() });
         let conductor = connection.conductor;
         let id = conductor.get().add(conductor.py(), consumer.clone())?;
         Ok(Self {
@@ -302,6 +311,60 @@ impl Consumer {
         }
     }
 
+    /// Returns up to `n` frames of one layout as one array. None if there was none within `timeout` seconds, or
+    /// the consumer was closed.
+    ///
+    /// For small frames at a high rate: the frames are copied and checked natively, without the GIL and without
+    /// an object for each. A frame that was overwritten before or during its copy is left out, and counts as
+    /// `late`. A batch ends before a frame of another shape, element type, metadata version or epoch; that frame
+    /// begins the next one.
+    ///
+    /// Waits for the first frame, and returns with those that are there. `at_least` waits for more: until so many
+    /// were taken, the layout changes, or the time is over. `timeout` of None waits without end, 0 does not wait.
+    /// `out` receives the frames: an array of at least one row, with the shape and type of the frames behind
+    /// its first axis; no more frames are taken than it has rows. Ctrl-C ends the wait. Any thread may call this.
+    ///
+    /// Raises `ValueError` if `out` does not fit the next frame, which then stays, and `RegionRejected` if the
+    /// announced regions were rejected.
+    ///
+    ///     batch = consumer.take_or_none(4096, timeout=1.0)
+    ///     if batch is not None:
+    ///         spectrum += batch.array.sum(axis=0)
+    #[pyo3(signature = (n, out = None, timeout = None, at_least = 1))]
+    fn take_or_none(
+        &self,
+        py: Python<'_>,
+        n: usize,
+        out: Option<&Bound<'_, PyAny>>,
+        timeout: Option<f64>,
+        at_least: usize,
+    ) -> PyResult<Option<FrameBatch>> {
+        errors::check_fork(py, self.fork_guard)?;
+        if n == 0 || at_least == 0 || at_least > n {
+            return Err(pyo3::exceptions::PyValueError::new_err(format!(
+                "n={n}, at_least={at_least}: take 1 frame or more, and wait for no more than n"
+            )));
+        }
+        self.take_batch(py, n, at_least, out, deadline(timeout)?)
+    }
+
+    /// Returns up to `limit` frames of one layout that are ready, as one array, without waiting. None if there
+    /// are none.
+    ///
+    /// As `take_or_none` with a timeout of 0.
+    ///
+    ///     while (batch := consumer.poll_batch()) is not None:
+    ///         histogram += np.bincount(batch.array.ravel(), minlength=256)
+    #[pyo3(signature = (limit = 1024, out = None))]
+    fn poll_batch(
+        &self,
+        py: Python<'_>,
+        limit: usize,
+        out: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Option<FrameBatch>> {
+        self.take_or_none(py, limit, out, Some(0.0), 1)
+    }
+
     /// Waits up to `timeout` seconds for a message that `poll` would read, and reads nothing.
     ///
     /// Returns False on timeout and when the consumer is closed. `timeout` of None waits without end. The
@@ -341,7 +404,8 @@ impl Consumer {
     #[pyo3(signature = (timeout = None))]
     fn wait_progress(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         self.check_reads_progress(py)?;
-        let waited = until(py, deadline(timeout)?, |left| self.consumer.wait_progress(left, self.idle))?;
+        let waited =
+            until(py, deadline(timeout)?, |left, since| self.consumer.wait_progress(left, self.idle, since))?;
         Ok(matches!(waited, Waited::Ready))
     }
 
@@ -355,9 +419,10 @@ impl Consumer {
 
     /// Returns count, p50, p99 and maximum of the latency, since the beginning and over the last interval,
     /// in ns.
-    fn latency_figures(&self, py: Python<'_>) -> PyResult<LatencyFigures> {
+    fn latency_report(&self, py: Python<'_>) -> PyResult<LatencyReport> {
         errors::check_fork(py, self.fork_guard)?;
-        Ok(py.detach(|| (&**self.consumer.counters()).into()))
+        let report = py.detach(|| self.consumer.counters().latency.report());
+        LatencyReport::of(py, &report)
     }
 
     /// Returns the attributes of the latest metadata version received. None before the first.
@@ -392,6 +457,13 @@ impl Consumer {
         self.source_metadata(py)?.map(|k| k.counters(py)).transpose()
     }
 
+    /// Sets what `Frame.to_device` of its frames calls. Raises `ValueError` if it was set before.
+    fn set_device(&self, py: Python<'_>, device: Py<PyAny>) -> PyResult<()> {
+        errors::check_fork(py, self.fork_guard)?;
+        let set = self.origin.device.set(device);
+        set.map_err(|_| pyo3::exceptions::PyValueError::new_err("this consumer has a device already"))
+    }
+
     /// Unsubscribes, returns the lease and unmaps the regions. Ends every wait.
     ///
     /// Frames that were received stay readable. Any thread may call this, more than once.
@@ -404,7 +476,61 @@ impl Consumer {
 
 impl Consumer {
     fn wait_until(&self, py: Python<'_>, deadline: Option<Instant>) -> PyResult<Waited> {
-        until(py, deadline, |left| self.consumer.wait(left, self.idle))
+        until(py, deadline, |left, since| self.consumer.wait(left, self.idle, since))
+    }
+
+    fn take_batch(
+        &self,
+        py: Python<'_>,
+        n: usize,
+        at_least: usize,
+        out: Option<&Bound<'_, PyAny>>,
+        deadline: Option<Instant>,
+    ) -> PyResult<Option<FrameBatch>> {
+        let is_over = || deadline.is_some_and(|d| Instant::now() >= d);
+        loop {
+            let Some(layout) = py.detach(|| self.consumer.next_layout()) else {
+                self.raise_refusal(py)?;
+                if is_over() {
+                    return Ok(None);
+                }
+                match self.wait_until(py, deadline)? {
+                    Waited::Ready => py.check_signals()?,
+                    Waited::TimedOut | Waited::Closed => return Ok(None),
+                    Waited::Refused(r) => return Err(errors::refused(py, &r.message, r.reason, &r.uri)),
+                }
+                continue;
+            };
+            let mut target = BatchTarget::new(py, &self.origin, layout, n, at_least, out)?;
+            loop {
+                let end = target.take(py, &self.consumer);
+                let is_done = end == BatchEnd::OtherLayout || target.has_enough(at_least) || is_over();
+                if is_done {
+                    break;
+                }
+                match self.wait_until(py, deadline)? {
+                    Waited::Ready => py.check_signals()?,
+                    Waited::TimedOut | Waited::Closed => break,
+                    Waited::Refused(r) if target.is_empty() => {
+                        return Err(errors::refused(py, &r.message, r.reason, &r.uri));
+                    }
+                    // The next call raises it.
+                    Waited::Refused(r) => {
+                        self.consumer.restore_refused(r);
+                        break;
+                    }
+                }
+            }
+            if !target.is_empty() {
+                let (stream_id, origin) = (self.consumer.stream_id(), self.origin.clone());
+                return target.finish(py, stream_id, origin, self.fork_guard).map(Some);
+            }
+            // All frames were overwritten, or another thread took them.
+            if is_over() || self.consumer.is_closed() {
+                return Ok(None);
+            }
+            py.check_signals()?;
+        }
     }
 
     fn check_reads_progress(&self, py: Python<'_>) -> PyResult<()> {
@@ -418,8 +544,8 @@ impl Consumer {
     }
 }
 
-/// Returns every drop reason: name, meaning, and whether it is part of the span.
+/// Returns every reason why a consumer drops frames.
 #[pyfunction]
-pub fn drop_reasons() -> Vec<(&'static str, String, bool)> {
-    DropReason::ALL.iter().map(|r| (r.as_str(), r.meaning().trim().to_owned(), r.in_span())).collect()
+pub fn drop_reasons() -> Vec<records::DropReason> {
+    DropReason::ALL.iter().map(|reason| (*reason).into()).collect()
 }

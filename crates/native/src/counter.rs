@@ -10,6 +10,7 @@ use tensorpool_dataplane::counter::CounterEndpoint;
 
 use crate::conductor::Conductor;
 use crate::errors;
+use crate::records::CounterReading;
 
 /// One counter of the media driver, which Aeron's tools show.
 ///
@@ -83,17 +84,21 @@ impl AeronCounter {
     }
 }
 
-type Reading<'py> = (i32, i32, i64, String, Bound<'py, PyBytes>);
-
-/// Returns every counter of the media driver in `aeron_dir` as (id, type id, value, label, key).
+/// Returns every counter of the media driver in `aeron_dir`.
 ///
 /// Raises `MediaDriverError` if there is no media driver.
 #[pyfunction]
-pub fn read_counters<'py>(py: Python<'py>, aeron_dir: String) -> PyResult<Vec<Reading<'py>>> {
+pub fn read_counters(py: Python<'_>, aeron_dir: String) -> PyResult<Vec<CounterReading>> {
     match py.detach(|| aeron::read_counters(&aeron_dir)) {
         Ok(counters) => Ok(counters
             .into_iter()
-            .map(|c| (c.id, c.type_id, c.value, c.label, PyBytes::new(py, &c.key)))
+            .map(|c| CounterReading {
+                counter_id: c.id,
+                type_id: c.type_id,
+                value: c.value,
+                label: c.label,
+                key: PyBytes::new(py, &c.key).unbind(),
+            })
             .collect()),
         Err(error) => {
             let message = format!(

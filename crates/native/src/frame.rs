@@ -5,13 +5,14 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pyo3::exceptions::PyBufferError;
+use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_dataplane::consumer as plane;
 
+use crate::mapped_pools::MappedPools;
 use crate::metadata::{MetadataView, Origin};
 use crate::{arrays, errors};
 
@@ -40,7 +41,8 @@ impl Frame {
         Self { frame, origin, counted_late: AtomicBool::new(false), fork_guard }
     }
 
-    fn check(&self) -> bool {
+    /// Whether the slot still holds the frame. If not, it counts as late, once.
+    pub fn check(&self) -> bool {
         let holds = self.frame.mapping.is_unchanged(self.frame.slot_ref.seq);
         if !holds && !self.counted_late.swap(true, Ordering::Relaxed) {
             self.origin.counters.received_to_late();
@@ -48,7 +50,7 @@ impl Frame {
         holds
     }
 
-    fn overwritten(&self, py: Python<'_>) -> PyErr {
+    pub fn overwritten(&self, py: Python<'_>) -> PyErr {
         let (stream_id, epoch, seq) =
             (self.frame.mapping.stream_id, self.frame.mapping.epoch, self.frame.slot_ref.seq);
         let message = match self.frame.mapping.lost_reason() {
@@ -65,6 +67,19 @@ impl Frame {
             f.set_item("epoch", epoch)?;
             f.set_item("seq", seq)
         })
+    }
+
+    pub fn frame_seq(&self) -> u64 {
+        self.frame.slot_ref.seq
+    }
+
+    /// Its state as text. Not `check`: to print a frame is no use of it, and counts nothing.
+    fn state(&self) -> &'static str {
+        match self.fork_guard.is_owner() {
+            true if self.frame.mapping.is_unchanged(self.frame.slot_ref.seq) => "valid",
+            true => "overwritten",
+            false => "of the parent process",
+        }
     }
 
     fn data(&self) -> *mut u8 {
@@ -248,7 +263,7 @@ impl Frame {
         errors::check_fork(py, this.fork_guard)?;
         let slot_ref = &this.frame.slot_ref;
         let (memory, data) = arrays::private(py, slot_ref.info.values_len_bytes as usize)?;
-        // SAFETY: the fresh array has exactly the payload's length, and nobody else knows of it.
+        // SAFETY: the new array has exactly the payload's length, and no other code has a reference to it.
         let is_unchanged = py.detach(|| unsafe { this.frame.mapping.copy_out(slot_ref, data as *mut u8) });
         if !is_unchanged {
             this.check();
@@ -260,6 +275,38 @@ impl Frame {
         let array =
             unsafe { arrays::view(data as *mut u8, tensor.dtype, tensor.shape(), strides, true, memory) }?;
         this.seen(array)
+    }
+
+    /// Begins a copy of the payload to the device of the consumer, and returns a `tensorpool.cuda.DeviceFrame`.
+    ///
+    /// The copy runs beside the caller. The `DeviceFrame` waits for its end, and for the proof that the
+    /// producer did not reuse the slot meanwhile, where its array is used first. `stream` is the CUDA stream
+    /// that the array will be used on: an object of torch, CuPy or NVIDIA's bindings, or its address.
+    ///
+    /// Raises `ValueError` if the consumer was created without `device="cuda:0"`.
+    ///
+    ///     image = torch.from_dlpack(frame.to_device())
+    #[pyo3(signature = (stream = None))]
+    fn to_device<'py>(
+        slf: &Bound<'py, Self>,
+        stream: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        let this = slf.get();
+        errors::check_fork(py, this.fork_guard)?;
+        let device = this.origin.device.get().ok_or_else(|| {
+            PyValueError::new_err(format!(
+                "the consumer of this frame has no device; use ctx.consumer({}, device=\"cuda:0\")",
+                this.frame.mapping.stream_id
+            ))
+        })?;
+        device.bind(py).call_method1("copy_frame", (slf, stream))
+    }
+
+    /// Returns the pools that the frame lies in, as they are mapped into this process.
+    fn mapped_pools(&self, py: Python<'_>) -> PyResult<MappedPools> {
+        errors::check_fork(py, self.fork_guard)?;
+        Ok(MappedPools::new(self.frame.mapping.clone()))
     }
 
     /// Returns the frame.
@@ -290,13 +337,56 @@ impl Frame {
         Ok(false)
     }
 
-    /// Returns a DLPack capsule of `array`. The frame is read-only, so the caller must support DLPack 1.0.
-    #[pyo3(signature = (**kwargs))]
+    /// Returns a DLPack capsule: of `array`, or of a `copy()` of it, or with `dl_device` of a copy on a GPU.
+    ///
+    /// It is a copy with `copy=True`, and for a caller that cannot take read-only memory: one that does not
+    /// pass `max_version=(1, 0)` or later, as JAX. Raises `BufferError` if such a caller passes
+    /// `copy=False`, `FrameOverwritten` if the producer reused the slot before or during the copy.
+    ///
+    ///     image = torch.from_dlpack(frame)    # a view: check frame.valid() after the use
+    ///     image = jax.numpy.from_dlpack(frame)    # a copy
+    #[pyo3(signature = (*, stream = None, max_version = None, dl_device = None, copy = None))]
     fn __dlpack__<'py>(
         slf: &Bound<'py, Self>,
-        kwargs: Option<&Bound<'py, PyDict>>,
+        stream: Option<&Bound<'py, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i64, i64)>,
+        copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        Self::array(slf)?.call_method("__dlpack__", (), kwargs)
+        const CUDA: i64 = 2;
+        let py = slf.py();
+        let kwargs = PyDict::new(py);
+        kwargs.set_item("stream", stream)?;
+        if let Some(device) = dl_device {
+            kwargs.set_item("dl_device", device)?;
+        }
+        if dl_device.is_some_and(|(kind, _)| kind == CUDA) {
+            if copy == Some(false) {
+                return Err(PyBufferError::new_err(
+                    "a frame is in shared memory: a GPU can be given only a copy",
+                ));
+            }
+            kwargs.set_item("max_version", max_version)?;
+            return Self::to_device(slf, stream)?.call_method("__dlpack__", (), Some(&kwargs));
+        }
+        let takes_read_only = max_version.is_some_and(|(major, _)| major >= 1);
+        let array = match copy {
+            Some(false) if !takes_read_only => {
+                return Err(PyBufferError::new_err(
+                    "a frame is read-only, which a caller without DLPack 1.0 cannot know; leave copy=False \
+                     out, or pass max_version=(1, 0)",
+                ));
+            }
+            Some(true) => Self::copy(slf)?,
+            _ if !takes_read_only => Self::copy(slf)?,
+            _ => Self::array(slf)?,
+        };
+        // A copy was made above, where one was asked for.
+        kwargs.set_item("copy", copy.filter(|copy| !copy))?;
+        if takes_read_only {
+            kwargs.set_item("max_version", max_version)?;
+        }
+        array.call_method("__dlpack__", (), Some(&kwargs))
     }
 
     /// Returns the DLPack device: the CPU.
@@ -324,21 +414,32 @@ impl Frame {
         Ok(())
     }
 
+    /// Returns the facts of the frame as an HTML table, for notebooks.
+    fn _repr_html_(&self, py: Python<'_>) -> PyResult<String> {
+        let rows = [
+            ("stream", self.stream_id().to_string()),
+            ("epoch", self.epoch().to_string()),
+            ("seq", self.seq().to_string()),
+            ("shape", self.shape(py)?.repr()?.to_string()),
+            ("dtype", self.element_type(py)?.into_owned()),
+            ("bytes", self.nbytes().to_string()),
+            ("timestamp_ns", self.timestamp_ns().to_string()),
+            ("meta_version", self.meta_version().to_string()),
+            ("state", self.state().to_owned()),
+        ];
+        let cells = rows.map(|(name, value)| format!("<tr><th>{name}</th><td>{value}</td></tr>"));
+        Ok(format!("<table>{}</table>", cells.concat()))
+    }
+
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let slot_ref = &self.frame.slot_ref;
-        // Not `check`: to print a frame is no use of it, and counts nothing.
-        let state = match self.fork_guard.is_owner() {
-            true if self.frame.mapping.is_unchanged(slot_ref.seq) => "valid",
-            true => "overwritten",
-            false => "of the parent process",
-        };
         Ok(format!(
-            "<Frame stream={} epoch={} seq={} shape={} dtype={} {state}>",
+            "<Frame stream={} epoch={} seq={} shape={} dtype={} {}>",
             self.frame.mapping.stream_id,
             self.frame.mapping.epoch,
-            slot_ref.seq,
+            self.frame.slot_ref.seq,
             self.shape(py)?.repr()?,
-            self.element_type(py)?
+            self.element_type(py)?,
+            self.state()
         ))
     }
 }

@@ -1,6 +1,5 @@
 //! `MediaDriver`: Aeron's media driver in this process, and the check for one in another.
 
-use std::path::PathBuf;
 use std::sync::Mutex;
 
 use pyo3::prelude::*;
@@ -9,6 +8,7 @@ use tensorpool_dataplane::aeron;
 use tensorpool_dataplane::media_driver::{self as plane, LaunchError, Settings};
 
 use crate::errors;
+use crate::options::MediaDriverOptions;
 
 /// The native part of `tensorpool.MediaDriver`: Aeron's media driver on threads of this process.
 ///
@@ -24,28 +24,18 @@ pub struct MediaDriver {
 impl MediaDriver {
     /// Starts the media driver, and removes the directory of a dead one first.
     ///
-    /// Raises `MediaDriverBusy` if one is active in `aeron_dir`, `MediaDriverError` if it cannot start.
+    /// Raises `MediaDriverBusy` if one is active in its directory, `MediaDriverError` if it cannot start.
     #[new]
-    #[pyo3(signature = (*, aeron_dir, lock_path, dedicated_threads, idle_strategy, ipc_term_length, dir_mode, driver_timeout_ms, udp))]
-    fn new(
-        py: Python<'_>,
-        aeron_dir: String,
-        lock_path: PathBuf,
-        dedicated_threads: bool,
-        idle_strategy: String,
-        ipc_term_length: u64,
-        dir_mode: u32,
-        driver_timeout_ms: u64,
-        udp: bool,
-    ) -> PyResult<Self> {
+    fn new(py: Python<'_>, options: MediaDriverOptions) -> PyResult<Self> {
+        let aeron_dir = options.aeron_dir;
         let settings = Settings {
-            dedicated_threads,
-            idle_strategy,
-            ipc_term_length,
-            dir_mode,
-            driver_timeout_ms,
-            udp,
-            ..Settings::new(aeron_dir.clone(), lock_path)
+            dedicated_threads: options.dedicated_threads,
+            idle_strategy: options.idle_strategy,
+            ipc_term_length: options.ipc_term_length,
+            dir_mode: options.dir_mode,
+            driver_timeout_ms: options.driver_timeout_ms,
+            udp: options.udp,
+            ..Settings::new(aeron_dir.clone(), options.lock_path)
         };
         match py.detach(|| plane::MediaDriver::launch(&settings)) {
             Ok(driver) => Ok(Self {

@@ -10,6 +10,7 @@ use tensorpool_dataplane::messages as plane;
 
 use crate::conductor::Conductor;
 use crate::errors;
+use crate::records::ImageMessage;
 
 /// Publishes complete messages of any length to one Aeron stream, for what happens per second rather than
 /// per frame.
@@ -118,15 +119,21 @@ impl Subscription {
         PyList::new(py, messages.iter().map(|m| PyBytes::new(py, m)))
     }
 
-    /// As `poll`, and returns the Aeron session id of each message's image with it.
+    /// As `poll`, and returns the image of each message with it.
     #[pyo3(signature = (limit = 64))]
-    fn poll_images<'py>(&self, py: Python<'py>, limit: usize) -> PyResult<Bound<'py, PyList>> {
+    fn poll_images(&self, py: Python<'_>, limit: usize) -> PyResult<Vec<ImageMessage>> {
         errors::check_fork(py, self.fork_guard)?;
         let mut messages: Vec<(Vec<u8>, i32)> = Vec::new();
         py.detach(|| {
             self.subscription.poll_images(limit, |bytes, session| messages.push((bytes.to_vec(), session)))
         });
-        PyList::new(py, messages.iter().map(|(message, session)| (PyBytes::new(py, message), *session)))
+        Ok(messages
+            .into_iter()
+            .map(|(message, session_id)| ImageMessage {
+                message: PyBytes::new(py, &message).unbind(),
+                session_id,
+            })
+            .collect())
     }
 
     /// Whether a publication is connected.
@@ -144,7 +151,7 @@ impl Subscription {
     }
 
     /// Returns the bytes between what was read and the end of that publication's log: messages, and claims
-    /// that nobody has committed. None while the two are not connected.
+    /// that are not committed. None while the two are not connected.
     fn lag_bytes(&self, py: Python<'_>, publication: &Publication) -> PyResult<Option<u64>> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.subscription.lag_bytes(&publication.publication)))

@@ -2,7 +2,7 @@
 //! frames use.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
@@ -213,6 +213,8 @@ impl Drop for SourceMetadata {
 pub struct Origin {
     pub counters: Arc<Counters>,
     pub metadata: Option<SourceMetadata>,
+    /// Copies frames to a GPU; set once, for a consumer with `device=`.
+    pub device: OnceLock<Py<PyAny>>,
 }
 
 impl Origin {

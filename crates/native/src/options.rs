@@ -9,6 +9,7 @@ use tensorpool_core::consumer::hello_state::{ConsumerRequest, StreamProposal};
 use tensorpool_core::lease::attachment;
 use tensorpool_core::producer::grants::GrantPolicy;
 use tensorpool_core::producer::progress_schedule::ProgressLimits;
+use tensorpool_core::shm::create::{EpochSpec, PoolSpec};
 use tensorpool_core::wire::announce::{AnnouncedPool, PoolAnnounce};
 use tensorpool_core::wire::driver::{Revision, Role};
 use tensorpool_core::wire::hello::{Mode, ProgressHints};
@@ -23,11 +24,11 @@ pub struct ConnectionOptions {
     pub aeron_dir: String,
     pub embed_media_driver: bool,
     pub aeron_dir_mode: u32,
+    pub media_driver_idle: String,
     pub allowed_base_dirs: Vec<PathBuf>,
     pub stream_ids: StreamIds,
     pub driver_timeout_s: f64,
     pub announce_period_ns: u64,
-    pub control_channel: String,
     pub network_dir: Option<String>,
     pub is_realtime_synced: bool,
 }
@@ -38,6 +39,8 @@ pub struct StreamIds {
     pub control: i32,
     pub announce: i32,
     pub qos: i32,
+    pub control_channel: String,
+    pub qos_channel: String,
 }
 
 /// `tensorpool.transport.Connection`.
@@ -69,6 +72,7 @@ pub struct ConsumerOptions {
     pub supports_shm: bool,
     pub control_stream_id: Option<i32>,
     pub qos_stream_id: Option<i32>,
+    pub min_interval_ns: Option<u64>,
 }
 
 /// A channel and a range of stream ids.
@@ -175,6 +179,113 @@ impl LeaseOptions {
     }
 }
 
+/// `tensorpool.transport.StreamAddress`.
+#[derive(FromPyObject)]
+pub struct StreamAddress {
+    pub channel: String,
+    pub stream_id: i32,
+}
+
+/// `tensorpool.transport.media_driver.MediaDriverOptions`.
+#[derive(FromPyObject)]
+pub struct MediaDriverOptions {
+    pub aeron_dir: String,
+    pub lock_path: PathBuf,
+    pub dedicated_threads: bool,
+    pub idle_strategy: String,
+    pub ipc_term_length: u64,
+    pub dir_mode: u32,
+    pub driver_timeout_ms: u64,
+    pub udp: bool,
+}
+
+/// `tensorpool.driver.agent.AnnouncerOptions`.
+#[derive(FromPyObject)]
+pub struct AnnouncerOptions {
+    pub period_ns: u64,
+    pub stall_ns: u64,
+    pub base_dirs: Vec<PathBuf>,
+    pub lock_memory: bool,
+}
+
+/// `tensorpool.bridge.BridgeSettings`, as far as the native ends of a bridge use them.
+#[derive(FromPyObject)]
+pub struct BridgeSettings {
+    pub mtu_bytes: Option<u32>,
+    pub chunk_bytes: Option<u32>,
+    pub max_chunk_bytes: u32,
+    pub max_payload_bytes: u32,
+    pub assembly_timeout_ms: u64,
+    pub integrity: bool,
+    pub forward_traces: bool,
+    pub key_max_age_ns: u64,
+    pub idle: String,
+}
+
+/// `tensorpool.bridge.receiver.ReceiverLimits`.
+#[derive(FromPyObject)]
+pub struct ReceiverLimits {
+    pub chunk_bytes: u32,
+    pub fits_session_mtu: bool,
+    pub silence_ns: u64,
+}
+
+/// `tensorpool.shm.EpochSpec`.
+#[derive(FromPyObject)]
+pub struct EpochOptions {
+    base: PathBuf,
+    user: String,
+    namespace: String,
+    stream_id: u32,
+    epoch: u64,
+    nslots: u32,
+    pools: Vec<PoolOptions>,
+    access: RegionAccess,
+    prefault: bool,
+}
+
+/// `tensorpool.shm.RegionAccess`.
+#[derive(FromPyObject)]
+struct RegionAccess {
+    dir_mode: u32,
+    file_mode: u32,
+    group: Option<u32>,
+    require_hugepages: bool,
+}
+
+/// `tensorpool.shm.PoolSpec`.
+#[derive(FromPyObject)]
+pub struct PoolOptions {
+    pool_id: u16,
+    stride_bytes: u32,
+}
+
+impl PoolOptions {
+    pub fn spec(self) -> PoolSpec {
+        PoolSpec { pool_id: self.pool_id, stride_bytes: self.stride_bytes }
+    }
+}
+
+impl EpochOptions {
+    pub fn spec(self) -> EpochSpec {
+        let RegionAccess { dir_mode, file_mode, group, require_hugepages } = self.access;
+        EpochSpec {
+            base: self.base,
+            user: self.user,
+            namespace: self.namespace,
+            stream_id: self.stream_id,
+            epoch: self.epoch,
+            nslots: self.nslots,
+            pools: self.pools.into_iter().map(PoolOptions::spec).collect(),
+            require_hugepages,
+            prefault: self.prefault,
+            dir_mode,
+            file_mode,
+            group,
+        }
+    }
+}
+
 /// `tensorpool.client.OwnedRegions`: regions that this process created.
 #[derive(FromPyObject)]
 pub struct OwnedRegions {
@@ -184,31 +295,49 @@ pub struct OwnedRegions {
 
 /// `tensorpool.shm.EpochFiles`.
 #[derive(FromPyObject)]
-struct EpochFiles {
+pub struct EpochFiles {
     epoch: u64,
     nslots: u32,
     header_uri: String,
-    pools: Vec<(u16, u32, String)>,
+    pools: Vec<PoolFile>,
 }
 
-impl OwnedRegions {
-    /// The announce of these regions, with a new producer id.
-    pub fn announce(self, stream_id: u32) -> PoolAnnounce {
-        let EpochFiles { epoch, nslots, header_uri, pools } = self.files;
+/// `tensorpool.shm.PoolFile`.
+#[derive(FromPyObject)]
+struct PoolFile {
+    pool_id: u16,
+    stride_bytes: u32,
+    uri: String,
+}
+
+impl EpochFiles {
+    /// The announce of these regions.
+    pub fn announce(self, stream_id: u32, producer_id: u32) -> PoolAnnounce {
+        let Self { epoch, nslots, header_uri, pools } = self;
+        let pools = pools.into_iter().map(|PoolFile { pool_id, stride_bytes, uri }| AnnouncedPool {
+            pool_id,
+            nslots,
+            stride_bytes,
+            uri,
+        });
         PoolAnnounce {
             stream_id,
-            producer_id: random_id(),
+            producer_id,
             epoch,
             timestamp_ns: 0,
             clock_domain: CLOCK_DOMAIN_MONOTONIC,
             layout_version: LAYOUT_VERSION,
             header_nslots: nslots,
             header_slot_bytes: HEADER_SLOT_BYTES as u16,
-            pools: pools
-                .into_iter()
-                .map(|(pool_id, stride_bytes, uri)| AnnouncedPool { pool_id, nslots, stride_bytes, uri })
-                .collect(),
+            pools: pools.collect(),
             header_uri,
         }
+    }
+}
+
+impl OwnedRegions {
+    /// The announce of these regions, with a new producer id.
+    pub fn announce(self, stream_id: u32) -> PoolAnnounce {
+        self.files.announce(stream_id, random_id())
     }
 }

@@ -1,10 +1,11 @@
 //! `Producer`: offers a copy of an array, or claims a slot to write in place.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple};
+use pyo3::types::{PyDict, PyList, PyTuple};
 use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_core::shm::containment::AllowedBases;
 use tensorpool_core::shm::epoch::MappedEpoch;
@@ -21,12 +22,15 @@ use crate::arrays;
 use crate::conductor::Conductor;
 use crate::errors;
 use crate::extension::{Declared, Extension, Given};
-use crate::offer_result::OfferResult;
+use crate::offer_result::{OfferManyResult, OfferResult};
 use crate::options::{Connection, GrantOptions, LeaseOptions, OwnedRegions, ProducerOptions};
 use crate::progress::{self, Meter};
 use crate::slot::{Slot, TraceLinks};
 use crate::stats::{LeaseStatus, ProducerCounters};
+use crate::write_check::WriteCheck;
 
+/// The largest power of two that the stride of a pool can have on the wire.
+const MAX_STRIDE_BYTES: u64 = 1 << 31;
 /// Up to this size the copy ends before another thread could have acquired the interpreter.
 const KEEPS_INTERPRETER_BYTES: u64 = 64 << 10;
 
@@ -43,6 +47,12 @@ pub struct Producer {
     declared: Declared,
     /// Frames get trace ids, and may name the frames that they were made from.
     has_traces: bool,
+    /// The outcomes that the user was warned of: one bit each.
+    warned: AtomicU8,
+    /// Registers the memory of claimed slots with a GPU; set once, for a producer with `device=`.
+    device: OnceLock<Py<PyAny>>,
+    /// Looks for frames that were changed after their commit; None outside of the development mode.
+    write_check: Option<Arc<WriteCheck>>,
     fork_guard: ForkGuard,
 }
 
@@ -84,18 +94,49 @@ impl Producer {
                 slf.get().producer.stream_id()
             )));
         }
-        if trace_id != 0 {
-            return Ok((trace_id, None));
-        }
         let parents = parents.map_or_else(|| PyTuple::empty(slf.py()).into_any(), Clone::clone);
         let (trace_id, linked): (u64, Bound<'_, PyList>) =
-            slf.call_method1("_trace_id_from", (parents,))?.extract()?;
+            slf.call_method1("_trace_id_from", (parents, trace_id))?.extract()?;
         let links = (!linked.is_empty()).then(|| TraceLinks {
             producer: slf.clone().into_any().unbind(),
             trace_id,
             parents: linked.unbind(),
         });
         Ok((trace_id, links))
+    }
+
+    /// The traces of the frames of a batch.
+    fn traces(
+        slf: &Bound<'_, Self>,
+        trace_id: u64,
+        parents: Option<&Bound<'_, PyAny>>,
+        count: usize,
+    ) -> PyResult<BatchTraces> {
+        let has_parents = parents.is_some();
+        if count == 0 || (!has_parents && (trace_id != 0 || !slf.get().has_traces)) {
+            return Ok(BatchTraces::Shared(trace_id));
+        }
+        // Iterated once for each frame.
+        let parents = parents.map(|p| PyTuple::new(slf.py(), p.try_iter()?.collect::<PyResult<Vec<_>>>()?));
+        let parents = parents.transpose()?.map(Bound::into_any);
+        let first = Self::trace_from(slf, trace_id, parents.as_ref())?;
+        // The id of the only parent is that of every frame.
+        if first.1.is_none() && has_parents {
+            return Ok(BatchTraces::Shared(first.0));
+        }
+        let others = (1..count).map(|_| Self::trace_from(slf, trace_id, parents.as_ref()));
+        Ok(BatchTraces::Each(std::iter::once(Ok(first)).chain(others).collect::<PyResult<_>>()?))
+    }
+
+    /// Gets pools that hold `len` bytes before the first frame of a batch, where the user chose none.
+    fn fit_pools_before(slf: &Bound<'_, Self>, len: u64) -> PyResult<()> {
+        let fits = slf.get().producer.fits_pool(len);
+        if fits == Some(false)
+            && let Some(fit) = slf.getattr_opt("_fit_pools")?
+        {
+            fit.call1((len,))?;
+        }
+        Ok(())
     }
 
     /// Asks Python to declare a type without a number in the registry. False: it stays refused.
@@ -110,6 +151,81 @@ impl Producer {
         match slf.getattr_opt("_declare_dtype")? {
             Some(declare) => declare.call1((dtype,))?.extract(),
             None => Ok(false),
+        }
+    }
+
+    /// Asks Python for pools that hold `len` bytes, where the user chose none. True: try again.
+    #[cold]
+    fn fit_pools(slf: &Bound<'_, Self>, outcome: Outcome, len: u64) -> PyResult<bool> {
+        if outcome != Outcome::NoPool {
+            return Ok(false);
+        }
+        let fits = match slf.getattr_opt("_fit_pools")? {
+            Some(fit) => fit.call1((len,))?.extract()?,
+            None => false,
+        };
+        if fits {
+            slf.get().producer.retract_no_pool();
+        }
+        Ok(fits)
+    }
+
+    /// A frame of `len` bytes is not in the ring: raises that, or warns of a mistake of the user, once.
+    #[cold]
+    fn on_refused(slf: &Bound<'_, Self>, outcome: Outcome, len: u64, strict: bool) -> PyResult<()> {
+        let (py, this) = (slf.py(), slf.get());
+        let message = this.refusal_text(outcome, len);
+        if strict {
+            return Err(errors::raise(py, "OfferRefused", &message, |f| {
+                f.set_item("outcome", outcome.as_str())
+            }));
+        }
+        let bit = 1 << outcome as u8;
+        if matches!(outcome, Outcome::NoPool | Outcome::Closed)
+            && this.warned.fetch_or(bit, Ordering::Relaxed) & bit == 0
+            && let Some(warn) = slf.getattr_opt("_warn_refused")?
+        {
+            warn.call1((message,))?;
+        }
+        Ok(())
+    }
+
+    /// Warns of frames that were changed after their commit. `all`: looks at all of them.
+    #[cold]
+    fn warn_changed(slf: &Bound<'_, Self>, check: &WriteCheck, all: bool) -> PyResult<()> {
+        for seq in slf.py().detach(|| check.take_changed(all)) {
+            if let Some(warn) = slf.getattr_opt("_warn_changed")? {
+                warn.call1((seq,))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Why there is no slot for a frame of `len` bytes, and what to do.
+    fn refusal_text(&self, outcome: Outcome, len: u64) -> String {
+        let stream_id = self.producer.stream_id();
+        match outcome {
+            Outcome::NoPool if len > MAX_STRIDE_BYTES => format!(
+                "a frame of {len} bytes is larger than any pool of stream {stream_id} can be ({}); split it",
+                size_literal(MAX_STRIDE_BYTES)
+            ),
+            Outcome::NoPool => {
+                let fit = size_literal(len.next_power_of_two());
+                format!(
+                    "a frame of {len} bytes fits no pool of stream {stream_id}; use ctx.producer({stream_id}, \
+                     pools=[\"{fit}\"])"
+                )
+            }
+            Outcome::SlotClaimed => format!(
+                "the next slot of stream {stream_id} is still claimed; commit or abandon it first, or use a \
+                 larger nslots"
+            ),
+            Outcome::Detached => {
+                format!("stream {stream_id} has no lease at the moment; it is being asked for again")
+            }
+            _ => format!(
+                "the producer of stream {stream_id} is closed; open another with ctx.producer({stream_id})"
+            ),
         }
     }
 
@@ -199,6 +315,9 @@ impl Producer {
             id,
             declared: Declared::default(),
             has_traces: options.traces,
+            warned: AtomicU8::new(0),
+            device: OnceLock::new(),
+            write_check: WriteCheck::in_dev_mode(py)?,
             fork_guard: ForkGuard::current(),
         })
     }
@@ -226,17 +345,39 @@ impl Producer {
         Ok(LeaseStatus::of(py, self.producer.lease()))
     }
 
+    /// Returns the lease, and requests none until `resume_lease`, so that the driver can take another layout.
+    ///
+    /// Frames that are offered meanwhile are refused as "detached". Returns False for a producer that owns its
+    /// regions. Any thread may call this.
+    fn suspend_lease(&self, py: Python<'_>) -> PyResult<bool> {
+        errors::check_fork(py, self.fork_guard)?;
+        Ok(py.detach(|| self.producer.suspend_lease()))
+    }
+
+    /// Requests a lease again after `suspend_lease`. Any thread may call this.
+    fn resume_lease(&self, py: Python<'_>) -> PyResult<()> {
+        errors::check_fork(py, self.fork_guard)?;
+        self.producer.resume_lease();
+        Ok(())
+    }
+
     /// Copies an array into the next slot and publishes it. Never waits for a consumer.
     ///
-    /// `array` is a numpy array, or an object with the buffer protocol or DLPack. `timestamp_ns` is the
+    /// `array` is a numpy array, or an object with the buffer protocol or DLPack, also in the memory of a GPU
+    /// (the extra `cuda`). `timestamp_ns` is the
     /// time of the source; without it, it is the time of the commit. `dtype` names the element type: that
     /// of the array, or for elements of one byte also another such type ("bytes", "bool"). `meta_version`
     /// and `trace_id` replace those of the producer. `parents` are the frames, or their trace ids, that this
-    /// one was made from; only a producer with `traces=True` takes them. `keep_strides` keeps the padding
-    /// between the rows of an array that is not contiguous: one copy of its memory, where else rows are
-    /// copied one by one. Returns an outcome that is true if the frame was
-    /// published; a frame that cannot be published is counted, and raises nothing. Any thread may call
-    /// this; large arrays are copied without the GIL.
+    /// one was made from, also beside a `trace_id`; only a producer with `traces=True` takes them.
+    /// `keep_strides` keeps the padding between the rows of an array that is not contiguous: one copy of its
+    /// memory, where else rows are copied one by one. Any thread may call this; large arrays are copied
+    /// without the GIL.
+    ///
+    /// Returns an outcome that is true if the frame was published; a frame that cannot be published is
+    /// counted. The first frame that fits no pool, and the first after `close`, causes an `OfferWarning`.
+    /// The first frame of a producer that was opened without `pools` gets a pool that it fits, where the
+    /// driver allows it. `strict=True` raises `OfferRefused` where `claim` raises `ClaimRefused`: if no
+    /// pool is large enough, the slot is still claimed, there is no lease, or the producer is closed.
     ///
     /// Raises `UnsupportedDtype` for an element type that frames cannot carry, `TypeError` for an object
     /// without such memory or with another `dtype`, `ValueError` for more than eight dimensions, and for
@@ -245,7 +386,7 @@ impl Producer {
     ///     result = producer.offer(image)
     ///     if not result:
     ///         print(result.outcome)
-    #[pyo3(signature = (array, *, timestamp_ns = None, dtype = None, meta_version = None, trace_id = 0, parents = None, keep_strides = false))]
+    #[pyo3(signature = (array, *, timestamp_ns = None, dtype = None, meta_version = None, trace_id = 0, parents = None, keep_strides = false, strict = false))]
     fn offer<'py>(
         slf: &Bound<'py, Self>,
         array: &Bound<'py, PyAny>,
@@ -255,14 +396,29 @@ impl Producer {
         trace_id: u64,
         parents: Option<&Bound<'py, PyAny>>,
         keep_strides: bool,
+        strict: bool,
     ) -> PyResult<OfferResult> {
         let py = slf.py();
         let this = slf.get();
         errors::check_fork(py, this.fork_guard)?;
+        if let Some(check) = &this.write_check {
+            Self::warn_changed(slf, check, false)?;
+        }
+        let given_trace_id = trace_id;
         let (trace_id, links) = Self::trace(slf, trace_id, parents)?;
         let (mut version, extension) = this.declared.now();
         let mut input = match ArrayInput::new(array, dtype, extension.as_deref()) {
             Ok(input) => input,
+            Err(_) if array_input::is_on_device(array)? => {
+                let options = PyDict::new(py);
+                options.set_item("timestamp_ns", timestamp_ns)?;
+                options.set_item("dtype", dtype)?;
+                options.set_item("meta_version", meta_version)?;
+                options.set_item("trace_id", given_trace_id)?;
+                options.set_item("parents", parents)?;
+                let result = slf.call_method("_offer_from_device", (array,), Some(&options))?;
+                return Ok(result.cast_into::<OfferResult>()?.get().clone());
+            }
             Err(error) => {
                 if !Self::declare(slf, &error, None)? {
                     return Err(error);
@@ -284,13 +440,110 @@ impl Producer {
         } else {
             None
         };
-        let result = immediate.unwrap_or_else(|| py.detach(|| this.producer.offer(spec, len, stamp, fill)));
-        if let (Some(links), Some(seq)) = (links, result.seq)
-            && let Some(epoch) = py.detach(|| this.producer.epoch())
-        {
+        let mut result =
+            immediate.unwrap_or_else(|| py.detach(|| this.producer.offer(spec, len, stamp, fill)));
+        if result.seq.is_none() && Self::fit_pools(slf, result.outcome, len)? {
+            result = py.detach(|| this.producer.offer(spec, len, stamp, fill));
+        }
+        if result.seq.is_none() {
+            Self::on_refused(slf, result.outcome, len, strict)?;
+        }
+        if let (Some(links), Some(epoch), Some(seq)) = (links, result.epoch, result.seq) {
             links.publish(py, epoch, seq)?;
         }
         Ok(OfferResult::new(result))
+    }
+
+    /// Publishes each item of the first axis of `array` as a frame, in order. Never waits for a consumer.
+    ///
+    /// For small frames at a high rate: the frames are written and published natively, without the GIL and
+    /// without an object for each. It does the same as a loop of `offer`: every frame has its sequence, its time
+    /// and its outcome, and counts in the ledger. `array` of shape (1000, 32) becomes 1000 frames of shape (32,);
+    /// of shape (1000,), frames of one element each. It may have any strides. `timestamps_ns` are the times of the
+    /// source, one for each frame; without them, all have the time of the offer. `dtype`, `meta_version`,
+    /// `trace_id` and `parents` are as for `offer`, and apply to every frame. Any thread may call this; frames of
+    /// other threads may come between.
+    ///
+    /// A ring holds its newest `nslots` frames. Of a batch with more, consumers get what they read meanwhile.
+    ///
+    /// Returns how many frames were published, and the outcomes of the others. `strict=True` raises
+    /// `OfferRefused` at the first frame that cannot be written; those before it are published. The first frame of
+    /// a producer that was opened without `pools` gets a pool that it fits, where the driver allows it.
+    ///
+    /// Raises `UnsupportedDtype`, `TypeError` and `ValueError` as `offer` does, `ValueError` also for an array
+    /// without a first axis and for another number of `timestamps_ns`.
+    ///
+    ///     block = digitizer.read((1000, 32))
+    ///     result = producer.offer_many(block)
+    ///     lost += result.count - result.published
+    #[pyo3(signature = (array, *, timestamps_ns = None, dtype = None, meta_version = None, trace_id = 0, parents = None, strict = false))]
+    fn offer_many<'py>(
+        slf: &Bound<'py, Self>,
+        array: &Bound<'py, PyAny>,
+        timestamps_ns: Option<&Bound<'py, PyAny>>,
+        dtype: Option<&Bound<'py, PyAny>>,
+        meta_version: Option<u32>,
+        trace_id: u64,
+        parents: Option<&Bound<'py, PyAny>>,
+        strict: bool,
+    ) -> PyResult<OfferManyResult> {
+        let py = slf.py();
+        let this = slf.get();
+        errors::check_fork(py, this.fork_guard)?;
+        let (mut version, mut extension) = this.declared.now();
+        let input = match ArrayInput::new(array, dtype, extension.as_deref()) {
+            Ok(input) => input,
+            Err(_) if array_input::is_on_device(array)? => {
+                return Err(PyTypeError::new_err(
+                    "the tensor lies in the memory of a GPU; offer_many copies from the host: offer each item, or \
+                     copy the tensor first",
+                ));
+            }
+            Err(error) => {
+                if !Self::declare(slf, &error, None)? {
+                    return Err(error);
+                }
+                (version, extension) = this.declared.now();
+                ArrayInput::new(array, dtype, extension.as_deref())?
+            }
+        };
+        if array_input::is_scalar(array)? {
+            return Err(PyValueError::new_err("a single number has no first axis; use offer"));
+        }
+        let is_pair = extension.is_some_and(|e| e.pair && e.carrier == input.spec.dtype);
+        let items = input.items(is_pair)?;
+        let (spec, len, count) = (items.spec, items.values_len, items.count);
+        let times = timestamps_ns.map(|times| array_input::timestamps(times, count)).transpose()?;
+        let traces = Self::traces(slf, trace_id, parents, count)?;
+        let meta_version = meta_version.unwrap_or(version);
+        if count > 0 {
+            Self::fit_pools_before(slf, len)?;
+        }
+        let mut written = Vec::new();
+        let batch = py.detach(|| {
+            let stamp = |index: usize| FrameStamp {
+                timestamp_ns: times.as_ref().map(|times| times[index]),
+                meta_version,
+                trace_id: traces.id(index),
+            };
+            // SAFETY: the source is held, and offer hands out a slot of at least `len` bytes.
+            let fill = |index, slot| unsafe { items.copy_to(index, slot) };
+            this.producer.offer_many(spec, len, count, stamp, fill, |index, result| {
+                if traces.has_links()
+                    && let (Some(epoch), Some(seq)) = (result.epoch, result.seq)
+                {
+                    written.push((index, epoch, seq));
+                }
+                !(strict && result.seq.is_none())
+            })
+        });
+        for (index, epoch, seq) in written {
+            traces.publish(py, index, epoch, seq)?;
+        }
+        if let Some((outcome, _)) = batch.refused {
+            Self::on_refused(slf, outcome, len, strict)?;
+        }
+        Ok(OfferManyResult::new(count, batch))
     }
 
     /// Claims the next slot, to be written in place. Never waits.
@@ -309,21 +562,24 @@ impl Producer {
     ///     with producer.claim((480, 640), "uint16") as slot:
     ///         camera.read_into(slot.array)
     #[pyo3(signature = (shape, dtype, *, order = "C", strides = None, progress = None, timestamp_ns = None, meta_version = None, trace_id = 0, parents = None))]
-    fn claim(
-        slf: &Bound<'_, Self>,
-        shape: &Bound<'_, PyAny>,
-        dtype: &Bound<'_, PyAny>,
+    fn claim<'py>(
+        slf: &Bound<'py, Self>,
+        shape: &Bound<'py, PyAny>,
+        dtype: &Bound<'py, PyAny>,
         order: &str,
         strides: Option<Vec<i64>>,
         progress: Option<&str>,
         timestamp_ns: Option<u64>,
         meta_version: Option<u32>,
         trace_id: u64,
-        parents: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Slot> {
+        parents: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, Slot>> {
         let py = slf.py();
         let this = slf.get();
         errors::check_fork(py, this.fork_guard)?;
+        if let Some(check) = &this.write_check {
+            Self::warn_changed(slf, check, false)?;
+        }
         let (trace_id, links) = Self::trace(slf, trace_id, parents)?;
         let major_order = match order {
             "C" => MAJOR_ORDER_ROW,
@@ -352,29 +608,47 @@ impl Producer {
         }
         let in_unit = progress.map(|unit| progress::in_unit(spec, unit)).transpose()?;
         let stamp = FrameStamp { timestamp_ns, meta_version: meta_version.unwrap_or(version), trace_id };
-        let claim = match in_unit {
+        let try_claim = || match in_unit {
             None => py.detach(|| this.producer.claim(spec, len)),
             Some((spec, stride, _)) => {
                 py.detach(|| this.producer.claim_with_progress(spec, len, stride, stamp))
             }
         };
+        let mut claim = try_claim();
+        if let Err(outcome) = &claim
+            && Self::fit_pools(slf, *outcome, len)?
+        {
+            claim = try_claim();
+        }
         let meter = in_unit.map(|(spec, stride, unit)| Meter::new(unit, stride, &spec, len));
         let claim = claim.map_err(|outcome| {
-            let message = match outcome {
-                Outcome::NoPool => {
-                    format!("{len} bytes fit no pool of this stream; configure a larger pool")
-                }
-                Outcome::SlotClaimed => {
-                    "the next slot is still claimed; commit or abandon it first".to_owned()
-                }
-                Outcome::Detached => {
-                    "there is no lease at the moment; it is being asked for again".to_owned()
-                }
-                _ => "the producer is closed".to_owned(),
-            };
+            let message = this.refusal_text(outcome, len);
             errors::raise(py, "ClaimRefused", &message, |f| f.set_item("outcome", outcome.as_str()))
         })?;
-        Ok(Slot::new(this.producer.clone(), claim, spec, stamp, meter, extension, links, this.fork_guard))
+        let write_check = this.write_check.clone();
+        let slot = Slot::new(
+            this.producer.clone(),
+            claim,
+            spec,
+            stamp,
+            meter,
+            extension,
+            links,
+            write_check,
+            this.fork_guard,
+        );
+        let slot = Bound::new(py, slot)?;
+        if let Some(device) = this.device.get() {
+            device.bind(py).call_method1("register_slot", (&slot,))?;
+        }
+        Ok(slot)
+    }
+
+    /// Sets what registers the memory of claimed slots with a GPU. Raises `ValueError` if it was set before.
+    fn set_device(&self, py: Python<'_>, device: Py<PyAny>) -> PyResult<()> {
+        errors::check_fork(py, self.fork_guard)?;
+        let set = self.device.set(device);
+        set.map_err(|_| PyValueError::new_err("this producer has a device already"))
     }
 
     /// The stream that this producer writes.
@@ -443,9 +717,49 @@ impl Producer {
     ///
     /// Frames that were received stay readable. Later offers return "closed". Any thread may call this,
     /// more than once.
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
-        errors::check_fork(py, self.fork_guard)?;
-        self.conductor.get().remove(py, self.id);
-        Ok(())
+    fn close(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let (py, this) = (slf.py(), slf.get());
+        errors::check_fork(py, this.fork_guard)?;
+        // Before the regions are unmapped. A warning that is an error does not keep the producer open.
+        let checked = this.write_check.as_ref().map_or(Ok(()), |check| Self::warn_changed(slf, check, true));
+        this.conductor.get().remove(py, this.id);
+        checked
     }
+}
+
+/// The trace ids of a batch.
+enum BatchTraces {
+    /// All frames have this one.
+    Shared(u64),
+    /// Each frame has its own, and may have links to publish.
+    Each(Vec<(u64, Option<TraceLinks>)>),
+}
+
+impl BatchTraces {
+    fn id(&self, index: usize) -> u64 {
+        match self {
+            Self::Shared(id) => *id,
+            Self::Each(traces) => traces[index].0,
+        }
+    }
+
+    fn has_links(&self) -> bool {
+        matches!(self, Self::Each(traces) if traces.first().is_some_and(|(_, links)| links.is_some()))
+    }
+
+    fn publish(&self, py: Python<'_>, index: usize, epoch: u64, seq: u64) -> PyResult<()> {
+        match self {
+            Self::Each(traces) => {
+                traces[index].1.as_ref().map_or(Ok(()), |links| links.publish(py, epoch, seq))
+            }
+            Self::Shared(_) => Ok(()),
+        }
+    }
+}
+
+/// A size as users write it: "8MiB".
+fn size_literal(bytes: u64) -> String {
+    let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    let fit = units.into_iter().find(|(unit, _)| bytes.is_multiple_of(*unit));
+    fit.map_or_else(|| bytes.to_string(), |(unit, name)| format!("{}{name}", bytes / unit))
 }

@@ -5,17 +5,21 @@ use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::PyDict;
 use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_core::recording::rows::{self, Row};
-use tensorpool_core::recording::stream_buffer;
 use tensorpool_core::wire::layout::DTYPE_UINT8;
 use tensorpool_dataplane::recorder as plane;
 
 use crate::consumer::Consumer;
+use crate::records::{RecordedGap, RecorderReason};
 use crate::stats::{RecordedCounts, RecorderBuffer};
 use crate::wait::bounded;
 use crate::{arrays, errors};
+
+/// The largest chunk of a recorder's memory, and the largest number of rows of an arena.
+const MAX_CHUNK_BYTES: usize = 1 << 30;
+const MAX_ROWS: usize = 1 << 20;
 
 /// Reads consumers and copies their frames into arenas, on a thread of its own.
 ///
@@ -43,7 +47,10 @@ impl Recorder {
         idle: &str,
     ) -> PyResult<Self> {
         let idle = idle.parse().map_err(PyValueError::new_err)?;
-        if buffer_bytes == 0 || chunk_bytes == 0 || chunk_bytes > 1 << 30 || rows == 0 || rows > 1 << 20 {
+        let is_valid = buffer_bytes > 0
+            && (1..=MAX_CHUNK_BYTES).contains(&chunk_bytes)
+            && (1..=MAX_ROWS).contains(&rows);
+        if !is_valid {
             return Err(PyValueError::new_err("a recorder needs memory: chunks of up to 1 GiB, and rows"));
         }
         let recorder = py.detach(|| plane::Recorder::start(buffer_bytes, chunk_bytes, rows, age_ns, idle))?;
@@ -179,14 +186,10 @@ impl Arena {
         }
     }
 
-    /// (epoch, first_seq, count, reason, before_row, time_ns) of each gap.
+    /// The sequences that were not recorded, in order.
     #[getter]
-    fn gaps<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let gaps = &self.arena.gaps;
-        PyList::new(
-            py,
-            gaps.iter().map(|g| (g.epoch, g.first_seq, g.count, g.reason, g.before_row, g.time_ns)),
-        )
+    fn gaps(&self) -> Vec<RecordedGap> {
+        self.arena.gaps.iter().map(|gap| (*gap).into()).collect()
     }
 }
 
@@ -197,8 +200,8 @@ fn bytes<'py>(arena: &Bound<'py, Arena>, at: *mut u8, len: usize) -> PyResult<Bo
     unsafe { arrays::view(at, DTYPE_UINT8, &[len], &[1], false, arena.clone().into_any()) }
 }
 
-/// Returns the reasons why a recorder loses frames: name and meaning.
+/// Returns the reasons why a recorder loses frames.
 #[pyfunction]
-pub fn recorder_reasons() -> Vec<(&'static str, &'static str)> {
-    stream_buffer::REASONS.to_vec()
+pub fn recorder_reasons() -> Vec<RecorderReason> {
+    RecorderReason::all()
 }

@@ -11,6 +11,7 @@ use tensorpool_dataplane::replay::{ReplayStream, ReplayWindow, Row, RowTable, St
 
 use crate::checksum::PinnedBuffer;
 use crate::producer::Producer;
+use crate::records::ReplayResult;
 
 /// The rows of one batch of a recording, ready to be published. Keeps the memory of their payloads.
 #[pyclass(frozen, module = "tensorpool._native")]
@@ -101,37 +102,44 @@ impl ReplayRows {
     }
 }
 
+/// `tensorpool.replayer.schedule.NativeStream`.
+#[derive(FromPyObject)]
+pub struct NativeStream<'py> {
+    producer: PyRef<'py, Producer>,
+    rows: Py<ReplayRows>,
+    shift_ns: u64,
+}
+
 /// Publishes a replay window: for each entry a row of a stream, when it is due.
 ///
-/// `streams` are (producer, rows, time added to timestamps). Returns the first entry that was not published,
-/// the reason, its stream, then bytes, frames that every reader would refuse, late frames, and the largest
-/// delay. Raises `ValueError` for an entry that names no row.
+/// `streams` are producers with their rows and the time that is added to timestamps. Returns how far it got and
+/// why it stopped. Raises `ValueError` for an entry that names no row.
 #[pyfunction]
 #[pyo3(signature = (streams, *, stream, row, due_ns, start, until_ns))]
 pub fn replay_rows<'py>(
     py: Python<'py>,
-    streams: Vec<(PyRef<'py, Producer>, Py<ReplayRows>, u64)>,
+    streams: Vec<NativeStream<'py>>,
     stream: PyReadonlyArray1<'py, u16>,
     row: PyReadonlyArray1<'py, u32>,
     due_ns: Option<PyReadonlyArray1<'py, i64>>,
     start: usize,
     until_ns: u64,
-) -> PyResult<(usize, &'static str, usize, u64, u64, u64, u64)> {
+) -> PyResult<ReplayResult> {
     let (stream, row) = (stream.as_slice()?, row.as_slice()?);
     let due_ns = due_ns.as_ref().map(|due| due.as_slice()).transpose()?;
     if row.len() != stream.len() || due_ns.is_some_and(|due| due.len() != stream.len()) {
         return Err(PyValueError::new_err("columns differ in length"));
     }
     let mut producers = Vec::with_capacity(streams.len());
-    for (producer, _, _) in &streams {
-        producers.push(producer.plane(py)?);
+    for stream in &streams {
+        producers.push(stream.producer.plane(py)?);
     }
     let parts: Vec<_> = producers
         .iter()
         .zip(&streams)
-        .map(|(producer, (_, rows, shift_ns))| {
-            let rows = rows.get();
-            ReplayStream { producer, table: &rows.table, bytes: rows.pinned.bytes(), shift_ns: *shift_ns }
+        .map(|(producer, stream)| {
+            let (rows, shift_ns) = (stream.rows.get(), stream.shift_ns);
+            ReplayStream { producer, table: &rows.table, bytes: rows.pinned.bytes(), shift_ns }
         })
         .collect();
     let window = ReplayWindow { stream, row, due_ns };
@@ -143,8 +151,16 @@ pub fn replay_rows<'py>(
         Stop::NoPool(at) => ("no_pool", at),
         Stop::Closed(at) => ("closed", at),
         Stop::Misread(at) => {
-            return Err(PyValueError::new_err(format!("entry {} names no row of lane {at}", result.next)));
+            return Err(PyValueError::new_err(format!("entry {} names no row of stream {at}", result.next)));
         }
     };
-    Ok((result.next, stop, at, result.bytes, result.unfit, result.late, result.late_max_ns))
+    Ok(ReplayResult {
+        position: result.next,
+        stop,
+        stream: at,
+        nbytes: result.bytes,
+        unfit: result.unfit,
+        late: result.late,
+        late_max_ns: result.late_max_ns,
+    })
 }

@@ -158,23 +158,26 @@ impl ReportReader {
     }
 }
 
-fn consumer<'py>(py: Python<'py>, c: ConsumerStatus<Counts<'_>>) -> PyResult<Bound<'py, PyTuple>> {
+fn consumer<'py>(py: Python<'py>, c: ConsumerStatus<'_, Counts<'_>>) -> PyResult<Bound<'py, PyTuple>> {
     let (dropped, outside) = (counts(py, c.dropped)?, counts(py, c.outside)?);
-    let fields = (
-        c.stream_id,
-        c.consumer_id,
-        c.pid,
-        c.epoch,
-        c.first_seq,
-        c.last_seq,
-        c.span,
-        c.received,
-        dropped,
-        outside,
-        c.polls,
-        c.is_final,
-    );
-    fields.into_pyobject(py)
+    let number = |n: u64| n.into_pyobject(py).map(Bound::into_any).map_err(PyErr::from);
+    let optional = |n: Option<u64>| n.into_pyobject(py).map(Bound::into_any).map_err(PyErr::from);
+    let fields = [
+        number(c.stream_id.into())?,
+        number(c.consumer_id.into())?,
+        number(c.pid.into())?,
+        optional(c.epoch)?,
+        optional(c.first_seq)?,
+        optional(c.last_seq)?,
+        number(c.span)?,
+        number(c.received)?,
+        dropped.into_any(),
+        outside.into_any(),
+        number(c.polls)?,
+        c.is_final.into_pyobject(py)?.to_owned().into_any(),
+        c.label.into_pyobject(py)?.into_any(),
+    ];
+    PyTuple::new(py, fields)
 }
 
 fn producer<'py>(
@@ -202,7 +205,10 @@ fn producer<'py>(
 }
 
 /// None without frames in the last interval. A final report repeats an interval that was reported.
-fn latency<'py>(py: Python<'py>, c: &ConsumerStatus<Counts<'_>>) -> PyResult<Option<Bound<'py, PyTuple>>> {
+fn latency<'py>(
+    py: Python<'py>,
+    c: &ConsumerStatus<'_, Counts<'_>>,
+) -> PyResult<Option<Bound<'py, PyTuple>>> {
     let Some(latency) = c.latency.filter(|l| l.interval.count > 0 && !c.is_final) else { return Ok(None) };
     let Summary { count, p50, p99, max } = latency.interval;
     (c.stream_id, c.consumer_id, count, p50, p99, max, latency.since.as_str()).into_pyobject(py).map(Some)

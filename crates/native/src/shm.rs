@@ -5,65 +5,33 @@ use std::sync::Mutex;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
 use tensorpool_core::os::file_lock;
 use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_core::os::numa;
 use tensorpool_core::os::time::monotonic_ns;
 use tensorpool_core::shm::assign::{self, Assignment};
 use tensorpool_core::shm::containment::AllowedBases;
-use tensorpool_core::shm::create::{self, EpochFiles, EpochSpec, PoolSpec};
+use tensorpool_core::shm::create;
 use tensorpool_core::shm::region::{Access, Region};
 use tensorpool_core::shm::superblock::{Expected, RegionKind, Superblock};
 use tensorpool_core::wire::layout::SUPERBLOCK_SIZE;
 use tensorpool_core::wire::region_uri::RegionUri;
 
-use crate::errors;
+use crate::options::{EpochOptions, PoolOptions};
+use crate::records::{EpochRegions, ParsedRegionUri};
+use crate::{errors, stats};
 
-/// The directory of an epoch, the URI of its header ring, and (pool id, stride, URI) of each pool.
-type EpochTuple = (PathBuf, String, Vec<(u16, u32, String)>);
-
-/// Creates the regions of an epoch. Returns the directory, the header ring's URI, and (pool id, stride,
-/// URI) of each pool. Raises `RegionCreateError`, whose `reason` says why.
+/// Creates the regions of an epoch. Raises `RegionCreateError`, whose `reason` says why.
 #[pyfunction]
-#[pyo3(signature = (*, base, user, namespace, stream_id, epoch, nslots, pools, require_hugepages = false, prefault = false, dir_mode = 0o700, file_mode = 0o600, group = None))]
-pub fn create_epoch(
-    py: Python<'_>,
-    base: PathBuf,
-    user: String,
-    namespace: String,
-    stream_id: u32,
-    epoch: u64,
-    nslots: u32,
-    pools: Vec<(u16, u32)>,
-    require_hugepages: bool,
-    prefault: bool,
-    dir_mode: u32,
-    file_mode: u32,
-    group: Option<u32>,
-) -> PyResult<EpochTuple> {
-    let pools = pool_specs(pools);
-    let spec = EpochSpec {
-        base,
-        user,
-        namespace,
-        stream_id,
-        epoch,
-        nslots,
-        pools,
-        require_hugepages,
-        prefault,
-        dir_mode,
-        file_mode,
-        group,
-    };
+pub fn create_epoch(py: Python<'_>, spec: EpochOptions) -> PyResult<EpochRegions> {
+    let spec = spec.spec();
     let files = py
         .detach(|| create::create_epoch(&spec, u64::from(std::process::id()), monotonic_ns()))
         .map_err(|e| errors::create(py, &e))?;
-    Ok(to_tuple(files))
+    EpochRegions::of(py, files)
 }
 
-/// Binds memory that this thread allocates from now on to a NUMA node; None: the process's policy again.
+/// Binds memory that this thread allocates from now on to a NUMA node; None: the policy from before again.
 ///
 /// Raises `OSError` for a node that the machine does not have, and where a container forbids the call.
 #[pyfunction]
@@ -90,24 +58,15 @@ pub fn assign_epoch(
     epoch: u64,
     stream_id: u32,
     nslots: u32,
-    pools: Vec<(u16, u32)>,
+    pools: Vec<PoolOptions>,
     require_hugepages: bool,
-) -> PyResult<EpochTuple> {
-    let pools = pool_specs(pools);
+) -> PyResult<EpochRegions> {
+    let pools = pools.into_iter().map(PoolOptions::spec).collect();
     let wanted = Assignment { directory, epoch, stream_id, nslots, pools, require_hugepages };
     let files = py
         .detach(|| assign::assign_epoch(&wanted, u64::from(std::process::id()), monotonic_ns()))
         .map_err(|e| errors::create(py, &e))?;
-    Ok(to_tuple(files))
-}
-
-fn pool_specs(pools: Vec<(u16, u32)>) -> Vec<PoolSpec> {
-    pools.into_iter().map(|(pool_id, stride_bytes)| PoolSpec { pool_id, stride_bytes }).collect()
-}
-
-fn to_tuple(files: EpochFiles) -> EpochTuple {
-    let pools = files.pools.into_iter().map(|(p, uri)| (p.pool_id, p.stride_bytes, uri)).collect();
-    (files.directory, files.header_uri, pools)
+    EpochRegions::of(py, files)
 }
 
 /// Removes an epoch directory with its regions, and only those. Raises `OSError` if that fails.
@@ -120,8 +79,8 @@ pub fn remove_epoch(py: Python<'_>, directory: PathBuf) -> PyResult<()> {
 /// Raises `RegionRejected`, whose `reason` says why.
 #[pyfunction]
 #[pyo3(signature = (uri, *, base_dirs, epoch, stream_id, nslots, pool_id = None, stride_bytes = 0, layout_version = 1))]
-pub fn open_region<'py>(
-    py: Python<'py>,
+pub fn open_region(
+    py: Python<'_>,
     uri: &str,
     base_dirs: Vec<PathBuf>,
     epoch: u64,
@@ -130,7 +89,7 @@ pub fn open_region<'py>(
     pool_id: Option<u16>,
     stride_bytes: u32,
     layout_version: u32,
-) -> PyResult<Bound<'py, PyDict>> {
+) -> PyResult<stats::Superblock> {
     let kind = match pool_id {
         None => RegionKind::HeaderRing,
         Some(pool_id) => RegionKind::PayloadPool { pool_id, stride_bytes },
@@ -138,42 +97,24 @@ pub fn open_region<'py>(
     let expected = Expected { layout_version, epoch, stream_id, kind, nslots };
     let bases = AllowedBases::new(base_dirs)?;
     let region = py.detach(|| Region::open(uri, &expected, &bases, Access::Read));
-    superblock_dict(py, &region.map_err(|e| errors::region(py, &e))?.superblock())
+    Ok(region.map_err(|e| errors::region(py, &e))?.superblock().into())
 }
 
 /// Returns the fields of a superblock, valid or not. Raises `ValueError` for fewer than 64 bytes.
 #[pyfunction]
-pub fn read_superblock<'py>(py: Python<'py>, data: &[u8]) -> PyResult<Bound<'py, PyDict>> {
+pub fn read_superblock(data: &[u8]) -> PyResult<stats::Superblock> {
     let head: &[u8; SUPERBLOCK_SIZE] = data
         .get(..SUPERBLOCK_SIZE)
         .and_then(|b| b.try_into().ok())
         .ok_or_else(|| PyValueError::new_err("a superblock has 64 bytes"))?;
-    superblock_dict(py, &Superblock::decode(head))
+    Ok(Superblock::decode(head).into())
 }
 
-fn superblock_dict<'py>(py: Python<'py>, block: &Superblock) -> PyResult<Bound<'py, PyDict>> {
-    let dict = PyDict::new(py);
-    dict.set_item("magic", block.magic)?;
-    dict.set_item("layout_version", block.layout_version)?;
-    dict.set_item("epoch", block.epoch)?;
-    dict.set_item("stream_id", block.stream_id)?;
-    dict.set_item("region_type", block.region_type)?;
-    dict.set_item("pool_id", block.pool_id)?;
-    dict.set_item("nslots", block.nslots)?;
-    dict.set_item("slot_bytes", block.slot_bytes)?;
-    dict.set_item("stride_bytes", block.stride_bytes)?;
-    dict.set_item("pid", block.pid)?;
-    dict.set_item("start_timestamp_ns", block.start_timestamp_ns)?;
-    dict.set_item("activity_timestamp_ns", block.activity_timestamp_ns)?;
-    Ok(dict)
-}
-
-/// Returns path and require_hugepages of a region URI. Raises `ValueError` with the reason if it is
-/// invalid.
+/// Returns the parts of a region URI. Raises `ValueError` with the reason if it is invalid.
 #[pyfunction]
-pub fn parse_region_uri(uri: &str) -> PyResult<(String, bool)> {
+pub fn parse_region_uri(uri: &str) -> PyResult<ParsedRegionUri> {
     let parsed = RegionUri::parse(uri).map_err(|e| PyValueError::new_err(format!("{uri:?}: {e}")))?;
-    Ok((parsed.path, parsed.require_hugepages))
+    Ok(parsed.into())
 }
 
 /// Returns a user name that is safe as part of a directory name.

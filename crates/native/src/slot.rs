@@ -1,7 +1,8 @@
 //! `Slot`: a claimed slot, written in place and then committed or abandoned.
 
 use std::borrow::Cow;
-use std::sync::{Arc, Mutex};
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, OnceLock};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -15,8 +16,10 @@ use tensorpool_dataplane::producer::FrameStamp;
 use crate::arrays;
 use crate::errors;
 use crate::extension::Extension;
+use crate::mapped_pools::MappedPools;
 use crate::offer_result::OfferResult;
 use crate::progress::Meter;
+use crate::write_check::{WriteCheck, WrittenFrame};
 
 /// Keeps a mapping alive for arrays over its memory.
 #[pyclass(frozen, module = "tensorpool._native")]
@@ -31,10 +34,59 @@ pub struct TraceLinks {
 
 impl TraceLinks {
     /// Publishes them for the frame `seq`.
-    pub fn publish(self, py: Python<'_>, epoch: u64, seq: u64) -> PyResult<()> {
+    pub fn publish(&self, py: Python<'_>, epoch: u64, seq: u64) -> PyResult<()> {
         let Self { producer, trace_id, parents } = self;
-        producer.call_method1(py, "_publish_links", (epoch, seq, trace_id, parents))?;
+        producer.call_method1(py, "_publish_links", (epoch, seq, *trace_id, parents.bind(py)))?;
         Ok(())
+    }
+}
+
+/// A commit that a CUDA stream makes when it gets there, on a thread of CUDA's and without the interpreter.
+///
+/// `cudaLaunchHostFunc` takes `function` and `argument`. If it refuses them, call `abandon`, or the slot
+/// stays claimed.
+#[pyclass(frozen, module = "tensorpool._native")]
+pub struct StreamCommit {
+    argument: Mutex<usize>,
+}
+
+struct PendingCommit {
+    producer: Arc<plane::Producer>,
+    claim: plane::Claim,
+    stamp: FrameStamp,
+    result: Arc<OnceLock<plane::OfferResult>>,
+}
+
+unsafe extern "C" fn run_pending_commit(argument: *mut c_void) {
+    // SAFETY: `argument` is a box of `Slot::commit_by_stream`, and each is run once.
+    let pending = unsafe { Box::from_raw(argument.cast::<PendingCommit>()) };
+    let offered = pending.producer.commit_claim(&pending.claim, pending.stamp);
+    let _ = pending.result.set(offered);
+}
+
+#[pymethods]
+impl StreamCommit {
+    /// Address of the function.
+    #[getter]
+    fn function(&self) -> usize {
+        run_pending_commit as *const () as usize
+    }
+
+    /// Its argument. The function must be called with it once; it is 0 after `abandon`.
+    #[getter]
+    fn argument(&self) -> usize {
+        *self.argument.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Gives the slot up, if no stream will commit it: no frame is published.
+    fn abandon(&self, py: Python<'_>) {
+        let mut held = self.argument.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let argument = std::mem::take(&mut *held);
+        if argument != 0 {
+            // SAFETY: a box of `Slot::commit_by_stream`; the caller says that no stream runs it.
+            let pending = unsafe { Box::from_raw(argument as *mut PendingCommit) };
+            py.detach(|| pending.producer.abandon_claim(&pending.claim));
+        }
     }
 }
 
@@ -45,6 +97,8 @@ struct SlotState {
     meter: Option<Meter>,
     array: Option<Py<PyAny>>,
     result: Option<plane::OfferResult>,
+    /// The outcome of a commit that a CUDA stream makes.
+    stream_result: Option<Arc<OnceLock<plane::OfferResult>>>,
     links: Option<TraceLinks>,
 }
 
@@ -65,6 +119,7 @@ pub struct Slot {
     spec: TensorSpec,
     extension: Option<Arc<Extension>>,
     state: Mutex<SlotState>,
+    write_check: Option<Arc<WriteCheck>>,
     fork_guard: ForkGuard,
 }
 
@@ -77,12 +132,21 @@ impl Slot {
         meter: Option<Meter>,
         extension: Option<Arc<Extension>>,
         links: Option<TraceLinks>,
+        write_check: Option<Arc<WriteCheck>>,
         fork_guard: ForkGuard,
     ) -> Self {
         let key = (claim.mapping().epoch, claim.seq);
         let claim = Some(claim);
-        let state = Mutex::new(SlotState { claim, stamp, meter, array: None, result: None, links });
-        Self { producer, key, spec, extension, state, fork_guard }
+        let state = Mutex::new(SlotState {
+            claim,
+            stamp,
+            meter,
+            array: None,
+            result: None,
+            stream_result: None,
+            links,
+        });
+        Self { producer, key, spec, extension, state, write_check, fork_guard }
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, SlotState> {
@@ -112,7 +176,10 @@ impl Slot {
             (Some(_), Some(meter), _) => format!("open filled={}", meter.filled()).into(),
             (Some(_), None, _) => "open".into(),
             (None, _, Some(result)) => result.outcome.as_str().into(),
-            (None, _, None) => "abandoned".into(),
+            (None, _, None) => match &state.stream_result {
+                Some(result) => result.get().map_or("waits for its stream", |r| r.outcome.as_str()).into(),
+                None => "abandoned".into(),
+            },
         }
     }
 
@@ -135,8 +202,8 @@ impl Slot {
     /// The memory of the slot as a writable numpy array, in the shape and dtype of the claim.
     ///
     /// Its first values are those of an earlier frame. After `commit` or `abandon` the array is read-only:
-    /// keep no views of it, because they stay writable. Raises `ClosedError` if it is first used after
-    /// that.
+    /// keep no views of it, because they stay writable. `python -X dev` warns of frames that were changed
+    /// through one (`FrameChangedWarning`). Raises `ClosedError` if it is first used after that.
     #[getter]
     fn array<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         errors::check_fork(py, self.fork_guard)?;
@@ -173,7 +240,63 @@ impl Slot {
     #[getter]
     fn result(&self, py: Python<'_>) -> PyResult<Option<OfferResult>> {
         errors::check_fork(py, self.fork_guard)?;
-        Ok(self.state().result.map(OfferResult::new))
+        let state = self.state();
+        let by_stream = || state.stream_result.as_ref().and_then(|result| result.get().copied());
+        Ok(state.result.or_else(by_stream).map(OfferResult::new))
+    }
+
+    /// The address of the payload in this process. Raises `ClosedError` once the slot is committed or abandoned.
+    #[getter]
+    fn address(&self, py: Python<'_>) -> PyResult<usize> {
+        errors::check_fork(py, self.fork_guard)?;
+        self.state().claim.as_ref().map(|c| c.payload() as usize).ok_or_else(|| ended(py))
+    }
+
+    /// The epoch that the slot belongs to.
+    #[getter]
+    fn epoch(&self) -> u64 {
+        self.key.0
+    }
+
+    /// Returns the pools that the slot lies in, as they are mapped into this process.
+    ///
+    /// Raises `ClosedError` once the slot is committed or abandoned.
+    fn mapped_pools(&self, py: Python<'_>) -> PyResult<MappedPools> {
+        errors::check_fork(py, self.fork_guard)?;
+        let mapping = self.state().claim.as_ref().map(|c| c.mapping().clone()).ok_or_else(|| ended(py))?;
+        Ok(MappedPools::new(mapping))
+    }
+
+    /// Publishes the frame when the CUDA stream `stream` has done everything that was given to it before.
+    ///
+    /// Returns at once: neither the caller nor the interpreter waits. `result` is None until then. `stream`
+    /// is an object of torch, CuPy or NVIDIA's bindings, or its address. The array becomes read-only, and
+    /// later slots are published after this one.
+    ///
+    /// Raises `ClosedError` if the slot was committed or abandoned already, `ValueError` for a slot with
+    /// `parents`.
+    ///
+    ///     slot = producer.claim(image.shape, "uint8")
+    ///     torch.from_numpy(slot.array).copy_(image, non_blocking=True)
+    ///     slot.commit_after(torch.cuda.current_stream())
+    fn commit_after(slf: &Bound<'_, Self>, stream: &Bound<'_, PyAny>) -> PyResult<()> {
+        slf.py().import("tensorpool.cuda")?.call_method1("commit_after", (slf, stream))?;
+        Ok(())
+    }
+
+    /// Ends the slot in favour of a commit that a CUDA stream makes. Used by `commit_after`.
+    fn commit_by_stream(&self, py: Python<'_>) -> PyResult<StreamCommit> {
+        if self.state().links.is_some() {
+            return Err(PyValueError::new_err(
+                "a slot with parents cannot be committed by a stream; wait for the stream and use commit()",
+            ));
+        }
+        let claim = self.end(py)?.ok_or_else(|| ended(py))?;
+        let result = Arc::new(OnceLock::new());
+        let mut state = self.state();
+        state.stream_result = Some(result.clone());
+        let pending = PendingCommit { producer: self.producer.clone(), claim, stamp: state.stamp, result };
+        Ok(StreamCommit { argument: Mutex::new(Box::into_raw(Box::new(pending)) as usize) })
     }
 
     /// Reports that `count` more rows, columns or bytes are written, so that consumers may read them.
@@ -225,7 +348,14 @@ impl Slot {
     fn commit(&self, py: Python<'_>) -> PyResult<OfferResult> {
         let claim = self.end(py)?.ok_or_else(|| ended(py))?;
         let stamp = self.state().stamp;
-        let offered = py.detach(|| self.producer.commit_claim(&claim, stamp));
+        let offered = py.detach(|| {
+            let written = self.write_check.as_ref().map(|check| (check, WrittenFrame::new(&claim)));
+            let offered = self.producer.commit_claim(&claim, stamp);
+            if let (Some((check, frame)), Some(_)) = (written, offered.seq) {
+                check.add(frame);
+            }
+            offered
+        });
         let links = {
             let mut state = self.state();
             state.result = Some(offered);

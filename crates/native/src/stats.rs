@@ -7,9 +7,11 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use tensorpool_core::bridge::assembly::{Ignored, Loss};
 use tensorpool_core::consumer::announce_filter::IgnoreReason;
+use tensorpool_core::consumer::latency;
 use tensorpool_core::consumer::phase::Phase;
 use tensorpool_core::drop_reason::DropReason;
 use tensorpool_core::lease::attachment::Refusal;
+use tensorpool_core::shm::superblock;
 use tensorpool_core::wire::driver::code_str;
 use tensorpool_core::wire::hello::{Mode, StreamAddress};
 use tensorpool_dataplane::bridge::receiver::ReceiverState;
@@ -19,6 +21,8 @@ use tensorpool_dataplane::consumer as consumer_plane;
 use tensorpool_dataplane::lease::Lease;
 use tensorpool_dataplane::mailbox;
 use tensorpool_dataplane::producer as producer_plane;
+
+use crate::records::{AnnouncedPool, LatencySummary};
 
 /// A frozen class with public attributes and a text form.
 macro_rules! stats {
@@ -39,15 +43,19 @@ macro_rules! stats {
             }
 
             fn __repr__<'py>(&self, py: Python<'py>) -> PyResult<String> {
-                let fields: PyResult<Vec<String>> = self
-                    .to_json(py)?
-                    .iter()
-                    .map(|(name, value)| Ok(format!("{}={}", name.cast::<PyString>()?, value.repr()?)))
-                    .collect();
-                Ok(format!("{}({})", stringify!($name), fields?.join(", ")))
+                text_form(stringify!($name), &self.to_json(py)?)
             }
         }
     };
+}
+
+/// The text form of a class with these fields.
+pub fn text_form(name: &str, fields: &Bound<'_, PyDict>) -> PyResult<String> {
+    let fields: PyResult<Vec<String>> = fields
+        .iter()
+        .map(|(field, value)| Ok(format!("{}={}", field.cast::<PyString>()?, value.repr()?)))
+        .collect();
+    Ok(format!("{name}({})", fields?.join(", ")))
 }
 
 fn get(counter: &AtomicU64) -> u64 {
@@ -125,7 +133,7 @@ stats! {
         nslots: Option<u32>,
         /// Strides of the granted pools. None without a lease.
         strides: Option<Vec<u32>>,
-        /// The NUMA node of the granted regions. None if the driver does not tell it.
+        /// The NUMA node of the granted regions. None if the driver does not report it.
         numa_node: Option<u32>,
         /// How often a lease was granted.
         granted: u64,
@@ -133,7 +141,7 @@ stats! {
         refused: u64,
         /// How often a lease ended.
         ended: u64,
-        /// Why there is no lease, as a code of the driver, or "PROTOCOL", "REGIONS", "NO_ANSWER".
+        /// Why there is no lease, as a code of the driver, or "PROTOCOL", "REGIONS", "CLOCK_DOMAIN", "NO_ANSWER".
         code: Option<&'static str>,
         /// Why there is no lease, as text.
         message: Option<String>,
@@ -149,6 +157,7 @@ impl LeaseStatus {
             Some(Refusal::Code(code, message)) => (Some(code_str(code)), Some(message)),
             Some(Refusal::Protocol(why)) => (Some("PROTOCOL"), Some(why)),
             Some(Refusal::Regions(why)) => (Some("REGIONS"), Some(why)),
+            Some(Refusal::Clock(why)) => (Some("CLOCK_DOMAIN"), Some(why)),
             Some(Refusal::NoAnswer) => (Some("NO_ANSWER"), Some(String::new())),
         };
         Some(Self {
@@ -251,6 +260,8 @@ stats! {
         fallback_uri: Option<String>,
         /// Whether the producer declined the request.
         declined: bool,
+        /// Whether this consumer keeps the rate that it requested itself, because it reads no per-consumer stream.
+        gates_locally: bool,
         /// Whether progress comes on the per-consumer control stream.
         progress_on_per_consumer: bool,
     }
@@ -272,6 +283,7 @@ impl From<&consumer_plane::Consumer> for ConsumerState {
             phase: state.phase.unwrap_or(Phase::Unmapped).as_str(),
             fallback_uri: state.fallback_uri,
             declined: state.declined,
+            gates_locally: state.gates_locally,
             progress_on_per_consumer: consumer.reads_progress().1,
         }
     }
@@ -311,8 +323,13 @@ impl ConsumerCounters {
         // than its parts.
         let drops =
             by_reason(py, DropReason::ALL.iter().map(|why| (why.as_str(), counters.drops.get(*why))))?;
-        let ignored =
-            [IgnoreReason::BeforeJoin, IgnoreReason::Stale, IgnoreReason::OlderEpoch, IgnoreReason::Layout];
+        let ignored = [
+            IgnoreReason::BeforeJoin,
+            IgnoreReason::Stale,
+            IgnoreReason::OlderEpoch,
+            IgnoreReason::Layout,
+            IgnoreReason::OtherOwner,
+        ];
         Ok(Self {
             drops,
             received: get(&counters.received),
@@ -330,35 +347,85 @@ impl ConsumerCounters {
     }
 }
 
-/// Count, p50, p99 and maximum, in ns.
-type Figures = (u64, u64, u64, u64);
-
 stats! {
     /// The latency of a consumer's frames.
-    LatencyFigures {
-        /// "publish", "capture" or "mixed": which timestamps it is measured from. None before the first frame.
+    LatencyReport {
+        /// "publish", "capture" or "mixed": which timestamps it is measured from. None before the first
+        /// frame.
         since: Option<&'static str>,
-        /// Count, p50, p99 and maximum of the last whole interval, in ns.
-        last: Figures,
-        /// Count, p50, p99 and maximum since the beginning, in ns.
-        total: Figures,
+        /// Of the last whole interval.
+        last: Py<LatencySummary>,
+        /// Since the beginning.
+        total: Py<LatencySummary>,
         /// Frames whose timestamps are not of this host's clock.
         excluded: u64,
     }
 }
 
-impl From<&consumer_plane::Counters> for LatencyFigures {
-    fn from(counters: &consumer_plane::Counters) -> Self {
-        let report = counters.latency.report();
-        let [last, total] = [report.last, report.life].map(|s| (s.count, s.p50, s.p99, s.max));
-        Self { since: report.since.as_str(), last, total, excluded: report.left_out }
+impl LatencyReport {
+    pub fn of(py: Python<'_>, report: &latency::LatencyReport) -> PyResult<Self> {
+        Ok(Self {
+            since: report.since.as_str(),
+            last: Py::new(py, LatencySummary::from(report.last))?,
+            total: Py::new(py, LatencySummary::from(report.life))?,
+            excluded: report.left_out,
+        })
+    }
+}
+
+stats! {
+    /// The first 64 bytes of a region (wire §7.1), valid or not.
+    Superblock {
+        /// What every region begins with.
+        magic: u64,
+        /// The version of the layout.
+        layout_version: u32,
+        /// The epoch of the region.
+        epoch: u64,
+        /// Its stream.
+        stream_id: u32,
+        /// Whether it is a header ring or a payload pool.
+        region_type: i16,
+        /// The id of the pool; 0 for a header ring.
+        pool_id: u16,
+        /// The number of its slots.
+        nslots: u32,
+        /// The bytes of one slot of a header ring.
+        slot_bytes: u32,
+        /// The bytes of one slot of a pool; 0 for a header ring.
+        stride_bytes: u32,
+        /// The process that owns it.
+        pid: u64,
+        /// When it was created.
+        start_timestamp_ns: u64,
+        /// When its owner was last active.
+        activity_timestamp_ns: u64,
+    }
+}
+
+impl From<superblock::Superblock> for Superblock {
+    fn from(block: superblock::Superblock) -> Self {
+        Self {
+            magic: block.magic,
+            layout_version: block.layout_version,
+            epoch: block.epoch,
+            stream_id: block.stream_id,
+            region_type: block.region_type,
+            pool_id: block.pool_id,
+            nslots: block.nslots,
+            slot_bytes: block.slot_bytes,
+            stride_bytes: block.stride_bytes,
+            pid: block.pid,
+            start_timestamp_ns: block.start_timestamp_ns,
+            activity_timestamp_ns: block.activity_timestamp_ns,
+        }
     }
 }
 
 stats! {
     /// Messages of a metadata stream, and the blobs of one source.
     MetadataCounters {
-        /// Messages of sources that somebody here reads.
+        /// Messages of sources that a consumer here reads.
         received: u64,
         /// Messages of other sources.
         foreign: u64,
@@ -483,12 +550,14 @@ stats! {
         epoch: Option<u64>,
         /// The slots of its ring.
         nslots: Option<u32>,
-        /// Pool id and stride of each of its pools.
-        pools: Vec<(u16, u32)>,
+        /// Its pools.
+        pools: Vec<Py<AnnouncedPool>>,
         /// Whether there is a producer to write with.
         has_destination: bool,
-        /// The first and the last sequence of the epoch that were received. None before the first.
-        seen: Option<(u64, u64)>,
+        /// The first sequence of the epoch that was received. None before it.
+        first_seq: Option<u64>,
+        /// The last sequence of the epoch that was received. None before the first.
+        last_seq: Option<u64>,
         /// Frames written to the destination.
         delivered: u64,
         /// Their bytes.
@@ -518,14 +587,19 @@ impl BridgeReceiverState {
     pub fn of(py: Python<'_>, state: ReceiverState) -> PyResult<Self> {
         let (announced, counters) = (state.announced, &state.counters);
         let layout = announced.as_ref();
-        let pools = layout.map(|a| a.pools.iter().map(|p| (p.pool_id, p.stride_bytes)).collect());
+        let pools: PyResult<Vec<_>> = layout
+            .into_iter()
+            .flat_map(|announced| &announced.pools)
+            .map(|p| Py::new(py, AnnouncedPool { pool_id: p.pool_id, stride_bytes: p.stride_bytes }))
+            .collect();
         let ignored = Ignored::ALL.iter().map(|why| (why.as_str(), counters.ignored(*why)));
         Ok(Self {
             epoch: layout.map(|a| a.epoch),
             nslots: layout.map(|a| a.nslots),
-            pools: pools.unwrap_or_default(),
+            pools: pools?,
             has_destination: state.has_destination,
-            seen: state.seen,
+            first_seq: state.seen.map(|(first, _)| first),
+            last_seq: state.seen.map(|(_, last)| last),
             delivered: counters.delivered,
             bytes: counters.bytes,
             chunks: counters.chunks,

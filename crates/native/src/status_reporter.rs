@@ -38,9 +38,9 @@ impl StatusReporter {
     ///
     /// `status`: channel and stream id of the status stream. `ledger`: whether the status report is published
     /// there. `latency`: whether a consumer's report has its latency. `counters`: whether counters are added
-    /// to the media driver's.
+    /// to the media driver's. `label`: what the user calls a consumer; ASCII, at most 64 characters.
     #[new]
-    #[pyo3(signature = (of, *, status, latency, ledger, counters, period_ns))]
+    #[pyo3(signature = (of, *, status, latency, ledger, counters, period_ns, label = ""))]
     fn new(
         py: Python<'_>,
         of: ReportSubject<'_>,
@@ -49,6 +49,7 @@ impl StatusReporter {
         ledger: bool,
         counters: bool,
         period_ns: u64,
+        label: &str,
     ) -> PyResult<Self> {
         let (subject, conductor) = match of {
             ReportSubject::Consumer(consumer) => {
@@ -65,6 +66,7 @@ impl StatusReporter {
             reports_status: ledger,
             reports_latency: latency,
             shows_counters: counters,
+            label: label.to_owned(),
             period_ns,
         };
         let reporter = Arc::new(plane::StatusReporter::new(config, subject));

@@ -43,13 +43,14 @@ pub fn in_slices<T: Send>(
     }
 }
 
-/// Waits for frames, or for another end of the wait.
+/// Waits for frames, or for another end of the wait. `wait` gets a slice of the time, and when all began.
 pub fn until(
     py: Python<'_>,
     deadline: Option<Instant>,
-    wait: impl Fn(Duration) -> Waited + Sync,
+    wait: impl Fn(Duration, Instant) -> Waited + Sync,
 ) -> PyResult<Waited> {
-    let ended = in_slices(py, deadline, |left| match wait(left) {
+    let since = Instant::now();
+    let ended = in_slices(py, deadline, |left| match wait(left, since) {
         Waited::TimedOut => None,
         ended => Some(ended),
     })?;

@@ -1,14 +1,17 @@
-//! Sealed messages of a bridge: encrypted and authenticated with a key that both ends have (AES-256-GCM). Pure.
+//! Sealed messages of a bridge: encrypted and authenticated with a key that both ends have (AES-256-GCM).
+//! Pure.
 //!
-//! A sealed message is a prefix, the message and a tag. The prefix starts like an SBE header, so that programs
-//! without a key skip it by its schema id; it names the key, the session and the counter. Each publication is
-//! a session with a random number, and has a key of its own, derived from the shared key, the session and the
-//! purpose of the stream. So no nonce is used twice, and a message of one stream is invalid on another.
+//! A sealed message is a prefix, the message and a tag. The prefix starts like an SBE header, so that
+//! programs without a key skip it by its schema id; it names the key, the session and the counter. Each
+//! publication is a session with a random number, and has a key of its own, derived from the shared key, the
+//! session and the purpose of the stream. So no nonce is used twice, and a message of one stream is invalid
+//! on another.
 //!
-//! The counter is the time of sealing in nanoseconds, and grows within a session. A receiver accepts each counter
-//! once, and none that is older than those it remembers: large messages have an Aeron session of their own, so
-//! messages of a publication may come out of order. It rejects times that differ too much from its own clock, so
-//! that a session that was recorded earlier cannot be sent again to a receiver that has not seen it.
+//! The counter is the time of sealing in nanoseconds, and grows within a session. A receiver accepts each
+//! counter once, and none that is older than those it remembers: large messages have an Aeron session of
+//! their own, so messages of a publication may arrive out of order. It rejects times that differ too much
+//! from its own clock, so that a session that was recorded earlier cannot be sent again to a receiver that
+//! has not seen it.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,8 +43,8 @@ pub const SEAL_BYTES: usize = PREFIX_BYTES + TAG_BYTES;
 const MAX_SESSIONS: usize = 64;
 /// Counters of a session that are remembered, for messages that come out of order.
 const MAX_COUNTERS: usize = 1024;
-/// A message that is so much older than the first one of its session is not accepted: a receiver that joins late
-/// cannot know whether it was replayed.
+/// A message that is so much older than the first one of its session is not accepted: a receiver that joins
+/// late cannot know whether it was replayed.
 const MAX_REORDER_NS: u64 = 1_000_000_000;
 /// So far counters may be ahead of the clock: many messages in one moment take counters of moments to come.
 const MAX_AHEAD_NS: u64 = 1_000_000_000;
@@ -157,8 +160,8 @@ impl Sealer {
         Some(Self { keys, purpose, version, key_id, session, counter: 0, aead })
     }
 
-    /// Begins a new session if the keys were replaced, or if the clock was set back: the counters would stay ahead
-    /// of it, and receivers would take all messages for stale.
+    /// Begins a new session if the keys were replaced, or if the clock was set back: the counters would stay
+    /// ahead of it, and receivers would take all messages for stale.
     pub fn update(&mut self, now_ns: u64) {
         if (self.keys.version() != self.version || self.counter > now_ns.saturating_add(MAX_AHEAD_NS))
             && let Some(next) = Self::new(self.keys.clone(), self.purpose)
@@ -212,8 +215,8 @@ struct Session {
 
 /// Counters of a session that were accepted: each is accepted once.
 ///
-/// The messages of a publication may come over more than one Aeron session, which keep no order between them.
-/// So a counter below the last one is accepted too, unless it is as old as all those remembered.
+/// The messages of a publication may arrive over more than one Aeron session, which keep no order between
+/// them. So a counter below the last one is accepted too, unless it is as old as all those remembered.
 #[derive(Default)]
 struct Counters {
     /// Ascending.

@@ -1,7 +1,7 @@
-//! The ledger of a received stream, by the Aeron session that its frames came in. Pure and bounded.
+//! The ledger of a received stream, by the Aeron session that its frames arrived in. Pure and bounded.
 //!
 //! A sender's ledger begins at a position of its session. A receiver that learns the position later than the
-//! frames came must know which frames are behind it. So the last frames are noted with the position where
+//! frames arrived must know which frames are behind it. So the last frames are noted with the position where
 //! they ended, until the position is known.
 
 use std::collections::VecDeque;
@@ -42,7 +42,7 @@ impl Counts {
         }
     }
 
-    /// The total to compare with a sender's ledger. Frames that never came completely are not part of it.
+    /// The total to compare with a sender's ledger. Frames that never arrived completely are not part of it.
     fn total(&self) -> u64 {
         let lost = Loss::ALL.iter().filter(|why| !why.is_incomplete()).map(|why| self.lost[*why as usize]);
         self.delivered + self.turned_away + lost.sum::<u64>()

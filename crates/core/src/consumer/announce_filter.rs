@@ -37,6 +37,8 @@ pub enum IgnoreReason {
     OlderEpoch,
     /// A layout that this version cannot read.
     Layout,
+    /// With a lease: regions that are not of the driver that granted it.
+    OtherOwner,
 }
 
 impl IgnoreReason {
@@ -46,6 +48,7 @@ impl IgnoreReason {
             Self::Stale => "stale",
             Self::OlderEpoch => "older_epoch",
             Self::Layout => "layout",
+            Self::OtherOwner => "other_owner",
         }
     }
 }
@@ -122,8 +125,8 @@ impl AnnounceFilter {
         }
     }
 
-    /// The announced regions could not be used, and `mapped` is still in use: the refused epoch, which anybody
-    /// may have announced, does not rule out announces of lower ones.
+    /// The announced regions could not be used, and `mapped` is still in use: the refused epoch, which any
+    /// client may have announced, does not rule out announces of lower ones.
     pub fn on_refused(&mut self, mapped: Option<u64>) {
         self.highest_epoch = mapped.unwrap_or(0);
     }

@@ -1,6 +1,7 @@
 //! A consumer's state of hello and config (wire §5, §10.1.2, §10.1.3, §11). Pure: when a hello is due, and
 //! which streams a config changes.
 
+use crate::wire::fallback_uri::FallbackUri;
 use crate::wire::hello::{ConsumerConfig, ConsumerHello, Mode, ProgressHints, StreamAddress, StreamRequest};
 use crate::wire::layout::LAYOUT_VERSION;
 
@@ -12,11 +13,14 @@ pub struct StreamProposal {
     pub last: u32,
 }
 
+/// The golden ratio as a fraction of 2^64. The multiples of neighbouring numbers are far apart.
+const GOLDEN_RATIO: u64 = 0x9E37_79B9_7F4A_7C15;
+
 impl StreamProposal {
     /// A different id for each attempt and each consumer, so that consumers seldom request the same one.
     fn address(&self, consumer_id: u32, attempt: u32) -> StreamAddress {
-        let spread =
-            u64::from(consumer_id).wrapping_add(u64::from(attempt) << 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let key = u64::from(consumer_id).wrapping_add(u64::from(attempt) << 32);
+        let spread = key.wrapping_mul(GOLDEN_RATIO);
         let ids = u64::from(self.last.saturating_sub(self.first)) + 1;
         StreamAddress { channel: self.channel.clone(), stream_id: self.first + ((spread >> 32) % ids) as u32 }
     }
@@ -52,8 +56,8 @@ pub enum ConfigChange {
     Shm,
     /// The request was declined.
     Declined,
-    /// A fallback URI of an undefined scheme (wire §10.1.3).
-    UnknownFallback(String),
+    /// A fallback URI from which no frames can be read (wire §10.1.3): why, and the URI.
+    RefusedFallback(String),
 }
 
 #[derive(Clone, Debug)]
@@ -67,6 +71,7 @@ pub struct HelloState {
     granted: Option<StreamAddress>,
     control: Option<StreamAddress>,
     mode: Mode,
+    ordered_hz: Option<u32>,
     fallback: Option<String>,
     was_declined: bool,
     attempt: u32,
@@ -83,6 +88,7 @@ impl HelloState {
             granted: None,
             control: None,
             mode: Mode::Stream,
+            ordered_hz: None,
             fallback: None,
             was_declined: false,
             attempt: 0,
@@ -95,6 +101,11 @@ impl HelloState {
 
     pub fn mode(&self) -> Mode {
         self.mode
+    }
+
+    /// The rate that a supervisor ordered. The consumer keeps it itself while it has no stream of its own.
+    pub fn ordered_hz(&self) -> Option<u32> {
+        self.ordered_hz
     }
 
     pub fn consumer_id(&self) -> Option<u32> {
@@ -116,6 +127,7 @@ impl HelloState {
         self.was_declined = false;
         self.attempt = 0;
         self.mode = Mode::Stream;
+        self.ordered_hz = None;
         let mut changes = Vec::new();
         if self.granted.take().is_some() {
             changes.push(ConfigChange::Descriptors(None));
@@ -166,6 +178,12 @@ impl HelloState {
         }
         let mut changes = Vec::new();
         self.mode = config.mode;
+        match (config.max_rate_hz, config.mode) {
+            // The producer's answer that it grants no stream: the order stays.
+            (None, Mode::Stream) => {}
+            // An order. Its end has the rate 0, or leaves the rate to the consumer.
+            (hz, mode) => self.ordered_hz = hz.filter(|hz| *hz > 0 && mode == Mode::RateLimited),
+        }
         let granted = granted_address(&config.descriptor);
         if granted != self.granted {
             self.granted.clone_from(&granted);
@@ -195,19 +213,14 @@ impl HelloState {
         if uri == self.fallback {
             return;
         }
-        match &uri {
-            None => changes.push(ConfigChange::Shm),
-            Some(uri) if is_known_fallback(uri) => changes.push(ConfigChange::Fallback(uri.clone())),
-            Some(uri) => changes.push(ConfigChange::UnknownFallback(uri.clone())),
-        }
+        // An Aeron channel alone is refused too: it does not say where the source's announces come from.
+        changes.push(match uri.as_deref().map(|uri| (uri, FallbackUri::parse(uri))) {
+            None => ConfigChange::Shm,
+            Some((uri, Ok(_))) => ConfigChange::Fallback(uri.to_owned()),
+            Some((uri, Err(why))) => ConfigChange::RefusedFallback(format!("{why}: {uri}")),
+        });
         self.fallback = uri;
     }
-}
-
-/// Whether the scheme of a fallback URI is known. An Aeron channel alone does not say where the source's
-/// announces come from, so frames cannot be read from it.
-pub fn is_known_fallback(uri: &str) -> bool {
-    uri.starts_with("bridge://")
 }
 
 fn granted_address(request_for: &StreamRequest) -> Option<StreamAddress> {

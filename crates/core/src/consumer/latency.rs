@@ -57,6 +57,11 @@ impl fmt::Debug for Latency {
 }
 
 impl Latency {
+    /// Whether the timestamps are of the synchronised wall clock.
+    pub fn is_realtime(&self) -> bool {
+        self.is_realtime.load(Ordering::Relaxed)
+    }
+
     /// Selects the clock of the announced domain.
     pub fn follow_clock(&self, clock_domain: u8) {
         self.is_realtime.store(clock_domain == CLOCK_DOMAIN_REALTIME_SYNCED, Ordering::Relaxed);
@@ -71,18 +76,24 @@ impl Latency {
     /// Records a received frame. Allocates nothing, takes no lock.
     #[inline]
     pub fn record(&self, publish_ns: Option<u64>, capture_ns: u64, now_ns: u64) {
+        self.record_many(publish_ns, capture_ns, now_ns, 1);
+    }
+
+    /// Records `count` frames that have the same times.
+    #[inline]
+    pub fn record_many(&self, publish_ns: Option<u64>, capture_ns: u64, now_ns: u64, count: u64) {
         let (stamp_ns, kind) = match publish_ns {
             Some(ns) => (ns, &self.by_publish),
             None => (capture_ns, &self.by_capture),
         };
         let Some(ns) = elapsed(stamp_ns, now_ns) else {
-            self.left_out.fetch_add(1, Ordering::Relaxed);
+            self.left_out.fetch_add(count, Ordering::Relaxed);
             return;
         };
         if !kind.load(Ordering::Relaxed) {
             kind.store(true, Ordering::Relaxed);
         }
-        self.elapsed_ns.record(ns);
+        self.elapsed_ns.record_many(ns, count);
     }
 
     /// Ends an interval. `report` returns it until the next one ends.

@@ -1,9 +1,10 @@
 //! The phase of a consumer: UNMAPPED, MAPPED or FALLBACK (wire §15.12). Pure.
 //!
 //! A config may order a fallback, or name a spare one for the case that shared memory cannot be used. A
-//! consumer may have a spare one of its own. A fallback URI of an unknown scheme is ignored (wire §10.1.3).
+//! consumer may have a spare one of its own. A fallback URI from which no frames can be read is ignored
+//! (wire §10.1.3).
 
-use crate::consumer::hello_state::is_known_fallback;
+use crate::wire::fallback_uri::FallbackUri;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
@@ -68,8 +69,8 @@ impl PhaseState {
 
     /// The last config counts.
     pub fn on_config(&mut self, use_shm: bool, uri: &str) {
-        let known = is_known_fallback(uri).then(|| uri.to_owned());
-        (self.ordered_fallback, self.spare_fallback) = if use_shm { (None, known) } else { (known, None) };
+        let usable = FallbackUri::parse(uri).is_ok().then(|| uri.to_owned());
+        (self.ordered_fallback, self.spare_fallback) = if use_shm { (None, usable) } else { (usable, None) };
     }
 
     /// The consumer has a new id: configs to the old id do not apply to it.
@@ -98,7 +99,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const BRIDGE: &str = "bridge://1?stream=5";
+    const BRIDGE: &str = "bridge://1?payload=aeron%3Audp%3Fendpoint%3Dh%3A1&payload_stream=1\
+                          &control=aeron%3Audp%3Fendpoint%3Dh%3A2&control_stream=2&stream=5";
+    /// It names no control stream.
+    const INCOMPLETE: &str = "bridge://1?payload=aeron%3Audp%3Fendpoint%3Dh%3A1&payload_stream=1&stream=5";
 
     #[test]
     fn phase_follows_map_and_unmap() {
@@ -134,7 +138,7 @@ mod tests {
 
     /// requirement: wire-10.1.3-1
     #[test]
-    fn fallback_of_an_unknown_scheme_is_ignored() {
+    fn fallback_that_cannot_be_read_is_ignored() {
         let mut phases = PhaseState::default();
         phases.on_mapped();
         for uri in [
@@ -145,6 +149,8 @@ mod tests {
             "bridge:1",
             " bridge://1",
             "shm:file?path=/x",
+            "bridge://1",
+            INCOMPLETE,
         ] {
             phases.on_config(false, uri);
             assert_eq!((phases.phase(), phases.fallback_uri()), (Phase::Mapped, None), "{uri}");
@@ -186,7 +192,7 @@ mod tests {
     }
 
     fn events() -> impl Strategy<Value = Vec<Event>> {
-        let uri = prop::sample::select(vec!["", BRIDGE, "aeron:udp?endpoint=h:1", "gopher://x"]);
+        let uri = prop::sample::select(vec!["", BRIDGE, INCOMPLETE, "aeron:udp?endpoint=h:1", "gopher://x"]);
         let one = prop_oneof![
             Just(Event::Mapped),
             Just(Event::Unmapped),
@@ -217,7 +223,7 @@ mod tests {
             let is_unusable = matches!(events.iter().rfind(verdict), Some(Event::Refused));
             let config = |e: &&Event| matches!(e, Event::Config(..) | Event::NewId);
             let (use_shm, uri) = match events.iter().rfind(config) {
-                Some(Event::Config(use_shm, uri)) if is_known_fallback(uri) => (*use_shm, Some(*uri)),
+                Some(Event::Config(use_shm, uri)) if *uri == BRIDGE => (*use_shm, Some(*uri)),
                 _ => (true, None),
             };
             let expected = match uri {

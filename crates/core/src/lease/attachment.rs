@@ -5,8 +5,12 @@
 //! distinguished from all others on the shared control stream. An unanswered request is repeated unchanged,
 //! and the driver gives it the same response.
 
+use std::path::{Path, PathBuf};
+
+use crate::wire::announce::PoolAnnounce;
 use crate::wire::driver::{AttachRequest, AttachResponse, LeaseKey, LeaseRevoked, Revision, Role};
 use crate::wire::layout::{HEADER_SLOT_BYTES, LAYOUT_VERSION, NULL_U32, NULL_U64, RESPONSE_CODE_OK};
+use crate::wire::region_uri::RegionUri;
 
 /// Missed announces after which the driver counts as lost.
 const MISSED_ANNOUNCES: u64 = 3;
@@ -20,6 +24,8 @@ const FIRST_REPEAT_NS: u64 = 100_000_000;
 const MAX_PAUSE_FACTOR: u32 = 4;
 /// A client that tries both revisions sends so many requests in the usual one, then takes turns.
 const SENDS_BEFORE_OTHER: u32 = 3;
+/// The multiplier of xorshift64*.
+const XORSHIFT_MULTIPLIER: u64 = 0x2545_F491_4F6C_DD1D;
 
 #[derive(Clone, Debug)]
 pub struct LeaseOptions {
@@ -65,6 +71,8 @@ struct Held {
     key: LeaseKey,
     layout: GrantedLayout,
     epoch: u64,
+    /// Where the driver has the epochs of the stream, if the paths of its files show it.
+    directory: Option<PathBuf>,
     keepalive_ns: u64,
     next_keepalive_ns: u64,
     /// Since when keepalives cannot be sent.
@@ -150,7 +158,7 @@ impl Attachment {
         self.random ^= self.random >> 12;
         self.random ^= self.random << 25;
         self.random ^= self.random >> 27;
-        self.random.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 16
+        self.random.wrapping_mul(XORSHIFT_MULTIPLIER) >> 16
     }
 
     fn draw_client_id(&mut self) -> u32 {
@@ -312,6 +320,7 @@ impl Attachment {
             key,
             layout,
             epoch: response.epoch,
+            directory: stream_directory(&response.header_uri, response.epoch),
             keepalive_ns,
             next_keepalive_ns: now_ns + keepalive_ns,
             failing_since_ns: None,
@@ -384,6 +393,18 @@ impl Attachment {
         was_held
     }
 
+    /// Whether an announce of the stream may be of the driver that granted the lease.
+    ///
+    /// Announces do not say who sent them, and any client of the media driver can send one: a driver of
+    /// another namespace, or a producer without a driver, that uses the same stream id. Their regions are in
+    /// other directories. Without a lease, and with a driver that names its directories otherwise, every
+    /// announce may be the driver's.
+    pub fn is_of_driver(&self, announce: &PoolAnnounce) -> bool {
+        let Phase::Held(Held { directory: Some(directory), .. }) = &self.phase else { return true };
+        stream_directory(&announce.header_uri, announce.epoch)
+            .is_some_and(|of_announce| of_announce == *directory)
+    }
+
     /// The driver announced the stream, so it is running.
     pub fn on_announce(&mut self, epoch: u64, now_ns: u64) -> Option<Lost> {
         match &mut self.phase {
@@ -423,11 +444,19 @@ impl Attachment {
     }
 
     /// The regions cannot be used here: releases the lease, and requests it again after a pause.
-    pub fn release(&mut self, why: String, now_ns: u64) {
+    pub fn release(&mut self, refusal: Refusal, now_ns: u64) {
         if let Some(detach_request) = self.detach_request() {
             self.detach_requests.push(detach_request);
         }
-        self.refuse(Refusal::Regions(why), now_ns);
+        self.refuse(refusal, now_ns);
+    }
+
+    /// Returns the lease, and requests none until `retry_now`.
+    pub fn suspend(&mut self) {
+        if let Some(detach_request) = self.detach_request() {
+            self.detach_requests.push(detach_request);
+        }
+        self.phase = Phase::Waiting { request_at_ns: u64::MAX };
     }
 
     /// The detach request that ends a lease in order.
@@ -446,6 +475,8 @@ pub enum Refusal {
     Protocol(String),
     /// The lease was granted, but its regions cannot be used here.
     Regions(String),
+    /// The lease was granted, but the driver writes the times of another clock than this program.
+    Clock(String),
     NoAnswer,
 }
 
@@ -484,6 +515,13 @@ impl Lost {
             Self::MediaDriver => "the media driver is gone",
         }
     }
+}
+
+/// The directory of a stream whose epochs have directories of their own below it (wire §15.21a).
+fn stream_directory(header_uri: &str, epoch: u64) -> Option<PathBuf> {
+    let uri = RegionUri::parse(header_uri).ok()?;
+    let of_epoch = Path::new(&uri.path).parent()?;
+    (of_epoch.file_name()? == epoch.to_string().as_str()).then(|| of_epoch.parent().map(Path::to_path_buf))?
 }
 
 #[cfg(test)]

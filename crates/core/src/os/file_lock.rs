@@ -68,7 +68,7 @@ pub fn is_held(file: &File) -> io::Result<bool> {
     Ok(lock.l_type == libc::F_WRLCK as libc::c_short)
 }
 
-/// Whether nobody holds the lock at `path`, or there is none. Acquires nothing.
+/// Whether no process holds the lock at `path`, or there is none. Acquires nothing.
 pub fn is_free(path: &Path) -> bool {
     File::open(path).map_or(true, |file| is_held(&file).is_ok_and(|held| !held))
 }

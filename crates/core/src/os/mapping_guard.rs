@@ -1,19 +1,24 @@
-//! The mapping guard: a mapped file that somebody truncates costs its stream, not the process.
+//! The mapping guard: when a mapped file is truncated, its stream ends and the process continues.
 //!
-//! The kernel sends SIGBUS to a thread that touches a page beyond the end of a mapped file, or a page for which
-//! there is no memory. The handler of this module looks the address up among the registered mappings, marks that
-//! mapping as lost, and replaces all of it by private zero pages. The interrupted access is repeated and reads
-//! zeros; users of the mapping check the mark afterwards. Every other SIGBUS goes to the handler that was
-//! installed before, such as Python's faulthandler, or ends the process as always.
+//! The kernel sends SIGBUS to a thread that touches a page beyond the end of a mapped file, or a page for
+//! which there is no memory. The handler of this module looks the address up among the registered mappings,
+//! marks that mapping as lost, and replaces all of it by private zero pages. The interrupted access is
+//! repeated and reads zeros; users of the mapping check the mark afterwards. Every other SIGBUS goes to the
+//! handler that was installed before, such as Python's faulthandler, or ends the process as always.
 //!
 //! The handler takes no lock and allocates nothing. That is sound for these reasons:
 //!
-//! - A mapping is registered after `mmap` and forgotten before `munmap`, so a registered range is never anybody
-//!   else's memory.
+//! - A mapping is registered after `mmap` and forgotten before `munmap`, so a registered range is never
+//!   memory of another owner.
 //! - The thread that faults uses the mapping, so its entry stays as it is until the handler returns. Other
 //!   entries may change meanwhile. They cannot match: their ranges and the faulting one do not overlap at any
 //!   time after the fault.
 //! - Entries are never freed, only used again.
+//!
+//! An earlier handler may leave by `siglongjmp`, as programs do that probe files, instead of returning. Nothing of
+//! this module has to be undone then: it holds no lock while that handler runs, and the next fault starts again at
+//! the latest earlier handler. Only a SIGBUS that such a handler's thread sends to itself later, with `raise`, from
+//! deeper in the same stack, is taken for one that the handler raised: it goes to the handler before it.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -30,8 +35,8 @@ impl LostMark {
     /// A reader calls this after it has used the memory: false means that no zero page was in what it read.
     #[inline]
     pub fn is_set(&self) -> bool {
-        // Pairs with the store of the handler, which comes before the zero pages. The thread that faulted, and
-        // one that read a zero page, both see it.
+        // Pairs with the store of the handler, which comes before the zero pages. The thread that faulted,
+        // and one that read a zero page, both see it.
         self.0.load(Ordering::Acquire)
     }
 
@@ -150,7 +155,7 @@ fn take_entry() -> &'static Entry {
     }
     let chunk: &'static Chunk = if REGISTRAR.started.swap(true, Ordering::Relaxed) {
         let chunk: &'static Chunk = Box::leak(Box::new(Chunk::new()));
-        // The new chunk becomes the second one: nobody else writes this pointer.
+        // The new chunk becomes the second one: no other thread writes this pointer.
         chunk.next.store(FIRST.next.load(Ordering::Relaxed), Ordering::Relaxed);
         FIRST.next.store(std::ptr::from_ref(chunk).cast_mut(), Ordering::Release);
         chunk
@@ -170,9 +175,11 @@ struct Earlier {
 }
 
 static EARLIER: AtomicPtr<Earlier> = AtomicPtr::new(std::ptr::null_mut());
-/// The thread that is inside an earlier handler, and that handler. It may raise the signal again.
+/// The thread that is inside an earlier handler, that handler, and where on the stack it was called. It may raise
+/// the signal again. All of it is stale if the handler left by `siglongjmp`.
 static CHAINING: AtomicI32 = AtomicI32::new(0);
 static CALLED: AtomicPtr<Earlier> = AtomicPtr::new(std::ptr::null_mut());
+static CALLED_AT: AtomicUsize = AtomicUsize::new(0);
 
 fn current_action() -> libc::sigaction {
     // SAFETY: a zeroed struct is valid, and the call fills it.
@@ -205,8 +212,8 @@ fn install() {
         let earlier = Box::leak(Box::new(Earlier { action: current, before: latest }));
         EARLIER.store(earlier, Ordering::Release);
     }
-    // SAFETY: the handler lives as long as the program. ONSTACK: the thread may have no stack left. NODEFER: an
-    // earlier handler may raise the signal again to end the process, and must not wait for us.
+    // SAFETY: the handler lives as long as the program. ONSTACK: the thread may have no stack left. NODEFER:
+    // an earlier handler may raise the signal again to end the process, and must not wait for us.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = ours;
@@ -274,7 +281,14 @@ fn replace(entry: &Entry, start: usize, len: usize, offset: usize) -> bool {
 fn call_earlier(signal: c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: asks for a number.
     let thread = unsafe { libc::gettid() };
-    let is_nested = CHAINING.load(Ordering::Acquire) == thread;
+    // A fault inside the handler cannot be distinguished from one after a `siglongjmp` out of it. It gets the same
+    // handler, and one that faults each time runs out of stack, which ends the process.
+    // SAFETY: the kernel passes a valid `info`.
+    let is_raised = unsafe { (*info).si_code } <= 0;
+    let at = std::ptr::from_ref(&thread) as usize;
+    // The stack grows down: what the handler raises arrives below it.
+    let is_nested =
+        is_raised && CHAINING.load(Ordering::Acquire) == thread && at < CALLED_AT.load(Ordering::Acquire);
     let mut next: *const Earlier = EARLIER.load(Ordering::Acquire);
     if is_nested {
         // SAFETY: never freed.
@@ -290,6 +304,7 @@ fn call_earlier(signal: c_int, info: *mut libc::siginfo_t, context: *mut libc::c
         libc::SIG_IGN => end_process(),
         handler => {
             CALLED.store(next.cast_mut(), Ordering::Release);
+            CALLED_AT.store(at, Ordering::Release);
             CHAINING.store(thread, Ordering::Release);
             // SAFETY: what another part of the program had installed, with the signature that its flags say.
             unsafe {

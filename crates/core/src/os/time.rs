@@ -38,6 +38,14 @@ impl StreamClock {
         }
     }
 
+    /// The value of the setting `aeron.clock_domain`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Monotonic => "monotonic",
+            Self::RealtimeSynced => "realtime_synced",
+        }
+    }
+
     pub const fn domain(self) -> u8 {
         match self {
             Self::Monotonic => CLOCK_DOMAIN_MONOTONIC,
@@ -64,8 +72,15 @@ impl Now {
     /// How long ago a timestamp of a region is. No message names the clock of a region before its announce, so
     /// it is taken from the value: the two clocks of a host are decades apart. 0 for a time to come.
     pub const fn age_of(self, timestamp_ns: u64) -> u64 {
-        let is_realtime = self.realtime_ns.abs_diff(timestamp_ns) < self.monotonic_ns.abs_diff(timestamp_ns);
-        let now_ns = if is_realtime { self.realtime_ns } else { self.monotonic_ns };
-        now_ns.saturating_sub(timestamp_ns)
+        self.of(self.clock_of(timestamp_ns)).saturating_sub(timestamp_ns)
+    }
+
+    /// The clock that a timestamp is of.
+    pub const fn clock_of(self, timestamp_ns: u64) -> StreamClock {
+        if self.realtime_ns.abs_diff(timestamp_ns) < self.monotonic_ns.abs_diff(timestamp_ns) {
+            StreamClock::RealtimeSynced
+        } else {
+            StreamClock::Monotonic
+        }
     }
 }

@@ -186,8 +186,8 @@ impl ConsumerGrants {
         closed
     }
 
-    /// Withdraws a stream that the media driver refused. The config tells the consumer, and the address is not
-    /// granted again for a while. `None`: no such stream is granted.
+    /// Withdraws a stream that the media driver refused. The config informs the consumer, and the address is
+    /// not granted again for a while. `None`: no such stream is granted.
     pub fn on_refused(
         &mut self,
         refused: RefusedStream,
@@ -274,8 +274,8 @@ fn rate_of(consumer: &Grant) -> u32 {
     }
 }
 
-/// Whether the producer limits the consumer, whatever it or a supervisor asked for: a supervisor that reads of
-/// a limit that is not there would not try another stream. Only a per-consumer stream with a rate limits.
+/// The mode that the producer applies, which may differ from the requested one: a supervisor that reads of a
+/// limit that is not in force would not try another stream. Only a per-consumer stream with a rate limits.
 fn mode_in_force(consumer: &Grant) -> Mode {
     if consumer.descriptor.is_some() && rate_of(consumer) > 0 { Mode::RateLimited } else { Mode::Stream }
 }

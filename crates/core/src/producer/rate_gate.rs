@@ -1,4 +1,5 @@
-//! Rate limit of a per-consumer stream, by the frames' own timestamps (wire §11). Pure.
+//! Rate limit by the frames' own timestamps (wire §11): of a per-consumer stream in the producer, and of a rate
+//! that is no whole number in the consumer, because the wire has whole numbers only. Pure.
 //!
 //! The gate keeps a fixed schedule: a frame may come up to half an interval early, and the delay of a late
 //! frame is not added to the next. So the rate over seconds is the requested one, however unsteady the source
@@ -13,7 +14,12 @@ pub struct RateGate {
 impl RateGate {
     /// `None` for 0, which means no limit.
     pub fn new(max_rate_hz: u32) -> Option<Self> {
-        (max_rate_hz > 0).then(|| Self { interval_ns: 1_000_000_000 / u64::from(max_rate_hz), next_ns: None })
+        (max_rate_hz > 0).then(|| Self::every(1_000_000_000 / u64::from(max_rate_hz)))
+    }
+
+    /// One frame in `interval_ns`.
+    pub fn every(interval_ns: u64) -> Self {
+        Self { interval_ns, next_ns: None }
     }
 
     /// Whether a frame with this timestamp may pass.
@@ -23,7 +29,7 @@ impl RateGate {
             return true;
         };
         // A source whose clock was set back would otherwise be blocked until it has caught up.
-        let set_back = timestamp_ns.saturating_add(2 * self.interval_ns) < next_ns;
+        let set_back = timestamp_ns.saturating_add(self.interval_ns.saturating_mul(2)) < next_ns;
         if timestamp_ns.saturating_add(self.interval_ns / 2) < next_ns && !set_back {
             return false;
         }
@@ -50,6 +56,15 @@ mod tests {
     #[test]
     fn rate_zero_is_no_limit() {
         assert!(RateGate::new(0).is_none());
+    }
+
+    #[test]
+    fn interval_may_be_longer_than_a_second() {
+        let mut gate = RateGate::every(2 * S);
+        // The second may come half an interval early; from then on it is one in two seconds.
+        let times: Vec<u64> = (10..110).filter(|tenth| gate.admits(tenth * S / 10)).collect();
+        assert_eq!(times, [10, 20, 40, 60, 80, 100]);
+        assert!(RateGate::every(u64::MAX).admits(u64::MAX));
     }
 
     #[test]

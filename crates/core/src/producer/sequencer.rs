@@ -6,6 +6,8 @@
 //! sequence if it is still the newest; otherwise it leaves one hole, which is counted. Nothing wraps onto a
 //! claimed slot: such a frame is refused.
 
+use crate::wire::layout::MAX_U32;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Free,
@@ -114,7 +116,7 @@ impl Sequencer {
     /// The most slots that were claimed or deferred at once since `reset_watermark`. When it reaches the number
     /// of slots, frames are refused because their slot is claimed.
     pub fn watermark(&self) -> u32 {
-        u32::try_from(self.watermark).unwrap_or(u32::MAX - 1)
+        u32::try_from(self.watermark).unwrap_or(MAX_U32)
     }
 
     /// Starts a new period of the watermark with what is open now.

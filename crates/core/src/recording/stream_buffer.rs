@@ -325,16 +325,18 @@ impl StreamBuffer {
         };
         gap.before_row = rows;
         let is_many = gaps.len() >= MAX_GAPS;
-        match gaps.last_mut() {
-            Some(last)
-                if last.epoch == gap.epoch
-                    && last.before_row == rows
-                    && last.first_seq + last.count == gap.first_seq
-                    && (last.reason == gap.reason || is_many) =>
-            {
-                last.count += gap.count;
-            }
-            _ => gaps.push(gap),
+        let follows = |last: &Gap| {
+            last.epoch == gap.epoch
+                && last.before_row == rows
+                && last.first_seq + last.count == gap.first_seq
+                && (last.reason == gap.reason || is_many)
+        };
+        // Late gaps of the past epoch may take turns with those of this one: then the neighbour is the last
+        // but one. Only two epochs can, so the search ends there.
+        let newest = gaps.len().saturating_sub(2);
+        match gaps[newest..].iter_mut().rev().find(|last| follows(last)) {
+            Some(last) => last.count += gap.count,
+            None => gaps.push(gap),
         }
     }
 }

@@ -71,7 +71,7 @@ mod tests {
         epoch.begin(3);
         assert!(matches!(epoch.locate(3), Err(DropReason::NotCommitted)));
         assert!(epoch.commit_described(3));
-        // SAFETY: a page of the pool, which nobody else writes.
+        // SAFETY: a page of the pool, which no other thread writes.
         unsafe { epoch.payload(1, 3).add(4095).write(7) };
     }
 

@@ -3,7 +3,7 @@
 //! `<stream>/<new>`).
 //!
 //! Everything is validated before anything changes, so a refusal leaves all regions unchanged. A failure
-//! after that removes the regions: nobody may find regions of two epochs in one directory.
+//! after that removes the regions: no process may find regions of two epochs in one directory.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -34,7 +34,7 @@ pub struct Assignment {
     pub require_hugepages: bool,
 }
 
-/// The epoch directory, held by descriptors so that nobody can replace it.
+/// The epoch directory, held by descriptors so that no other process can replace it.
 struct LocatedEpoch {
     parent: OwnedFd,
     parent_path: PathBuf,

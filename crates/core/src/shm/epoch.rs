@@ -9,7 +9,7 @@ use crate::shm::containment::AllowedBases;
 use crate::shm::copy;
 use crate::shm::region::{Access, Fault, Region, RegionError, ValidatedRegion};
 use crate::shm::seqlock::{self, Refusal};
-use crate::shm::slot::{self, SlotFields, SlotInfo};
+use crate::shm::slot::{self, HeaderPattern, SlotFields, SlotInfo};
 use crate::shm::superblock::{Expected, RegionKind};
 use crate::wire::announce::{AnnouncedPool, PoolAnnounce};
 use crate::wire::layout::*;
@@ -153,6 +153,11 @@ impl MappedEpoch {
         self.header.len() + self.pools.iter().map(|p| p.region.len()).sum::<usize>()
     }
 
+    /// Address and length of each mapped pool, smallest slots first.
+    pub fn pool_memory(&self) -> impl Iterator<Item = (*mut u8, usize)> + '_ {
+        self.pools.iter().map(|p| (p.region.at(0), p.region.len()))
+    }
+
     pub fn activity_ns(&self) -> u64 {
         self.header.activity_ns()
     }
@@ -199,8 +204,8 @@ impl MappedEpoch {
 
     /// The later sequence that overwrote `seq`, as its slot says. `None` if the slot holds no such sequence.
     ///
-    /// Any process may have written the word, so a word alone moves a reader by no more than one ring. Further
-    /// than that is believed only if the slot before it agrees: its writer fills slots in order.
+    /// Any process may have written the word, so a word alone moves a reader by no more than one ring.
+    /// Further than that is believed only if the slot before it agrees: its writer fills slots in order.
     pub fn overwritten_by(&self, seq: u64) -> Option<u64> {
         let (newest, nslots) = (self.seq_in_slot_of(seq), u64::from(self.nslots));
         if newest <= seq || self.index(newest) != self.index(seq) {
@@ -210,7 +215,7 @@ impl MappedEpoch {
         Some(if is_alone { seq + nslots } else { newest })
     }
 
-    /// The newest committed sequence in the ring. Words that do not fit their slot are left out.
+    /// The newest committed sequence in the ring. Commit words that do not fit their slot are left out.
     pub fn newest_committed(&self) -> Option<u64> {
         let committed = |index: u32| {
             let word = self.header.word(self.slot_at(index)).load(Ordering::Acquire);
@@ -220,9 +225,9 @@ impl MappedEpoch {
         (0..self.nslots).filter_map(committed).max()
     }
 
-    /// The first sequence from `from` on that was written without a hole up to `seq`, as far as the ring shows.
-    /// A ring that mirrors another host's begins anywhere: sequences that it never held were not published
-    /// here.
+    /// The first sequence from `from` on that was written without a hole up to `seq`, as far as the ring
+    /// shows. A ring that mirrors another host's begins anywhere: sequences that it never held were not
+    /// published here.
     pub fn first_written(&self, from: u64, seq: u64) -> u64 {
         let oldest = from.max(seq.saturating_sub(u64::from(self.nslots) - 1));
         match (oldest..seq).rev().find(|s| !self.has_reached(*s)) {
@@ -246,6 +251,11 @@ impl MappedEpoch {
 
     pub fn pool_id(&self, pool: u16) -> u16 {
         self.pools[usize::from(pool)].pool_id
+    }
+
+    /// Bytes from one slot of a pool to the next.
+    pub fn pool_stride(&self, pool: u16) -> u32 {
+        self.pools[usize::from(pool)].stride_bytes
     }
 
     /// The address of the payload of `seq` in a pool.
@@ -401,18 +411,57 @@ impl MappedEpoch {
     /// # Safety
     /// `dst` is writable for the payload's `values_len_bytes`.
     pub unsafe fn copy_out(&self, frame: &SlotRef, dst: *mut u8) -> bool {
+        // SAFETY: passed on from the caller.
+        unsafe { self.copy_out_first(frame, dst, frame.info.values_len_bytes as usize) }
+    }
+
+    /// As [`Self::copy_out`], for the first `len` bytes of the payload.
+    ///
+    /// # Safety
+    /// `dst` is writable for `len` bytes, which are no more than the payload's `values_len_bytes`.
+    #[inline]
+    pub unsafe fn copy_out_first(&self, frame: &SlotRef, dst: *mut u8, len: usize) -> bool {
         // SAFETY: `locate` held the length against the stride of this pool; `dst` by the caller.
-        unsafe {
-            copy::from_shared(dst, self.payload(frame.pool, frame.seq), frame.info.values_len_bytes as usize)
-        };
+        unsafe { copy::from_shared(dst, self.payload(frame.pool, frame.seq), len) };
         self.is_unchanged(frame.seq)
     }
 
-    /// As [`Self::copy_out`], and gives the payload's CRC32C, taken block by block while the copy is still in the
-    /// nearest cache; None if it was overwritten meanwhile.
+    /// Copies the first `len` bytes of the frame `seq`, whose header is like that of `frame`, and gives its
+    /// timestamp. `None` if the header differs, or the frame is not there or was overwritten meanwhile: then
+    /// `locate` knows which, and what was copied counts for nothing.
     ///
     /// # Safety
-    /// `dst` is writable for the payload's `values_len_bytes`, and nobody else touches it meanwhile.
+    /// `pattern` is of the header of `frame`, a frame of this epoch; else as [`Self::copy_out_first`].
+    #[inline]
+    pub unsafe fn copy_out_like(
+        &self,
+        frame: &SlotRef,
+        pattern: &HeaderPattern,
+        seq: u64,
+        dst: *mut u8,
+        len: usize,
+    ) -> Option<u64> {
+        seqlock::check(self.commit_word(seq), seq).ok()?;
+        let (index, at) = (self.index(seq), self.slot_at(self.index(seq)));
+        let word = |i: usize| self.header.word(at + 8 * i).load(Ordering::Relaxed);
+        let timestamp_ns = pattern.timestamp_in(index, word)?;
+        // SAFETY: the pool and the length are those of the pattern, which `locate` held against the stride.
+        unsafe { copy::from_shared(dst, self.payload(frame.pool, seq), len) };
+        self.is_unchanged(seq).then_some(timestamp_ns)
+    }
+
+    /// Reader: prefetches what a batch reads of the frame `seq`.
+    #[inline]
+    pub fn prefetch_row(&self, seq: u64, pool: u16) {
+        copy::prefetch(self.header.at(self.slot_at(self.index(seq))));
+        copy::prefetch(self.payload(pool, seq));
+    }
+
+    /// As [`Self::copy_out`], and gives the payload's CRC32C, taken block by block while the copy is still in
+    /// the nearest cache; None if it was overwritten meanwhile.
+    ///
+    /// # Safety
+    /// `dst` is writable for the payload's `values_len_bytes`, and no other code uses it during the call.
     pub unsafe fn copy_out_summed(&self, frame: &SlotRef, dst: *mut u8) -> Option<u32> {
         let (src, len) = (self.payload(frame.pool, frame.seq), frame.info.values_len_bytes as usize);
         let mut sum = 0;

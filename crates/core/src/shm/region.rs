@@ -131,7 +131,7 @@ impl Drop for Region {
         // SAFETY: dropped here and nowhere else.
         unsafe { ManuallyDrop::drop(&mut self.guard) };
         fork::forget_mapping(self.ptr);
-        // SAFETY: mapped by `map` with this length, and nobody holds a pointer any more.
+        // SAFETY: mapped by `map` with this length, and no pointer into it is left.
         let _ = unsafe { munmap(self.ptr.cast(), self.len) };
     }
 }

@@ -67,9 +67,91 @@ pub fn decode(b: &[u8; HEADER_SLOT_BYTES], index: u32) -> Result<SlotInfo, DropR
     })
 }
 
+const SLOT_U64S: usize = HEADER_SLOT_BYTES / 8;
+
+/// The bits that headers of one layout share: all but commit word, slot and time.
+const SHARED_BITS: [u64; SLOT_U64S] = {
+    let mut bits = [u64::MAX; SLOT_U64S];
+    let mut at = 0;
+    while at < SLOT_HEADER_BYTES_AT {
+        let is_own = at < SLOT_HEADER_VALUES_LEN_BYTES
+            || (SLOT_HEADER_PAYLOAD_SLOT <= at && at < SLOT_HEADER_POOL_ID)
+            || (SLOT_HEADER_TIMESTAMP_NS <= at && at < SLOT_HEADER_META_VERSION);
+        if is_own {
+            bits[at / 8] &= !(0xFF << (at % 8 * 8));
+        }
+        at += 1;
+    }
+    bits
+};
+
+/// A valid header, to recognise others of the same layout without decoding them.
+#[derive(Clone, Copy, Debug)]
+pub struct HeaderPattern([u64; SLOT_U64S]);
+
+impl HeaderPattern {
+    /// The pattern of a header that `decode` accepted.
+    pub fn new(valid: &[u8; HEADER_SLOT_BYTES]) -> Self {
+        let mut shared = [0; SLOT_U64S];
+        for (i, value) in shared.iter_mut().enumerate() {
+            *value = get_u64(valid, 8 * i) & SHARED_BITS[i];
+        }
+        Self(shared)
+    }
+
+    /// The timestamp of the header in slot `index` that `word` reads, if `decode` would find the same in it as
+    /// in the pattern's but for the timestamp. Otherwise the caller decodes it.
+    #[inline]
+    pub fn timestamp_in(&self, index: u32, word: impl Fn(usize) -> u64) -> Option<u64> {
+        let mut own = [0u8; SLOT_HEADER_PAD.next_multiple_of(8)];
+        let mut other = 0;
+        for (i, chunk) in own.chunks_exact_mut(8).enumerate().skip(1) {
+            let value = word(i);
+            chunk.copy_from_slice(&value.to_le_bytes());
+            other |= (value & SHARED_BITS[i]) ^ self.0[i];
+        }
+        for (i, shared) in self.0.iter().enumerate().skip(own.len() / 8) {
+            other |= word(i) ^ shared;
+        }
+        (other == 0 && get_u32(&own, SLOT_HEADER_PAYLOAD_SLOT) == index)
+            .then(|| get_u64(&own, SLOT_HEADER_TIMESTAMP_NS))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn word(bytes: &[u8; HEADER_SLOT_BYTES]) -> impl Fn(usize) -> u64 + '_ {
+        move |i| get_u64(bytes, 8 * i)
+    }
+
+    #[test]
+    fn header_of_the_same_layout_is_recognised_with_its_time() {
+        let pattern = HeaderPattern::new(&fields().encode());
+        let other = SlotFields { payload_slot: 9, timestamp_ns: u64::MAX - 1, ..fields() };
+        let mut bytes = other.encode();
+        bytes[..8].copy_from_slice(&77u64.to_le_bytes());
+        assert_eq!(pattern.timestamp_in(9, word(&bytes)), Some(u64::MAX - 1));
+        assert_eq!(pattern.timestamp_in(5, word(&bytes)), None, "of another slot");
+    }
+
+    #[test]
+    fn pattern_recognises_no_header_that_decodes_to_something_else() {
+        let (valid, expected) = (fields().encode(), decode(&fields().encode(), 5).unwrap());
+        let pattern = HeaderPattern::new(&valid);
+        for bit in 64..8 * HEADER_SLOT_BYTES {
+            let mut bytes = valid;
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let recognised = pattern.timestamp_in(5, word(&bytes));
+            let decoded = decode(&bytes, 5);
+            if let Some(timestamp_ns) = recognised {
+                assert_eq!(decoded, Ok(SlotInfo { timestamp_ns, ..expected }), "bit {bit}");
+            }
+            let is_time = (SLOT_HEADER_TIMESTAMP_NS..SLOT_HEADER_META_VERSION).contains(&(bit / 8));
+            assert_eq!(recognised.is_some(), is_time, "bit {bit}");
+        }
+    }
 
     fn fields() -> SlotFields {
         SlotFields {

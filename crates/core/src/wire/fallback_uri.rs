@@ -2,6 +2,8 @@
 //! consumer that does not use shared memory reads frames (wire §10.1.3). Values are percent-encoded. Pure;
 //! the text is untrusted.
 
+use crate::wire::layout::MAX_U32;
+
 /// The streams of a bridge that a consumer reads itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FallbackUri {
@@ -38,7 +40,7 @@ impl FallbackUri {
             instance_id: id.to_owned(),
             payload: (channel(KEYS[0], payload)?, number(KEYS[1], &payload_stream, i32::MAX as u32)? as i32),
             control: (channel(KEYS[2], control)?, number(KEYS[3], &control_stream, i32::MAX as u32)? as i32),
-            stream_id: number(KEYS[4], &stream, u32::MAX - 1)?,
+            stream_id: number(KEYS[4], &stream, MAX_U32)?,
         })
     }
 }

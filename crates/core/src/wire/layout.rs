@@ -402,6 +402,8 @@ pub const NULL_U8: u8 = u8::MAX;
 pub const NULL_U16: u16 = u16::MAX;
 pub const NULL_U32: u32 = u32::MAX;
 pub const NULL_U64: u64 = u64::MAX;
+/// The largest value of an optional u32: the next one is its null.
+pub const MAX_U32: u32 = NULL_U32 - 1;
 /// The only optional field whose null is 0: a frame without a trace.
 pub const NULL_TRACE_ID: u64 = 0;
 

@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(cache.get(&announce(0, 2)), None);
         cache.insert(&announce(0, 3), 2);
         assert_eq!(cache.get(&announce(0, 4)), Some(&2));
-        // The earlier announce came back: it is a change.
+        // The earlier announce was sent again: it is a change.
         assert_eq!(cache.get(&announce(9, 4)), None);
         let mut longer = announce(0, 5);
         longer.push(0);

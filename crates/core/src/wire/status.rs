@@ -16,6 +16,8 @@ const CONSUMER_TAG: &str = "service:consumer:";
 const MAX_REASONS: usize = 64;
 pub const MAX_SOURCES: usize = 64;
 const MAX_REASON_BYTES: usize = 256;
+/// The longest label of a consumer.
+pub const MAX_LABEL_BYTES: usize = 64;
 
 // The groups of counts have one layout, so one function encodes and one decodes all of them.
 const COUNT_BLOCK_LENGTH: u16 = CONSUMER_STATUS_DROPPED_BLOCK_LENGTH;
@@ -86,7 +88,7 @@ pub struct ProducerStatus<C, S> {
 /// The ledger and the latency of a consumer. `C`: its counts, decoded ([`Counts`]) or to be encoded (a
 /// slice).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ConsumerStatus<C> {
+pub struct ConsumerStatus<'a, C> {
     pub stream_id: u32,
     pub consumer_id: u32,
     pub pid: u32,
@@ -101,6 +103,8 @@ pub struct ConsumerStatus<C> {
     pub latency: Option<LatencyStatus>,
     pub dropped: C,
     pub outside: C,
+    /// What its user calls it. Empty: nothing.
+    pub label: &'a str,
 }
 
 /// The latency of a consumer in nanoseconds.
@@ -122,7 +126,7 @@ pub type ReasonCounts<'a> = &'a [(&'a str, u64)];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatusReport<'a> {
     Producer(ProducerStatus<Counts<'a>, Sources<'a>>),
-    Consumer(ConsumerStatus<Counts<'a>>),
+    Consumer(ConsumerStatus<'a, Counts<'a>>),
     /// A status report that this version cannot read.
     Malformed,
     /// Another message.
@@ -157,7 +161,7 @@ impl ProducerStatus<ReasonCounts<'_>, &[u32]> {
     }
 }
 
-impl ConsumerStatus<ReasonCounts<'_>> {
+impl ConsumerStatus<'_, ReasonCounts<'_>> {
     /// Encodes the event that carries the report.
     pub fn encode_event(&self, wall_ns: u64) -> Vec<u8> {
         event::encode_bytes(&format!("{CONSUMER_TAG}{}", self.stream_id), KEY, &self.encode(), wall_ns)
@@ -191,6 +195,7 @@ impl ConsumerStatus<ReasonCounts<'_>> {
         }
         put_counts(&mut out, self.dropped);
         put_counts(&mut out, self.outside);
+        put_string(&mut out, self.label);
         out
     }
 }
@@ -255,7 +260,7 @@ impl<'a> ProducerStatus<Counts<'a>, Sources<'a>> {
     }
 }
 
-impl<'a> ConsumerStatus<Counts<'a>> {
+impl<'a> ConsumerStatus<'a, Counts<'a>> {
     fn decode(bytes: &'a [u8]) -> Option<Self> {
         let (b, mut rest) = split_block(bytes, CONSUMER_STATUS_TEMPLATE_ID, CONSUMER_STATUS_BLOCK_LENGTH)?;
         let optional = |at| Some(get_u64(b, at)).filter(|value| *value != NULL_U64);
@@ -290,6 +295,7 @@ impl<'a> ConsumerStatus<Counts<'a>> {
             latency: (since != TimeOrigin::Nothing).then_some(latency),
             dropped: Counts::take(&mut rest)?,
             outside: Counts::take(&mut rest)?,
+            label: take_text(&mut rest, MAX_LABEL_BYTES)?,
         })
     }
 }
@@ -345,10 +351,16 @@ impl<'a> Counts<'a> {
 
 fn take_count<'a>(rest: &mut &'a [u8], block_length: usize) -> Option<(&'a str, u64)> {
     let count = get_u64(take(rest, block_length, "frames").ok()?, FRAMES_AT);
-    let length = get_u32(take(rest, 4, "reason").ok()?, 0) as usize;
-    let reason = take(rest, length, "reason").ok()?;
-    let is_valid = count > 0 && length <= MAX_REASON_BYTES && reason.is_ascii();
-    str::from_utf8(reason).ok().filter(|_| is_valid).map(|reason| (reason, count))
+    let reason = take_text(rest, MAX_REASON_BYTES)?;
+    (count > 0).then_some((reason, count))
+}
+
+/// Takes an ASCII text with its length before it off the front.
+fn take_text<'a>(rest: &mut &'a [u8], max_bytes: usize) -> Option<&'a str> {
+    let length = get_u32(take(rest, 4, "length").ok()?, 0) as usize;
+    let text = take(rest, length, "text").ok()?;
+    let is_valid = length <= max_bytes && text.is_ascii();
+    str::from_utf8(text).ok().filter(|_| is_valid)
 }
 
 /// Stream ids in ascending order.
@@ -382,7 +394,7 @@ mod tests {
         interval: Summary { count: 1, p50: 2, p99: 3, max: 4 },
         total: Summary { count: 5, p50: 6, p99: 7, max: 8 },
     };
-    const CONSUMER: ConsumerStatus<ReasonCounts<'_>> = ConsumerStatus {
+    const CONSUMER: ConsumerStatus<'_, ReasonCounts<'_>> = ConsumerStatus {
         stream_id: 5,
         consumer_id: 7,
         pid: 8,
@@ -396,6 +408,7 @@ mod tests {
         latency: Some(LATENCY),
         dropped: &[("late", 1), ("skipped", 0), ("gap", 2)],
         outside: &[],
+        label: "viewer",
     };
     const PRODUCER: ProducerStatus<ReasonCounts<'_>, &[u32]> = ProducerStatus {
         stream_id: 5,
@@ -423,7 +436,7 @@ mod tests {
         assert_eq!((report.span, report.received, report.is_final), (10, 8, true));
         assert_eq!(report.latency, Some(LATENCY));
         assert_eq!(report.dropped.iter().collect::<Vec<_>>(), [("late", 1), ("gap", 2)]);
-        assert_eq!(report.outside.iter().count(), 0);
+        assert_eq!((report.outside.iter().count(), report.label), (0, "viewer"));
         let silent = ConsumerStatus { latency: None, ..CONSUMER }.encode_event(1);
         assert!(
             matches!(StatusReport::decode_event(&silent), StatusReport::Consumer(c) if c.latency.is_none())
@@ -484,6 +497,9 @@ mod tests {
             let message = consumer_event(&other);
             assert_eq!(StatusReport::decode_event(&message), StatusReport::Malformed, "{at}");
         }
+        let label = "l".repeat(MAX_LABEL_BYTES + 1);
+        let long = ConsumerStatus { label: &label, ..CONSUMER }.encode_event(1);
+        assert_eq!(StatusReport::decode_event(&long), StatusReport::Malformed);
         let unsorted = ProducerStatus { sources: [4, 4].as_slice(), ..PRODUCER }.encode_event(1);
         assert_eq!(StatusReport::decode_event(&unsorted), StatusReport::Malformed);
     }

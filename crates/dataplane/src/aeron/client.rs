@@ -70,9 +70,9 @@ impl DriverClient {
                 let log = Arc::as_ptr(&errors).cast_mut().cast();
                 checked(c::aeron_context_set_error_handler(context, Some(on_error), log))?;
                 checked(c::aeron_context_set_driver_timeout_ms(context, timeout_ms))?;
-                checked(c::aeron_context_set_idle_sleep_duration_ns(context, 4_000_000))?;
+                checked(c::aeron_context_set_idle_sleep_duration_ns(context, 12_000_000))?;
                 // The strategy was loaded with its default of 16 ms. Only loading it again changes it.
-                let sleep = c"4000000".as_ptr();
+                let sleep = c"12000000".as_ptr();
                 checked(c::aeron_context_set_idle_strategy_init_args(context, sleep))?;
                 checked(c::aeron_context_set_idle_strategy(context, c"sleep-ns".as_ptr()))?;
                 checked(c::aeron_init(&raw mut client, context))?;

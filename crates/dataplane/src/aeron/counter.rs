@@ -6,12 +6,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use rusteron_client::bindings as c;
+use tensorpool_core::wire::layout::get_u32;
 
 use super::client::DriverClient;
 use super::{AeronError, c_string, checked};
 
 /// The longest label Aeron keeps, in bytes.
 pub const MAX_LABEL_BYTES: usize = 380;
+
+/// The counter that says how far a subscription has read a session.
+const SUBSCRIPTION_POSITION_TYPE_ID: i32 = c::AERON_COUNTER_SUBSCRIPTION_POSITION_TYPE_ID as i32;
+// The key of such a counter: registration id, session id, stream id, channel.
+const POSITION_KEY_SESSION_ID: usize = 8;
+const POSITION_KEY_STREAM_ID: usize = 12;
+const POSITION_KEY_LENGTH: usize = 16;
 
 /// A counter of ours, as long as the client lives.
 pub struct Counter {
@@ -80,6 +88,54 @@ unsafe extern "C" fn on_counter(
             key: std::slice::from_raw_parts(key, key_length).to_vec(),
         });
     }
+}
+
+/// The end of a session's log, to be compared with the positions of its subscriptions.
+#[derive(Clone, Copy)]
+pub(super) struct LogEnd {
+    pub session_id: i32,
+    pub stream_id: i32,
+    pub position: i64,
+}
+
+/// What a scan of the counters looks for, and whether it found a subscription that is behind.
+struct Behind {
+    end: LogEnd,
+    is_found: bool,
+}
+
+unsafe extern "C" fn on_position(
+    value: i64,
+    _: i32,
+    type_id: i32,
+    key: *const u8,
+    key_length: usize,
+    _: *const c_char,
+    _: usize,
+    clientd: *mut c_void,
+) {
+    if type_id != SUBSCRIPTION_POSITION_TYPE_ID || key_length < POSITION_KEY_LENGTH {
+        return;
+    }
+    // SAFETY: clientd is the value of the call below us; the key lies in the mapped file.
+    let (behind, key) =
+        unsafe { (&mut *clientd.cast::<Behind>(), std::slice::from_raw_parts(key, POSITION_KEY_LENGTH)) };
+    let session_id = get_u32(key, POSITION_KEY_SESSION_ID) as i32;
+    let stream_id = get_u32(key, POSITION_KEY_STREAM_ID) as i32;
+    let end = behind.end;
+    behind.is_found |= (session_id, stream_id) == (end.session_id, end.stream_id) && value < end.position;
+}
+
+/// Whether all subscriptions of this media driver have read a session up to there. Those of other hosts have
+/// no position here.
+pub(super) fn is_read(client: &DriverClient, end: LogEnd) -> bool {
+    let mut behind = Behind { end, is_found: false };
+    // SAFETY: the client is open, and its counters file is mapped as long as it is.
+    unsafe {
+        let reader = c::aeron_counters_reader(client.raw());
+        c::aeron_counters_reader_foreach_counter(reader, Some(on_position), (&raw mut behind).cast());
+    }
+    !behind.is_found
 }
 
 /// Every counter of the media driver in `dir`, without becoming its client. Counters of a dead driver are

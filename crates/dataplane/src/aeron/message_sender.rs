@@ -3,8 +3,11 @@
 //!
 //! A log buffer takes three terms of memory, whatever passes through it, and a message has an eighth of a term
 //! at most. Most streams never carry a large message, so they should not all pay for one. Subscribers read both
-//! publications, because both are on the same stream. While there is a second one, all messages take it, so that
-//! their order stays.
+//! publications, because both are on the same stream. While there is a second one, all messages take it, and at
+//! each change the next message waits until the subscribers of this host have read the earlier ones: so their
+//! order stays.
+
+use std::time::{Duration, Instant};
 
 use crate::aeron::channels::has_parameter;
 use crate::aeron::own_publication::{Bypass, OwnPublication};
@@ -16,6 +19,10 @@ const LARGE_TERM: &str = "term-length=4m";
 /// The longest message.
 const MAX_MESSAGE_BYTES: usize = (4 << 20) / 8;
 
+/// How long a large message waits for subscribers to read what was sent before. One that reads nothing for so long
+/// may read it first.
+const MAX_ORDER_WAIT: Duration = Duration::from_secs(2);
+
 #[derive(Default)]
 pub struct MessageSender {
     shared: Handle<Publication>,
@@ -23,6 +30,10 @@ pub struct MessageSender {
     bypass: Bypass,
     /// The caller's channel has a term length of its own, which holds for all messages.
     has_own_terms: bool,
+    /// The end of our last message in the shared publication, until the subscribers have read it.
+    unread: Option<i64>,
+    /// Since when a large message waits for that.
+    waits_since: Option<Instant>,
 }
 
 impl MessageSender {
@@ -42,6 +53,7 @@ impl MessageSender {
         self.shared = Handle::None;
         self.large.disconnect();
         self.bypass.disconnect();
+        (self.unread, self.waits_since) = (None, None);
     }
 
     /// The publication that all clients of the channel share. `None` while there is none.
@@ -63,13 +75,30 @@ impl MessageSender {
         Some(if self.has_own_terms { shared } else { shared.max(MAX_MESSAGE_BYTES) })
     }
 
-    /// The first large message is back-pressured until its publication is ready.
+    /// Whether the subscribers have read what we sent through the shared publication.
+    fn shared_is_read(&mut self) -> bool {
+        let (Some(end), Some(shared)) = (self.unread, self.shared.get()) else { return true };
+        let waits_since = *self.waits_since.get_or_insert_with(Instant::now);
+        if shared.is_read_to(end) || waits_since.elapsed() > MAX_ORDER_WAIT {
+            (self.unread, self.waits_since) = (None, None);
+        }
+        self.unread.is_none()
+    }
+
+    fn offer_shared(&mut self, message: &[u8]) -> Result<i64, NotTaken> {
+        let Self { shared, bypass, unread, .. } = self;
+        let Some(shared) = shared.get() else { return Err(NotTaken::NotConnected) };
+        bypass.offer(message, |bytes| shared.offer(bytes).inspect(|end| *unread = Some(*end)))
+    }
+
+    /// The first large message is back-pressured until its publication is ready, and the subscribers have read
+    /// the messages before it.
     pub fn offer(&mut self, message: &[u8]) -> Result<i64, NotTaken> {
         let Some(max) = self.max_message_length() else { return Err(NotTaken::NotConnected) };
         let Some(shared) = self.shared.get() else { return Err(NotTaken::NotConnected) };
         let is_large = message.len() > shared.max_message_length();
         if message.len() > max || !(is_large || self.large.is_ready()) {
-            return self.bypass.offer(message, |bytes| shared.offer(bytes));
+            return self.offer_shared(message);
         }
         if !shared.is_connected() {
             return Err(NotTaken::NotConnected);
@@ -77,6 +106,10 @@ impl MessageSender {
         if is_large {
             self.large.need();
         }
-        self.large.offer(message)
+        match self.shared_is_read() {
+            true => self.large.offer(message),
+            false if is_large => Err(NotTaken::BackPressured),
+            false => self.offer_shared(message),
+        }
     }
 }

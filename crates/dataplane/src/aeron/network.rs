@@ -1,8 +1,8 @@
-//! The client that endpoints request handles from: IPC from the media driver of this host's memory, UDP from a
-//! media driver in a process of its own.
+//! The client that endpoints request handles from: IPC from the media driver of this host's memory, UDP from
+//! a media driver in a process of its own.
 //!
-//! A host that can send a datagram reaches the code of a media driver that has UDP channels. A fault there ends its
-//! process, so that process must not be the one of the SHM driver or of a user's program.
+//! A host that can send a datagram reaches the code of a media driver that has UDP channels. A fault there
+//! ends its process, so that process must not be the one of the SHM driver or of a user's program.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -26,6 +26,11 @@ impl Network {
         self.wanted.load(Ordering::Relaxed)
     }
 
+    /// Asks for a connection.
+    pub fn want(&self) {
+        self.wanted.store(true, Ordering::Relaxed);
+    }
+
     /// Sets or removes the connection. Requests wait while there is none.
     pub fn set_client(&self, client: Option<Arc<DriverClient>>) {
         if let Ok(mut current) = self.client.lock() {
@@ -42,7 +47,7 @@ impl Network {
         self: &Arc<Self>,
         add: impl Fn(&Arc<DriverClient>) -> Result<Pending<T>, AeronError> + Send + 'static,
     ) -> Pending<T> {
-        self.wanted.store(true, Ordering::Relaxed);
+        self.want();
         let network = self.clone();
         let mut requested: Option<(Arc<DriverClient>, Pending<T>)> = None;
         Pending::from_poller(move || {
@@ -54,7 +59,7 @@ impl Network {
             }
             let Some((client, pending)) = &mut requested else { return Ok(None) };
             match pending.poll() {
-                // The media driver is gone, which says nothing about the channel.
+                // The media driver is gone, which is no fault of the channel.
                 Err(_) if client.is_closed() => {
                     requested = None;
                     Ok(None)

@@ -8,6 +8,8 @@ use crate::conductor::handle::Handle;
 
 /// How long its memory stays in use after it was last needed.
 const LINGER: Duration = Duration::from_secs(10);
+/// How long it stays at most when a subscriber does not read it.
+const MAX_LINGER: Duration = Duration::from_secs(20);
 /// How long a shared publication is full before a client gets one of its own.
 const FULL_FOR: Duration = Duration::from_millis(100);
 
@@ -31,7 +33,8 @@ impl OwnPublication {
         self.publication.get().is_some()
     }
 
-    /// Requests it while it is needed, with this term length, and removes it afterwards.
+    /// Requests it while it is needed, with this term length, and removes it afterwards, when its subscribers
+    /// have read it. Then what follows elsewhere is read after it.
     pub fn advance(
         &mut self,
         client: &Client,
@@ -39,35 +42,43 @@ impl OwnPublication {
         term: &str,
         stream_id: i32,
     ) -> Result<(), AeronError> {
-        match self.needed_at {
-            None => Ok(()),
-            Some(at) if at.elapsed() > LINGER => {
-                *self = Self::default();
-                Ok(())
-            }
-            Some(_) => self
-                .publication
-                .advance(|| client.add_exclusive_publication(&with_parameter(channel, term), stream_id)),
+        let Some(unneeded_for) = self.needed_at.map(|at| at.elapsed()) else { return Ok(()) };
+        if unneeded_for > MAX_LINGER || (unneeded_for > LINGER && self.is_read()) {
+            *self = Self::default();
+            return Ok(());
         }
+        self.publication
+            .advance(|| client.add_exclusive_publication(&with_parameter(channel, term), stream_id))
     }
 
     pub fn disconnect(&mut self) {
         self.publication = Handle::None;
     }
 
-    /// Back-pressured until it is ready and its subscribers have it.
+    fn is_read(&mut self) -> bool {
+        self.publication.get().is_none_or(|p| p.is_read())
+    }
+
+    /// Back-pressured until it is ready and its subscribers have it. One that Aeron has closed is requested
+    /// again. A message that is longer than its terms allow is refused as from a closed one.
     pub fn offer(&mut self, message: &[u8]) -> Result<i64, NotTaken> {
-        match self.publication.get().map_or(Err(NotTaken::NotConnected), |p| p.offer(message)) {
+        let Some(publication) = self.publication.get() else { return Err(NotTaken::BackPressured) };
+        match publication.offer(message) {
             Err(NotTaken::NotConnected) => Err(NotTaken::BackPressured),
+            Err(NotTaken::Closed) if message.len() <= publication.max_message_length() => {
+                self.publication = Handle::None;
+                Err(NotTaken::BackPressured)
+            }
             result => result,
         }
     }
 }
 
-/// The way out of a shared publication that others keep full: a flood in it must not silence this client.
+/// An own publication instead of a shared one that other clients keep full: their flood must not stop the
+/// messages of this client.
 ///
-/// Clients of one media driver share the log of a shared publication. A client that offers without a pause gets all
-/// of its space.
+/// Clients of one media driver share the log of a shared publication. A client that offers without a pause
+/// gets all of its space.
 #[derive(Default)]
 pub struct Bypass {
     own: OwnPublication,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rusteron_client::bindings as c;
 
 use super::client::DriverClient;
+use super::counter::{self, LogEnd};
 
 /// Why Aeron did not accept a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,6 +134,19 @@ impl ExclusivePublication {
         unsafe { c::aeron_exclusive_publication_is_connected(self.ptr) }
     }
 
+    /// The longest message that `offer` accepts on this channel.
+    pub fn max_message_length(&self) -> usize {
+        self.constants().max_message_length
+    }
+
+    /// Whether all subscriptions on this host have read everything. True once closed.
+    pub fn is_read(&self) -> bool {
+        let Some(position) = self.position() else { return true };
+        let constants = self.constants();
+        let end = LogEnd { session_id: constants.session_id, stream_id: constants.stream_id, position };
+        counter::is_read(&self.client, end)
+    }
+
     /// Whether the subscribers leave room for a claim.
     #[inline]
     pub fn has_room(&self) -> bool {
@@ -193,6 +207,13 @@ impl Publication {
     pub fn session_id(&self) -> i32 {
         // SAFETY: alive under the owner's lock.
         unsafe { c::aeron_publication_session_id(self.ptr) }
+    }
+
+    /// Whether all subscriptions on this host have read the log up to `position`.
+    pub fn is_read_to(&self, position: i64) -> bool {
+        // SAFETY: alive under the owner's lock.
+        let stream_id = unsafe { c::aeron_publication_stream_id(self.ptr) };
+        counter::is_read(&self.client, LogEnd { session_id: self.session_id(), stream_id, position })
     }
 
     /// The longest message that `offer` accepts on this channel.

@@ -8,6 +8,10 @@ use rusteron_client::bindings as c;
 use super::client::DriverClient;
 use super::images::{ImageWatch, on_closed};
 
+// Flags in the header of a fragment. A message of one fragment has both.
+const FIRST_FRAGMENT: u8 = 0x80;
+const LAST_FRAGMENT: u8 = 0x40;
+
 /// The header of a fragment.
 #[derive(Clone, Copy)]
 pub struct Header(pub(super) *mut c::aeron_header_t);
@@ -50,7 +54,7 @@ impl Header {
     /// The session, and whether the fragment is the first and the last of its message.
     pub fn fragment(self) -> (i32, bool, bool) {
         let frame = self.frame();
-        (frame.session_id, frame.flags & 0x80 != 0, frame.flags & 0x40 != 0)
+        (frame.session_id, frame.flags & FIRST_FRAGMENT != 0, frame.flags & LAST_FRAGMENT != 0)
     }
 }
 
@@ -100,6 +104,40 @@ unsafe extern "C-unwind" fn peek(
     c::aeron_controlled_fragment_handler_action_en::AERON_ACTION_ABORT
 }
 
+/// The closure of `skip_while`, and how many fragments of each image it may skip.
+struct Skip<'a, F> {
+    f: &'a mut F,
+    limit: usize,
+    images: usize,
+}
+
+unsafe extern "C" fn skip_in_image<F: FnMut(&[u8]) -> bool>(
+    image: *mut c::aeron_image_t,
+    clientd: *mut c_void,
+) {
+    // SAFETY: clientd is the value of the call below us; Aeron holds the image during this call.
+    unsafe {
+        let skip = &mut *clientd.cast::<Skip<'_, F>>();
+        skip.images += 1;
+        let f = (&raw mut *skip.f).cast();
+        c::aeron_image_controlled_poll(image, Some(skip_fragment::<F>), f, skip.limit);
+    }
+}
+
+unsafe extern "C-unwind" fn skip_fragment<F: FnMut(&[u8]) -> bool>(
+    clientd: *mut c_void,
+    buffer: *const u8,
+    length: usize,
+    _: *mut c::aeron_header_t,
+) -> c::aeron_controlled_fragment_handler_action_t {
+    // SAFETY: clientd is the closure of the poll below us; the bytes live through the call.
+    if unsafe { (*clientd.cast::<F>())(std::slice::from_raw_parts(buffer, length)) } {
+        c::aeron_controlled_fragment_handler_action_en::AERON_ACTION_CONTINUE
+    } else {
+        c::aeron_controlled_fragment_handler_action_en::AERON_ACTION_ABORT
+    }
+}
+
 impl Subscription {
     /// Passes up to `limit` raw fragments to `f`.
     #[inline]
@@ -119,6 +157,21 @@ impl Subscription {
             c::aeron_subscription_controlled_poll(self.ptr, Some(fragment_while::<F>), clientd, limit)
         };
         usize::try_from(rc).unwrap_or(0)
+    }
+
+    /// Consumes up to `limit` fragments of each image, while `f` returns true. The first that it refuses stays,
+    /// with all behind it. Returns how many images there are.
+    pub fn skip_while<F: FnMut(&[u8]) -> bool>(&mut self, limit: usize, mut f: F) -> usize {
+        let mut skip = Skip { f: &mut f, limit, images: 0 };
+        // SAFETY: as in poll; `skip` outlives the call.
+        unsafe {
+            c::aeron_subscription_for_each_image(
+                self.ptr,
+                Some(skip_in_image::<F>),
+                (&raw mut skip).cast::<c_void>(),
+            );
+        }
+        skip.images
     }
 
     /// Whether a fragment waits, without consuming it.

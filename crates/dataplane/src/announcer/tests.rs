@@ -1,3 +1,5 @@
+use std::cell::Cell;
+
 use super::*;
 use crate::conductor::events::Events;
 use tensorpool_core::shm::create::{EpochSpec, PoolSpec, create_epoch};
@@ -69,7 +71,9 @@ impl Driver {
     /// Advances the clock, then runs one duty cycle.
     fn pass(&mut self, ns: u64) {
         self.now_ns += ns;
-        self.announcer.do_work(&Tick { now: self.now(), bases: &self.bases, events: &self.events });
+        let is_active = Cell::default();
+        let (bases, events) = (&self.bases, &self.events);
+        self.announcer.do_work(&Tick { now: self.now(), bases, events, is_active: &is_active });
     }
 
     /// The announces sent now, at most `taken` of which are accepted.

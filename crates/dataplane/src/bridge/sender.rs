@@ -431,7 +431,7 @@ impl Endpoint for Sender {
         }
     }
 
-    /// The descriptors go on: frames that cannot be sent are counted.
+    /// Descriptors are still read: frames that cannot be sent are counted.
     fn on_network_lost(&self) {
         self.core.connected.store(false, Ordering::Relaxed);
         let mut state = self.core.state.lock_priority();

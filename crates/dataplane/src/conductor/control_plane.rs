@@ -86,6 +86,11 @@ fn decode_control(bytes: &[u8]) -> Option<ControlMessage> {
     }
 }
 
+/// Whether other messages usually follow soon. Hellos, their answers and QoS reports come once a period.
+fn leads_to_more(message: &ControlMessage) -> bool {
+    matches!(message, ControlMessage::Progress(_))
+}
+
 impl ControlPlane {
     pub fn new(control: (&str, i32), qos: (&str, i32)) -> Self {
         Self { control: Streams::new(control.0, control.1), qos: Streams::new(qos.0, qos.1) }
@@ -118,6 +123,9 @@ impl ControlPlane {
         });
         self.qos.shared.poll(LIMIT, |bytes| control_messages.extend(decode_qos(bytes)));
         let image_joined = self.control.shared.image_joined();
+        if image_joined || !driver_messages.is_empty() || control_messages.iter().any(leads_to_more) {
+            tick.is_active.set(true);
+        }
         for (_, endpoint) in endpoints.iter().filter(|(_, e)| e.uses_control_streams()) {
             if image_joined {
                 endpoint.on_control_image(tick);
@@ -134,6 +142,9 @@ impl ControlPlane {
         for (id, stream) in &mut self.control.own {
             stream.poll(LIMIT, |bytes| messages.extend(decode_control(bytes)));
             for message in messages.drain(..) {
+                if leads_to_more(&message) {
+                    tick.is_active.set(true);
+                }
                 for (_, endpoint) in endpoints.iter().filter(|(_, e)| e.own_control_stream() == Some(*id)) {
                     endpoint.on_control_message(&message, tick);
                 }

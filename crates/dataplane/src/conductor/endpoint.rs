@@ -1,5 +1,7 @@
 //! The trait of everything that lives on the conductor's thread: producers, consumers, listeners, announcers.
 
+use std::cell::Cell;
+
 use tensorpool_core::consumer::announce_filter::Now;
 use tensorpool_core::shm::containment::AllowedBases;
 use tensorpool_core::wire::announce::PoolAnnounce;
@@ -14,6 +16,8 @@ pub struct Tick<'a> {
     pub now: Now,
     pub bases: &'a AllowedBases,
     pub events: &'a Events,
+    /// Set if more is expected soon: the conductor then pauses briefly between duty cycles.
+    pub is_active: &'a Cell<bool>,
 }
 
 /// Anything that lives on a conductor. It has Aeron handles while there is a client.

@@ -5,6 +5,7 @@
 //! media driver in a process of its own (`network`). The conductor never uses Python, so a busy interpreter
 //! delays nothing.
 
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
@@ -18,6 +19,7 @@ use tensorpool_core::os::time::{monotonic_ns, realtime_ns};
 use tensorpool_core::shm::containment::AllowedBases;
 
 use crate::aeron::{self, Client, DriverClient, Network};
+use crate::idle::Pause;
 use crate::media_driver::{self, LaunchError, MediaDriver, MediaDriverWatch, Settings};
 
 mod announce_stream;
@@ -35,8 +37,12 @@ use events::{Event, Events};
 pub use network::NetworkConfig;
 use network::{Change, NetworkDriver};
 
-/// Pause between duty cycles, short enough for prompt mapping and announces.
-const TICK: Duration = Duration::from_millis(2);
+/// Pauses between duty cycles: short enough for prompt mapping and announces while endpoints come and go, and
+/// the longest that a message may wait when nothing has happened for a while.
+const MIN_PAUSE: Duration = Duration::from_millis(2);
+const MAX_PAUSE: Duration = Duration::from_millis(10);
+/// Duty cycles in one period of announces at least, so that none is late by much.
+const CYCLES_A_PERIOD: u32 = 16;
 const RETRY: Duration = Duration::from_millis(200);
 /// How often a media driver in another process is checked.
 const WATCH: Duration = Duration::from_millis(50);
@@ -114,6 +120,9 @@ impl Conductor {
             events: Events::default(),
         });
         let network = Arc::new(Network::default());
+        let longest = Duration::from_nanos(config.announce_period_ns) / CYCLES_A_PERIOD;
+        let longest = longest.clamp(MIN_PAUSE, MAX_PAUSE);
+        let pause = Pause::new(MIN_PAUSE, longest, Instant::now());
         let conductor_loop = ConductorLoop {
             network_driver: NetworkDriver::new(
                 config.network.clone(),
@@ -136,6 +145,8 @@ impl Conductor {
             next_watch: Instant::now(),
             next_try: Instant::now(),
             next_guard: Instant::now(),
+            pause,
+            is_active: Cell::default(),
         };
         let thread =
             std::thread::Builder::new().name("tp-conductor".into()).spawn(move || conductor_loop.run())?;
@@ -238,6 +249,9 @@ struct ConductorLoop {
     next_watch: Instant,
     next_try: Instant,
     next_guard: Instant,
+    pause: Pause,
+    /// Whether this duty cycle did something after which more is expected soon.
+    is_active: Cell<bool>,
 }
 
 impl ConductorLoop {
@@ -252,7 +266,8 @@ impl ConductorLoop {
             self.work_network();
             self.work_endpoints();
             self.keep_guard();
-            std::thread::park_timeout(TICK);
+            let is_active = self.is_active.take();
+            std::thread::park_timeout(self.pause.after_cycle(is_active, Instant::now()));
         }
         let unhandled = self.shared.commands.lock().ok().and_then(|mut c| c.take());
         for command in unhandled.into_iter().flatten() {
@@ -271,8 +286,8 @@ impl ConductorLoop {
         drop(self.driver.take());
     }
 
-    /// Another part of the program may have installed a handler of its own since the last mapping, as Python's
-    /// faulthandler does.
+    /// Another part of the program may have installed a handler of its own since the last mapping, as
+    /// Python's faulthandler does.
     fn keep_guard(&mut self) {
         let now = Instant::now();
         if now >= self.next_guard {
@@ -290,6 +305,7 @@ impl ConductorLoop {
             .map(|mut c| c.as_mut().map(std::mem::take).unwrap_or_default())
             .unwrap_or_default();
         for command in commands {
+            self.is_active.set(true);
             match command {
                 Command::Add(id, endpoint) => self.endpoints.push((id, endpoint)),
                 Command::Remove(id, done) => {
@@ -319,6 +335,7 @@ impl ConductorLoop {
         }
         match self.try_connect() {
             Ok((client, watch)) => {
+                self.is_active.set(true);
                 self.client = Some(Client::new(client, self.network.clone()));
                 self.watch = watch;
                 let embeds = self.driver.is_some();
@@ -377,7 +394,7 @@ impl ConductorLoop {
     }
 
     fn disconnect(&mut self, how: &str) {
-        let tick = Tick { now: now(), bases: &self.bases, events: &self.shared.events };
+        let tick = tick(&self.bases, &self.shared, &self.is_active);
         for (_, endpoint) in &self.endpoints {
             endpoint.on_media_driver_lost(&tick);
             endpoint.disconnect();
@@ -396,7 +413,7 @@ impl ConductorLoop {
         self.next_try = Instant::now();
     }
 
-    /// The media driver for UDP may end and start again while that of the host's memory goes on.
+    /// The media driver for UDP may end and start again while that of the host's memory continues.
     fn work_network(&mut self) {
         let Some(change) = self.network_driver.do_work() else { return };
         let pid = self.network_driver.pid();
@@ -433,7 +450,7 @@ impl ConductorLoop {
 
     /// With or without a media driver: activity timestamps are in shared memory, not in Aeron.
     fn work_endpoints(&self) {
-        let tick = Tick { now: now(), bases: &self.bases, events: &self.shared.events };
+        let tick = tick(&self.bases, &self.shared, &self.is_active);
         for (_, endpoint) in &self.endpoints {
             endpoint.do_work(&tick);
         }
@@ -441,7 +458,7 @@ impl ConductorLoop {
 
     fn work(&mut self) {
         let Some(client) = &self.client else { return };
-        let tick = Tick { now: now(), bases: &self.bases, events: &self.shared.events };
+        let tick = tick(&self.bases, &self.shared, &self.is_active);
         let network_errors = self.network_driver.client().map(|c| c.errors()).unwrap_or_default();
         for error in client.local().errors().into_iter().chain(network_errors) {
             push(tick.events, "aeron_error", error.to_string());
@@ -471,8 +488,9 @@ impl ConductorLoop {
     }
 }
 
-fn now() -> Now {
-    Now { monotonic_ns: monotonic_ns(), realtime_ns: realtime_ns() }
+fn tick<'a>(bases: &'a AllowedBases, shared: &'a Shared, is_active: &'a Cell<bool>) -> Tick<'a> {
+    let now = Now { monotonic_ns: monotonic_ns(), realtime_ns: realtime_ns() };
+    Tick { now, bases, events: &shared.events, is_active }
 }
 
 fn push(events: &Events, kind: &'static str, detail: String) {

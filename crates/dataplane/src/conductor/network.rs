@@ -1,9 +1,12 @@
 //! The media driver for UDP: a process of its own that the conductor starts when the first UDP channel is
-//! requested, and starts again when it ends. Or one that somebody else runs in a configured directory.
+//! requested, and starts again when it ends. Or one that another program runs in a configured directory.
 //!
-//! The process ends with this one: its standard input is a pipe, and it ends when the pipe is closed.
+//! The process ends with this one: its standard input is a pipe, and it ends when the pipe is closed. Forked
+//! children do not keep the pipe open.
 
+use std::fs::File;
 use std::io::{ErrorKind, Read};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -11,6 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
+use tensorpool_core::os::fork::ForkGuardedFile;
 
 use crate::aeron::{self, DriverClient, Network};
 use crate::media_driver::MediaDriverWatch;
@@ -26,7 +30,7 @@ const MAX_DIR_BYTES: usize = 4096;
 /// Which media driver serves UDP channels.
 #[derive(Clone, Debug)]
 pub struct NetworkConfig {
-    /// Directory and lock of a media driver that somebody else runs. `None`: the process of `command`.
+    /// Directory and lock of a media driver that another program runs. `None`: the process of `command`.
     pub external: Option<(String, PathBuf)>,
     /// Starts a media driver, prints its directory as one line, and ends when its standard input is closed.
     pub command: Vec<String>,
@@ -44,6 +48,8 @@ pub(super) enum Change {
 /// A media driver in a child process.
 struct DriverProcess {
     child: Child,
+    /// The process ends when this is closed. `None` once it is.
+    stdin: Option<ForkGuardedFile>,
     stdout: ChildStdout,
     line: Vec<u8>,
 }
@@ -53,9 +59,15 @@ impl DriverProcess {
         let [program, arguments @ ..] = command else {
             return Err(std::io::Error::new(ErrorKind::NotFound, "no command is known that starts it"));
         };
+        let mut read_end = None;
+        let stdin = ForkGuardedFile::open(|| {
+            let (reader, writer) = std::io::pipe()?;
+            read_end = Some(reader);
+            std::io::Result::Ok(File::from(OwnedFd::from(writer)))
+        })?;
         let mut child = Command::new(program)
             .args(arguments)
-            .stdin(Stdio::piped())
+            .stdin(read_end.map_or_else(Stdio::null, Stdio::from))
             .stdout(Stdio::piped())
             // Ctrl-C in a terminal is for the program, which ends its media driver last.
             .process_group(0)
@@ -65,7 +77,7 @@ impl DriverProcess {
         };
         let flags = rustix::fs::fcntl_getfl(&stdout)?;
         rustix::fs::fcntl_setfl(&stdout, flags | OFlags::NONBLOCK)?;
-        Ok(Self { child, stdout, line: Vec::new() })
+        Ok(Self { child, stdin: Some(stdin), stdout, line: Vec::new() })
     }
 
     /// The directory of the media driver, once it is running.
@@ -92,18 +104,25 @@ impl DriverProcess {
     }
 }
 
-impl Drop for DriverProcess {
-    fn drop(&mut self) {
-        drop(self.child.stdin.take());
-        let deadline = Instant::now() + END;
-        while self.ended().is_none() {
-            if Instant::now() > deadline {
-                let _ = self.child.kill();
-                let _ = self.child.wait();
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(2));
+/// A process that was asked to end, and when it is killed.
+struct EndingProcess {
+    process: DriverProcess,
+    kill_at: Option<Instant>,
+}
+
+impl EndingProcess {
+    fn new(mut process: DriverProcess) -> Self {
+        drop(process.stdin.take());
+        Self { process, kill_at: Some(Instant::now() + END) }
+    }
+
+    /// Kills it when its time is over. True once it has ended, and is no zombie any more.
+    fn has_ended(&mut self) -> bool {
+        if self.kill_at.is_some_and(|at| Instant::now() >= at) {
+            self.kill_at = None;
+            let _ = self.process.child.kill();
         }
+        self.process.ended().is_some()
     }
 }
 
@@ -113,6 +132,8 @@ pub(super) struct NetworkDriver {
     driver_timeout_ms: u64,
     network: Arc<Network>,
     process: Option<DriverProcess>,
+    /// Earlier processes, which the conductor does not wait for.
+    ending: Vec<EndingProcess>,
     client: Option<Arc<DriverClient>>,
     watch: Option<MediaDriverWatch>,
     next_watch: Instant,
@@ -128,6 +149,7 @@ impl NetworkDriver {
             driver_timeout_ms,
             network,
             process: None,
+            ending: Vec::new(),
             client: None,
             watch: None,
             next_watch: now,
@@ -147,6 +169,7 @@ impl NetworkDriver {
 
     /// Connects when UDP is wanted, and notices the end of the media driver.
     pub fn do_work(&mut self) -> Option<Change> {
+        self.ending.retain_mut(|ending| !ending.has_ended());
         if !self.network.is_wanted() {
             return None;
         }
@@ -169,7 +192,7 @@ impl NetworkDriver {
                 dir.map(Change::Connected)
             }
             Err(reason) => {
-                self.process = None;
+                self.end_process();
                 Some(Change::Failed(self.delay(now, reason)))
             }
         }
@@ -228,16 +251,54 @@ impl NetworkDriver {
         }
         self.watch = None;
         // One that runs but does not answer is replaced too.
-        if let Some(mut process) = self.process.take() {
+        if let Some(process) = &mut self.process {
             let _ = process.child.kill();
         }
+        self.end_process();
         self.next_try = Instant::now();
     }
 
-    /// Disconnects and ends the process. The handles are dropped already.
+    /// Asks the process to end. A later duty cycle reaps it.
+    fn end_process(&mut self) {
+        self.ending.extend(self.process.take().map(EndingProcess::new));
+    }
+
+    /// Disconnects, ends the process and waits for that. The handles are dropped already.
     pub fn close(&mut self) {
         self.network.set_client(None);
         drop(self.client.take());
-        drop(self.process.take());
+        self.end_process();
+        while !self.ending.is_empty() {
+            self.ending.retain_mut(|ending| !ending.has_ended());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn process_that_does_not_end_holds_no_duty_cycle() {
+        let command = ["sh", "-c", "echo /no/media/driver; exec sleep 60"].map(str::to_owned).to_vec();
+        let network = Arc::new(Network::default());
+        let mut driver = NetworkDriver::new(NetworkConfig { external: None, command }, 10, network.clone());
+        network.want();
+        let began = Instant::now();
+        let failed = loop {
+            let duty_cycle = Instant::now();
+            if let Some(change) = driver.do_work() {
+                assert!(duty_cycle.elapsed() < END, "the duty cycle waited for the process");
+                break change;
+            }
+            assert!(began.elapsed() < Duration::from_secs(60), "the process printed nothing");
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        assert!(matches!(failed, Change::Failed(_)));
+        assert_eq!((driver.ending.len(), driver.pid()), (1, None));
+        driver.ending[0].kill_at = Some(Instant::now());
+        driver.close();
+        assert!(driver.ending.is_empty(), "it is killed and reaped");
     }
 }

@@ -24,10 +24,15 @@ pub struct ConsumerState {
     pub phase: Option<Phase>,
     pub fallback_uri: Option<String>,
     pub declined: bool,
+    /// This consumer keeps the rate that it requested, or that was ordered, itself: it reads no per-consumer
+    /// stream.
+    pub gates_locally: bool,
 }
 
 pub struct ConsumerControl {
     hello_state: HelloState,
+    /// The rate that was requested. 0: none.
+    requested_hz: u32,
     period_ns: u64,
     next_qos_ns: u64,
     reports: VecDeque<QosConsumer>,
@@ -39,8 +44,10 @@ pub struct ConsumerControl {
 
 impl ConsumerControl {
     pub fn new(stream_id: u32, request: ConsumerRequest, period_ns: u64) -> Self {
+        let requested_hz = if request.mode == Mode::RateLimited { request.max_rate_hz } else { 0 };
         Self {
             hello_state: HelloState::new(stream_id, request, period_ns),
+            requested_hz,
             period_ns,
             next_qos_ns: 0,
             reports: VecDeque::new(),
@@ -70,9 +77,14 @@ impl ConsumerControl {
         self.phase_state.fallback_uri()
     }
 
-    /// A poll may have unmapped the regions since they were mapped. The mode is the one in force: an order of
-    /// a supervisor is received here before the producer answers it, and a limit that the producer declines
-    /// never applies, because only a per-consumer stream can be limited.
+    /// The rate that this consumer keeps itself while it reads no per-consumer stream: the one that a supervisor
+    /// ordered, or that it requested. 0: none.
+    pub fn local_hz(&self) -> u32 {
+        self.hello_state.ordered_hz().unwrap_or(self.requested_hz)
+    }
+
+    /// A poll may have unmapped the regions since they were mapped. The mode is the one in force: without a
+    /// per-consumer stream the producer limits nothing, and the consumer keeps the rate itself.
     pub fn state(&self, is_mapped: bool, on_per_consumer: bool) -> ConsumerState {
         let mut phase_state = self.phase_state.clone();
         if !is_mapped {
@@ -80,13 +92,18 @@ impl ConsumerControl {
         }
         ConsumerState {
             consumer_id: self.hello_state.consumer_id(),
-            mode: if on_per_consumer { self.hello_state.mode() } else { Mode::Stream },
+            mode: match (on_per_consumer, self.local_hz()) {
+                (true, _) => self.hello_state.mode(),
+                (false, 0) => Mode::Stream,
+                (false, _) => Mode::RateLimited,
+            },
             descriptors: self.hello_state.descriptors().cloned(),
             on_per_consumer,
             control: self.hello_state.control().cloned(),
             phase: Some(phase_state.phase()),
             fallback_uri: phase_state.fallback_uri().map(str::to_owned),
             declined: self.declined,
+            gates_locally: self.local_hz() > 0 && !on_per_consumer,
         }
     }
 

@@ -14,7 +14,7 @@ pub struct Counters {
     pub drops: DropCounters,
     pub mapped: AtomicU64,
     pub refused: AtomicU64,
-    pub announces_ignored: [AtomicU64; 4],
+    pub announces_ignored: [AtomicU64; 5],
     pub progress: ProgressCounters,
     pub latency: Latency,
 }
@@ -22,8 +22,13 @@ pub struct Counters {
 impl Counters {
     /// A delivered frame was found overwritten after use: it counts as dropped instead.
     pub fn received_to_late(&self) {
+        self.received_to(DropReason::Late);
+    }
+
+    /// A received frame is not delivered after all: it counts as dropped instead.
+    pub fn received_to(&self, reason: DropReason) {
         self.received.fetch_sub(1, Ordering::Relaxed);
-        self.drops.add(DropReason::Late, 1);
+        self.drops.add(reason, 1);
     }
 
     pub fn ignored(&self, why: IgnoreReason) -> &AtomicU64 {

@@ -6,6 +6,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use tensorpool_core::consumer::announce_filter::{AnnounceAction, CurrentMapping, IgnoreReason};
 use tensorpool_core::consumer::hello_state;
 use tensorpool_core::drop_reason::DropReason;
+use tensorpool_core::lease::attachment::Refusal;
 use tensorpool_core::os::time::monotonic_ns;
 use tensorpool_core::shm::epoch::MappedEpoch;
 use tensorpool_core::shm::region::one_line;
@@ -15,13 +16,44 @@ use tensorpool_core::wire::driver::DriverMessage;
 
 use super::control::ConsumerControl;
 use super::source::Move;
+use super::state::Skipped;
 use super::{Consumer, RegionRefusal};
 use crate::aeron::{AeronError, Client};
 use crate::conductor::events::{Event, Events};
 use crate::conductor::{Endpoint, Tick};
 use crate::lease::LeaseEvent;
 
+/// Descriptors of one image that are skipped in one duty cycle: more than come in the meantime.
+const MAX_SKIPPED: usize = 8192;
+/// The pause after a look at all images, by the square of their number. A process may have as many consumers
+/// as there are producers; the looks of all of them take about a fiftieth of a core at most.
+const SKIP_PAUSE_NS: u64 = 1_500;
+
 impl Consumer {
+    /// Skips descriptors of other streams for a consumer that is not polled.
+    ///
+    /// All producers publish on one stream, so a consumer has images of producers that it does not read. While
+    /// it is not polled it would hold back each of them until the media driver rests it, and they would lose
+    /// frames of their own consumers.
+    fn skip_other_streams(&self, tick: &Tick<'_>) {
+        let now_ns = tick.now.monotonic_ns;
+        if now_ns < self.next_skip_ns.load(Ordering::Relaxed) {
+            return;
+        }
+        // A thread that holds the lock is polling.
+        let Some(mut state) = self.state.try_lock() else { return };
+        if self.polls_before_skip.swap(state.polls, Ordering::Relaxed) != state.polls {
+            return;
+        }
+        let Skipped { images, descriptors } = state.skip_other_streams(self.config.stream_id, MAX_SKIPPED);
+        if descriptors > 0 {
+            // More will come, and would fill the log.
+            tick.is_active.set(true);
+        }
+        let images = images as u64;
+        self.next_skip_ns.store(now_ns + images * images * SKIP_PAUSE_NS, Ordering::Relaxed);
+    }
+
     pub(super) fn event(
         &self,
         events: &Events,
@@ -36,8 +68,8 @@ impl Consumer {
 
     /// Replaces the mapping. Frames in flight of the old one are dropped by their epoch.
     pub(super) fn remap(&self, mapping: Option<Arc<MappedEpoch>>) -> Option<Arc<MappedEpoch>> {
-        // What is published from here on is this consumer's. Read before the lock is taken: a large ring takes
-        // a while.
+        // What is published from here on is this consumer's. Read before the lock is taken: a large ring
+        // takes a while.
         let entitled = mapping.as_ref().map(|m| m.newest_committed().map_or(0, |newest| newest + 1));
         let mut state = self.state.lock_priority();
         if let Some(fresh) = &mapping {
@@ -73,8 +105,8 @@ impl Consumer {
         }
     }
 
-    /// Without regions for as long as a region stays fresh, the consumer's own fallback is used. One that can be
-    /// sent to a fallback says hello meanwhile.
+    /// Starts the consumer's own fallback once it has had no regions for as long as a region stays fresh. A
+    /// consumer that a config can send to a fallback sends hellos meanwhile.
     fn check_unmapped(&self, now_ns: u64) {
         let config = &self.config;
         if config.fallback.uri.is_none() && !config.sends_hello_unmapped {
@@ -109,8 +141,12 @@ impl Consumer {
                 self.connected.store(false, Ordering::Relaxed);
             }
         }
-        let limited = self.control().is_limited();
+        let (limited, local_hz) = {
+            let control = self.control();
+            (control.is_limited(), control.local_hz())
+        };
         let mut state = self.state.lock_priority();
+        state.reader.set_shared_rate(local_hz);
         let on_per_consumer = state.source.on_per_consumer();
         state.reader.rate_limit.on_config(limited && on_per_consumer, on_per_consumer);
     }
@@ -121,7 +157,7 @@ impl Consumer {
         self.event(tick.events, tick.now.monotonic_ns, "id_collision", epoch, String::new());
         match &self.lease {
             Some(lease) => {
-                lease.release(tick, "another consumer has the same id".to_owned());
+                lease.release(tick, Refusal::Regions("another consumer has the same id".to_owned()));
                 self.unmap(tick, "another consumer has the same id");
             }
             None => {
@@ -139,9 +175,9 @@ impl Consumer {
         // An owner that has just left is no fault, nor is a driver that has assigned the regions to a
         // producer under a later epoch. An owner that keeps announcing missing regions is a fault.
         let may_be_gone = refused.reason == "missing" || (refused.reason == "epoch" && self.lease.is_some());
-        // Whoever announced this, the mapped regions stay in use.
+        // The mapped regions stay in use: any client may have sent this announce.
         let is_mapped = state.reader.epoch.mapping.is_some();
-        // With a lease, the driver says which epoch there is. Any other announce may be an untrusted client's.
+        // With a lease, the driver decides the epoch. Any other announce may be an untrusted client's.
         let is_required = self.lease.is_none() || state.reader.epoch.granted_epoch == Some(refused.epoch);
         let is_gone = may_be_gone
             && match state.refusal.missing {
@@ -165,7 +201,7 @@ impl Consumer {
         if state.refusal.reported != key {
             state.refusal.reported = key;
             self.event(tick.events, tick.now.monotonic_ns, "refused", refused.epoch, refused.message.clone());
-            // A consumer with regions or a fallback gets the event only, and goes on.
+            // A consumer with regions or a fallback gets the event only, and continues.
             if !is_mapped && is_required && !has_fallback {
                 state.refusal.refused = Some(refused);
                 self.has_refused.store(true, Ordering::Relaxed);
@@ -236,12 +272,17 @@ impl Endpoint for Consumer {
         state.source.close();
         state.reader.progress.iter_mut().for_each(|f| f.disconnect());
         state.reader.epoch.mapping = None;
+        // It was never delivered, and its region is unmapped here.
+        if state.held.take().is_some() {
+            self.counters.received_to_late();
+        }
     }
 
     /// Unmaps regions whose activity timestamp is stale: their writer is dead (wire §7.1).
     fn do_work(&self, tick: &Tick<'_>) {
         self.update_fallback(tick);
         let now_ns = tick.now.monotonic_ns;
+        self.skip_other_streams(tick);
         if now_ns >= self.next_interval_ns.load(Ordering::Relaxed) {
             self.next_interval_ns.store(now_ns + self.config.hello_period_ns, Ordering::Relaxed);
             self.counters.latency.close_interval();
@@ -306,7 +347,7 @@ impl Endpoint for Consumer {
                     ("declined", "the producer grants no stream of its own".to_owned())
                 }
                 hello_state::ConfigChange::Fallback(uri) => ("fallback", one_line(uri)),
-                hello_state::ConfigChange::UnknownFallback(uri) => ("fallback_unsupported", one_line(uri)),
+                hello_state::ConfigChange::RefusedFallback(why) => ("fallback_unsupported", one_line(why)),
                 hello_state::ConfigChange::Shm => ("fallback_ended", String::new()),
                 _ => continue,
             };
@@ -314,6 +355,10 @@ impl Endpoint for Consumer {
             self.event(tick.events, tick.now.monotonic_ns, kind, epoch, detail);
         }
         if matches!(message, ControlMessage::Config(_)) {
+            if !changes.is_empty() {
+                // Other streams are connected next.
+                tick.is_active.set(true);
+            }
             self.apply_changes(changes);
         }
     }
@@ -335,9 +380,9 @@ impl Endpoint for Consumer {
             stream_id: self.config.stream_id,
             consumer_id: consumer_state.consumer_id.unwrap_or(0),
             epoch,
-            // Required, without a null value. The report is sent before the first frame too: it tells the
+            // Required, without a null value. The report is sent before the first frame too: it informs the
             // producer that its regions are mapped. 0 is what other implementations send; the status report
-            // says whether a frame was seen.
+            // shows whether a frame was seen.
             last_seq_seen: last_seq.unwrap_or(0),
             drops_gap: drops(&[
                 DropReason::Gap,
@@ -396,6 +441,10 @@ impl Endpoint for Consumer {
             return;
         }
         if let Some(lease) = &self.lease {
+            if !lease.is_of_driver(announce) {
+                self.counters.ignored(IgnoreReason::OtherOwner).fetch_add(1, Ordering::Relaxed);
+                return;
+            }
             // An old announce that Aeron replays is not activity.
             let is_recent = {
                 let filter = &self.state.lock_priority().reader.epoch.announce_filter;

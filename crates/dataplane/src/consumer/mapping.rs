@@ -26,8 +26,9 @@ impl Consumer {
         self.unmap(tick, "the producer's lease has ended");
     }
 
-    /// Maps announced or granted regions in place of those that are mapped. Anybody may announce anything, so
-    /// the regions are opened and checked first: what is mapped stays in use if they are refused or stale.
+    /// Maps announced or granted regions in place of those that are mapped. Any client may announce any
+    /// regions, so they are opened and checked first. The mapped regions stay in use if the new ones are
+    /// refused or stale.
     pub(super) fn map(&self, announce: &PoolAnnounce, producer_id: Option<u32>, tick: &Tick<'_>) {
         let epoch = announce.epoch;
         let mapping = match MappedEpoch::open(announce, tick.bases, Access::Read) {
@@ -48,7 +49,10 @@ impl Consumer {
             self.counters.ignored(IgnoreReason::Stale).fetch_add(1, Ordering::Relaxed);
             return;
         }
-        self.counters.latency.follow_clock(announce.clock_domain);
+        // A lease does not name the clock of its regions: their activity shows it until the first announce.
+        let of_activity = tick.now.clock_of(mapping.activity_ns()).domain();
+        let clock_domain = if producer_id.is_none() { of_activity } else { announce.clock_domain };
+        self.counters.latency.follow_clock(clock_domain);
         // One step: frames of the old epoch are dropped by their epoch from here on.
         let old = self.remap(Some(Arc::new(mapping)));
         self.state.lock_priority().reader.epoch.producer_id = producer_id;

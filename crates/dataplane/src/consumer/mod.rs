@@ -8,19 +8,23 @@ use std::time::{Duration, Instant};
 use tensorpool_core::consumer::hello_state::ConsumerRequest;
 use tensorpool_core::drop_reason::DropReason;
 use tensorpool_core::lease::attachment::LeaseOptions;
+use tensorpool_core::producer::rate_gate::RateGate;
 use tensorpool_core::shm::epoch::MappedEpoch;
 use tensorpool_core::wire::descriptor::FrameDescriptor;
+use tensorpool_core::wire::hello::Mode;
 
 use crate::descriptor_queue::DescriptorQueue;
 use crate::idle::{Idle, Strategy};
 use crate::lease::Lease;
 use crate::priority_lock::PriorityLock;
 
+mod batch;
 mod control;
 mod counters;
 mod endpoint;
 mod fallback;
 mod mapping;
+mod newest;
 mod progress;
 mod reader;
 mod record;
@@ -28,6 +32,7 @@ mod source;
 mod state;
 mod status;
 
+pub use batch::{BatchEnd, BatchLayout, BatchRows};
 use control::ConsumerControl;
 pub use control::ConsumerState;
 pub use counters::{Counters, ProgressCounters};
@@ -49,6 +54,8 @@ pub struct Config {
     pub descriptor_stream_id: i32,
     pub max_outstanding_seq_gap: u64,
     pub freshness_ns: u64,
+    /// The least time between two frames, where the rate cannot be requested of the producer.
+    pub min_interval_ns: Option<u64>,
     /// Period of hellos and QoS reports.
     pub hello_period_ns: u64,
     /// Whether regions are mapped at all.
@@ -81,6 +88,9 @@ pub struct Consumer {
     /// Since when no regions are mapped. 0: they are, or were at the last check.
     unmapped_since_ns: AtomicU64,
     next_interval_ns: AtomicU64,
+    next_skip_ns: AtomicU64,
+    /// How often frames were polled when descriptors of other streams were last looked for.
+    polls_before_skip: AtomicU64,
     counters: Arc<Counters>,
     closed: AtomicBool,
 }
@@ -97,6 +107,10 @@ pub enum Waited {
 impl Consumer {
     pub fn new(config: Config, request: ConsumerRequest, options: Option<LeaseOptions>) -> Self {
         let mut reader = Reader::new(config.freshness_ns, config.max_outstanding_seq_gap);
+        reader.gate = config.min_interval_ns.map(RateGate::every);
+        if request.mode == Mode::RateLimited {
+            reader.set_shared_rate(request.max_rate_hz);
+        }
         reader.progress = request.supports_progress.then(Box::<ProgressReader>::default);
         let mut control = ConsumerControl::new(config.stream_id, request, config.hello_period_ns);
         if let Some(uri) = &config.fallback.uri {
@@ -118,6 +132,8 @@ impl Consumer {
             next_check_ns: AtomicU64::new(0),
             unmapped_since_ns: AtomicU64::new(0),
             next_interval_ns: AtomicU64::new(0),
+            next_skip_ns: AtomicU64::new(0),
+            polls_before_skip: AtomicU64::new(0),
             counters: Arc::default(),
             closed: AtomicBool::new(false),
         }
@@ -183,15 +199,19 @@ impl Consumer {
     }
 
     #[inline]
-    fn poll_locked(&self, guard: MutexGuard<'_, State>, limit: usize, out: &mut Vec<Frame>) -> usize {
+    fn poll_locked(&self, mut guard: MutexGuard<'_, State>, limit: usize, out: &mut Vec<Frame>) -> usize {
         let before = out.len();
-        let taken = self.drain(guard, limit, |reader, counters, descriptor| {
+        if limit > 0 {
+            out.extend(guard.held.take());
+        }
+        let held = out.len() - before;
+        let taken = self.drain(guard, limit - held, |reader, counters, descriptor| {
             if let Some(frame) = reader.accept(counters, &descriptor, &mut ()) {
                 out.push(frame);
             }
         });
         self.counters.record_latency(&out[before..]);
-        taken
+        held + taken
     }
 
     /// Reads descriptors until one names a frame that passes. Consumes a bounded number, so that a stream
@@ -206,18 +226,21 @@ impl Consumer {
     }
 
     #[inline]
-    fn poll_one_locked(&self, guard: MutexGuard<'_, State>) -> Option<Frame> {
-        let mut frame = None;
-        self.drain_while(guard, MAX_MESSAGES_PER_POLL, &mut (), |reader, counters, descriptor, ()| {
-            frame = reader.accept(counters, &descriptor, &mut ());
-            frame.is_none()
-        });
+    fn poll_one_locked(&self, mut guard: MutexGuard<'_, State>) -> Option<Frame> {
+        let mut frame = guard.held.take();
+        if frame.is_none() {
+            self.drain_while(guard, MAX_MESSAGES_PER_POLL, &mut (), |reader, counters, descriptor, ()| {
+                frame = reader.accept(counters, &descriptor, &mut ());
+                frame.is_none()
+            });
+        }
         self.counters.record_latency(frame.as_slice());
         frame
     }
 
     /// Consumes all waiting descriptors and returns the newest frame. The others count as skipped.
     pub fn latest(&self) -> Option<Frame> {
+        let held = self.lock().held.take();
         let mut newest: Option<FrameDescriptor> = None;
         // Bounded, so that a fast producer cannot hold the caller here.
         for _ in 0..64 {
@@ -230,8 +253,15 @@ impl Consumer {
                 break;
             }
         }
-        let newest =
-            self.lock().with_fallback_mapping(|reader| reader.accept(&self.counters, &newest?, &mut ()));
+        let newest = match newest {
+            Some(newest) => {
+                if held.is_some() {
+                    self.counters.received_to(DropReason::Skipped);
+                }
+                self.lock().with_fallback_mapping(|reader| reader.accept(&self.counters, &newest, &mut ()))
+            }
+            None => held,
+        };
         self.counters.record_latency(newest.as_slice());
         newest
     }
@@ -271,10 +301,10 @@ impl Consumer {
         self.state.lock_priority().on_queue(queue);
     }
 
-    /// Waits for something to poll. Consumes nothing.
-    pub fn wait(&self, timeout: Duration, strategy: Strategy) -> Waited {
+    /// Waits for something to poll. Consumes nothing. The wait began at `since`, and may be a part of it.
+    pub fn wait(&self, timeout: Duration, strategy: Strategy, since: Instant) -> Waited {
         let deadline = Instant::now() + timeout;
-        let mut idle = Idle::new(strategy);
+        let mut idle = Idle::since(strategy, since);
         loop {
             if self.is_closed() {
                 return Waited::Closed;
@@ -294,6 +324,12 @@ impl Consumer {
             }
             idle.idle();
         }
+    }
+
+    /// Reports a refusal again, after a wait that ended with it and had frames to return first.
+    pub fn restore_refused(&self, refused: RegionRefusal) {
+        self.lock().refusal.refused = Some(refused);
+        self.has_refused.store(true, Ordering::Relaxed);
     }
 
     /// The refusal that is not reported yet.

@@ -1,7 +1,8 @@
 //! Partial frames at a consumer that asked for progress (wire §10.2.2).
 //!
 //! The polling thread reads the per-consumer control stream, once it is granted. The conductor reads the
-//! shared one and keeps the newest messages until they are polled, so that a slow reader delays nobody there.
+//! shared one and keeps the newest messages until they are polled, so that a slow reader delays no other
+//! endpoint of the conductor.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -160,10 +161,10 @@ impl Consumer {
         }
     }
 
-    /// Waits for something to poll.
-    pub fn wait_progress(&self, timeout: Duration, strategy: Strategy) -> Waited {
+    /// Waits for something to poll. The wait began at `since`, and may be a part of it.
+    pub fn wait_progress(&self, timeout: Duration, strategy: Strategy, since: Instant) -> Waited {
         let deadline = Instant::now() + timeout;
-        let mut idle = Idle::new(strategy);
+        let mut idle = Idle::since(strategy, since);
         loop {
             if self.is_closed() {
                 return Waited::Closed;

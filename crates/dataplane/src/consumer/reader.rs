@@ -7,7 +7,9 @@ use std::sync::atomic::Ordering;
 use tensorpool_core::consumer::announce_filter::AnnounceFilter;
 use tensorpool_core::consumer::sequence_tracker::{SequenceStep, SequenceTracker};
 use tensorpool_core::drop_reason::DropReason;
+use tensorpool_core::producer::rate_gate::RateGate;
 use tensorpool_core::shm::epoch::{MappedEpoch, SlotRef};
+use tensorpool_core::shm::slot::HeaderPattern;
 use tensorpool_core::wire::descriptor::FrameDescriptor;
 
 use super::counters::Counters;
@@ -20,6 +22,16 @@ pub struct Frame {
     pub slot_ref: SlotRef,
     pub publish_timestamp_ns: Option<u64>,
     pub trace_id: u64,
+}
+
+/// How far ahead of a batch its frames are prefetched.
+const ROWS_AHEAD: u64 = 8;
+
+/// A frame of a batch, by which the next ones are recognised.
+pub(crate) struct RowPattern {
+    pub(crate) frame: Frame,
+    pub(crate) header: HeaderPattern,
+    pub(crate) extent_bytes: usize,
 }
 
 /// Observes which sequences a reader does not deliver, in the order of the stream. `()` does nothing.
@@ -89,7 +101,7 @@ pub(crate) struct RefusalState {
     pub(crate) missing: Option<(u64, u64)>,
 }
 
-/// An epoch that is over: how far its account went.
+/// A past epoch: the sequence up to which its ledger counts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PreviousEpoch {
     pub(crate) epoch: u64,
@@ -97,7 +109,7 @@ pub(crate) struct PreviousEpoch {
     pub(crate) nslots: u64,
 }
 
-/// The mapped epoch, its account, and which announces may replace it.
+/// The mapped epoch, its ledger, and which announces may replace it.
 pub(crate) struct EpochState {
     pub(crate) mapping: Option<Arc<MappedEpoch>>,
     pub(crate) announce_filter: AnnounceFilter,
@@ -136,7 +148,7 @@ impl EpochState {
     }
 }
 
-/// Which descriptors name a frame to deliver, and the account of all of them.
+/// Which descriptors name a frame to deliver, and the ledger of all of them.
 pub(crate) struct Reader {
     pub(crate) epoch: EpochState,
     pub(crate) rate_limit: RateLimit,
@@ -146,6 +158,14 @@ pub(crate) struct Reader {
     pub(crate) rested: bool,
     /// Partial frames, if the consumer asked for progress.
     pub(crate) progress: Option<Box<ProgressReader>>,
+    /// Holds frames back here, at a rate that cannot be requested of the producer.
+    pub(crate) gate: Option<RateGate>,
+    /// Holds frames back here while no per-consumer stream is read: the request was declined, a supervisor ordered
+    /// a rate and the producer grants no stream, or frames come from a bridge.
+    shared_gate: Option<RateGate>,
+    shared_rate_hz: u32,
+    /// A per-consumer stream is read, so the producer keeps the rate.
+    pub(crate) on_per_consumer: bool,
 }
 
 impl Reader {
@@ -156,7 +176,26 @@ impl Reader {
             overlaps: false,
             rested: false,
             progress: None,
+            gate: None,
+            shared_gate: None,
+            shared_rate_hz: 0,
+            on_per_consumer: false,
         }
+    }
+
+    /// Sets the rate while no per-consumer stream is read. 0: none. A rate that stays the same keeps its schedule.
+    pub(crate) fn set_shared_rate(&mut self, hz: u32) {
+        if self.shared_rate_hz != hz {
+            self.shared_rate_hz = hz;
+            self.shared_gate = RateGate::new(hz);
+        }
+    }
+
+    /// The rate limit that this consumer keeps itself.
+    #[inline]
+    fn own_gate(&mut self) -> Option<&mut RateGate> {
+        let shared = if self.on_per_consumer { None } else { self.shared_gate.as_mut() };
+        self.gate.as_mut().or(shared)
     }
 
     /// Sequences of another epoch start from the beginning: at `entitled`, or at the first received.
@@ -250,7 +289,7 @@ impl Reader {
         !behind && !paused
     }
 
-    /// Whether the account of the epoch begins with this descriptor: at the sequence from which this consumer
+    /// Whether the ledger of the epoch begins with this descriptor: at the sequence from which this consumer
     /// was entitled to frames, or at an earlier frame that it can still read.
     #[cold]
     fn joins_with(&mut self, counters: &Counters, seq: u64) -> bool {
@@ -271,8 +310,8 @@ impl Reader {
         true
     }
 
-    /// Whether a jump beyond the ring may move the account. Any process may publish any number, and the slot of
-    /// a published frame has reached its sequence.
+    /// Whether a jump beyond the ring may move the ledger. Any process may publish any number, and the slot
+    /// of a published frame has reached its sequence.
     #[cold]
     fn is_believable(&self, counters: &Counters, seq: u64) -> bool {
         // Unmapped, the slot cannot be checked: the jump counts with the next frame after the regions are
@@ -287,7 +326,7 @@ impl Reader {
         believable
     }
 
-    /// A descriptor of an epoch that is not mapped. Of the epoch before, the account moves by no more than its
+    /// A descriptor of an epoch that is not mapped. Of the epoch before, the ledger moves by no more than its
     /// ring: its regions may be gone, so that nothing else bounds a forged number.
     #[cold]
     fn on_other_epoch(
@@ -316,7 +355,8 @@ impl Reader {
         observer: &mut impl DropObserver,
     ) -> Option<Frame> {
         let Some(mapping) = self.epoch.mapping.as_ref().filter(|m| m.epoch == d.epoch && !m.is_lost()) else {
-            // Unmapped, remapped or lost since the descriptor: the sequence is in the span, so it must be counted.
+            // Unmapped, remapped or lost since the descriptor: the sequence is in the span, so it must be
+            // counted.
             counters.drops.add(DropReason::Late, 1);
             observer.on_drop(d.epoch, d.seq, 1, DropReason::Late);
             return None;
@@ -329,13 +369,16 @@ impl Reader {
         }
         match mapping.locate(d.seq) {
             Ok(slot_ref) => {
+                let mapping = mapping.clone();
+                if let Some(gate) = self.own_gate()
+                    && !gate.admits(d.timestamp_ns.unwrap_or(slot_ref.info.timestamp_ns))
+                {
+                    counters.drops.add(DropReason::RateLimited, 1);
+                    observer.on_drop(d.epoch, d.seq, 1, DropReason::RateLimited);
+                    return None;
+                }
                 counters.received.fetch_add(1, Ordering::Relaxed);
-                Some(Frame {
-                    mapping: mapping.clone(),
-                    slot_ref,
-                    publish_timestamp_ns: d.timestamp_ns,
-                    trace_id: d.trace_id,
-                })
+                Some(Frame { mapping, slot_ref, publish_timestamp_ns: d.timestamp_ns, trace_id: d.trace_id })
             }
             Err(reason) => {
                 counters.drops.add(reason, 1);
@@ -346,6 +389,32 @@ impl Reader {
                 None
             }
         }
+    }
+
+    /// As `accept`, for a frame that is copied to a row of a batch and is like the one before it: gives its
+    /// timestamp. `None`: only `accept` knows.
+    ///
+    /// # Safety
+    /// As for `MappedEpoch::copy_out_like`.
+    #[inline]
+    pub(crate) unsafe fn accept_row(
+        &self,
+        counters: &Counters,
+        d: &FrameDescriptor,
+        like: &RowPattern,
+        row: *mut u8,
+    ) -> Option<u64> {
+        let mapping = self.epoch.mapping.as_ref().filter(|m| Arc::ptr_eq(m, &like.frame.mapping))?;
+        if self.progress.is_some() || self.gate.is_some() || self.shared_gate.is_some() {
+            return None;
+        }
+        mapping.prefetch_row(d.seq + ROWS_AHEAD, like.frame.slot_ref.pool);
+        // SAFETY: by the caller.
+        let timestamp_ns = unsafe {
+            mapping.copy_out_like(&like.frame.slot_ref, &like.header, d.seq, row, like.extent_bytes)
+        }?;
+        counters.received.fetch_add(1, Ordering::Relaxed);
+        Some(timestamp_ns)
     }
 
     /// The slot of `seq` holds a later frame: skips ahead to slots that are not about to be overwritten.
@@ -411,7 +480,8 @@ mod tests {
     }
 
     /// Random events: frames are published, their descriptors are lost, delayed or read again from another
-    /// stream, words and descriptors are forged. Every sequence from the first one is delivered or lost, once.
+    /// stream, commit words and descriptors are forged. Every sequence from the first one is delivered or
+    /// lost, once.
     #[test]
     fn every_sequence_is_delivered_or_lost_once() {
         for seed in 1..=500 {

@@ -28,22 +28,24 @@ impl Consumer {
     /// Records what waits, up to a bound. Returns how many messages were consumed.
     pub fn record_into(&self, buffer: &mut StreamBuffer) -> usize {
         let mut bytes = 0;
-        self.drain_while(
-            self.lock(),
-            MAX_MESSAGES_PER_POLL,
-            buffer,
-            |reader, counters, descriptor, buffer| {
-                if let Some(frame) = reader.accept(counters, &descriptor, buffer) {
-                    bytes += frame.slot_ref.info.values_len_bytes as usize;
-                    buffer.set_wall_ns(realtime_ns() as i64);
-                    if !record_frame(buffer, &frame) {
-                        counters.received_to_late();
-                        reader.on_overwritten(frame.slot_ref.seq);
-                    }
+        let mut state = self.lock();
+        // Only a batch leaves one, taken before the recorder got the consumer.
+        if let Some(frame) = state.held.take()
+            && !record_frame(buffer, &frame)
+        {
+            self.counters.received_to_late();
+        }
+        self.drain_while(state, MAX_MESSAGES_PER_POLL, buffer, |reader, counters, descriptor, buffer| {
+            if let Some(frame) = reader.accept(counters, &descriptor, buffer) {
+                bytes += frame.slot_ref.info.values_len_bytes as usize;
+                buffer.set_wall_ns(realtime_ns() as i64);
+                if !record_frame(buffer, &frame) {
+                    counters.received_to_late();
+                    reader.on_overwritten(frame.slot_ref.seq);
                 }
-                bytes < MAX_BYTES_PER_POLL
-            },
-        )
+            }
+            bytes < MAX_BYTES_PER_POLL
+        })
     }
 }
 
@@ -53,7 +55,7 @@ fn record_frame(buffer: &mut StreamBuffer, frame: &Frame) -> bool {
     let Some(at) = buffer.begin(epoch, slot_ref.seq, slot_ref.info.values_len_bytes as usize) else {
         return true;
     };
-    // SAFETY: `begin` made room for the payload, in memory that nobody else knows of.
+    // SAFETY: `begin` made room for the payload, in memory that no other code has a reference to.
     let Some(crc32c) = (unsafe { frame.mapping.copy_out_summed(slot_ref, at) }) else {
         StreamBuffer::lost(buffer, epoch, slot_ref.seq, 1, DropReason::Late.as_str());
         return false;

@@ -2,7 +2,8 @@
 //! per-consumer stream (wire §5), or a fallback (wire §15.12).
 //!
 //! A change of streams drains the previous one first, so that no descriptor is lost in it. Each event has a
-//! transition of its name. They are generic over the stream, so that a property test drives them without Aeron.
+//! transition of its name. They are generic over the stream, so that a property test drives them without
+//! Aeron.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,6 +32,8 @@ pub(crate) trait Stream: 'static {
     fn has_fragment(&mut self) -> bool;
     /// Passes up to `limit` fragments to `f` until it returns false. That fragment is consumed too.
     fn poll_while<F: FnMut(&[u8], Self::Header) -> bool>(&mut self, limit: usize, f: F) -> usize;
+    /// Consumes up to `limit` fragments of each image, while `f` returns true. Returns how many images there are.
+    fn skip_while<F: FnMut(&[u8]) -> bool>(&mut self, limit: usize, f: F) -> usize;
     fn session_id(header: Self::Header) -> i32;
     /// How many images left so far.
     fn departures(&self) -> u64;
@@ -54,6 +57,10 @@ impl Stream for Subscription {
     #[inline]
     fn poll_while<F: FnMut(&[u8], Header) -> bool>(&mut self, limit: usize, f: F) -> usize {
         Subscription::poll_while(self, limit, f)
+    }
+
+    fn skip_while<F: FnMut(&[u8]) -> bool>(&mut self, limit: usize, f: F) -> usize {
+        Subscription::skip_while(self, limit, f)
     }
 
     #[inline]
@@ -84,8 +91,8 @@ impl<S: Stream> WatchedStream<S> {
         Self { stream, departures: 0, image: None }
     }
 
-    /// Passes up to `limit` fragments to `f` until it says `Stop`. `f` also says whether the fragment was a
-    /// descriptor of the consumer's own stream.
+    /// Passes up to `limit` fragments to `f` until it returns `Stop`. `f` also returns whether the fragment
+    /// was a descriptor of the consumer's own stream.
     #[inline]
     pub(crate) fn poll(&mut self, limit: usize, mut f: impl FnMut(&[u8]) -> Polled) -> usize {
         let Self { stream, image, .. } = self;
@@ -119,7 +126,7 @@ impl<S: Stream> WatchedStream<S> {
     }
 }
 
-/// What a fragment was, and whether the poll goes on.
+/// What a fragment was, and whether the poll continues.
 #[derive(Clone, Copy)]
 pub(crate) struct Polled {
     pub(crate) is_ours: bool,
@@ -218,7 +225,7 @@ pub(crate) struct Source<S> {
     /// Oldest first. The current source is not read before this is empty.
     pub(crate) draining: VecDeque<Draining<S>>,
     next: Option<Connecting<S>>,
-    /// Frames are read from this ring instead. Changes of the source go on below it.
+    /// Frames are read from this ring instead. Changes of the source continue below it.
     pub(crate) fallback: Option<Arc<PrivateRing>>,
 }
 

@@ -9,23 +9,33 @@ use tensorpool_core::wire::descriptor::{Decoded, FrameDescriptor};
 use tensorpool_core::wire::hello::StreamAddress;
 
 use super::counters::Counters;
-use super::reader::{DropObserver, RateLimit, Reader, RefusalState};
+use super::reader::{DropObserver, Frame, RateLimit, Reader, RefusalState};
 use super::source::{DescriptorSource, Polled, Source, Stream, WatchedStream};
 use crate::aeron::Subscription;
 use crate::descriptor_queue::DescriptorQueue;
+
+/// What `skip_other_streams` found.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Skipped {
+    pub(crate) images: usize,
+    pub(crate) descriptors: usize,
+}
 
 /// A poll borrows the source and the reader at once.
 pub(crate) struct State<S = Subscription> {
     pub(crate) source: Source<S>,
     pub(crate) reader: Reader,
     pub(crate) refusal: RefusalState,
+    /// The frame that ended a batch, because its layout is another. It counts as received, and is the next that
+    /// is delivered.
+    pub(crate) held: Option<Frame>,
     /// How often frames were polled.
     pub(crate) polls: u64,
 }
 
 impl<S: Stream> State<S> {
     pub(crate) fn new(reader: Reader) -> Self {
-        Self { source: Source::default(), reader, refusal: RefusalState::default(), polls: 0 }
+        Self { source: Source::default(), reader, refusal: RefusalState::default(), held: None, polls: 0 }
     }
 
     /// A config granted a per-consumer stream, or none.
@@ -57,6 +67,7 @@ impl<S: Stream> State<S> {
     ) -> usize {
         self.polls += 1;
         let Self { source, reader, .. } = self;
+        reader.on_per_consumer = source.on_per_consumer();
         let mut poll = Poll { reader, counters, stream_id, limit, observer, each: &mut each };
         if source.fallback.is_some() {
             return poll.read_fallback(source);
@@ -83,6 +94,24 @@ impl<S: Stream> State<S> {
         }
     }
 
+    /// Consumes descriptors of other streams at the head of each image of the shared stream. Those of this
+    /// consumer stay, in order.
+    pub(crate) fn skip_other_streams(&mut self, stream_id: u32, limit: usize) -> Skipped {
+        let DescriptorSource::Shared(watched) = &mut self.source.current else { return Skipped::default() };
+        let mut descriptors = 0;
+        let images = watched.stream.skip_while(limit, |bytes| {
+            let skips = match FrameDescriptor::decode(bytes) {
+                Decoded::Descriptor(descriptor) => descriptor.stream_id != stream_id,
+                Decoded::Other => true,
+                // The next poll counts it.
+                Decoded::Malformed => false,
+            };
+            descriptors += usize::from(skips);
+            skips
+        });
+        Skipped { images, descriptors }
+    }
+
     /// Calls `f` with the fallback's mapping in place of the shared one.
     pub(crate) fn with_fallback_mapping<T>(&mut self, f: impl FnOnce(&mut Reader) -> T) -> T {
         let reader = &mut self.reader;
@@ -95,6 +124,9 @@ impl<S: Stream> State<S> {
 
     /// Whether there is something to poll.
     pub(crate) fn has_descriptors(&mut self) -> bool {
+        if self.held.is_some() {
+            return true;
+        }
         let Some(has_frame) = self.source.fallback.as_ref().map(|ring| ring.has_any()) else {
             return self.source.has_descriptors();
         };

@@ -14,6 +14,7 @@ impl Consumer {
         &self,
         last_id: &mut Option<u32>,
         latency: Option<LatencyStatus>,
+        label: &str,
         is_final: bool,
         wall_ns: u64,
     ) -> Option<Vec<u8>> {
@@ -41,6 +42,7 @@ impl Consumer {
             latency,
             dropped: dropped.as_slice(),
             outside: outside.as_slice(),
+            label,
         };
         Some(status.encode_event(wall_ns))
     }

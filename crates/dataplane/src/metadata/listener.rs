@@ -22,7 +22,7 @@ const FRAGMENTS_A_ROUND: usize = 16_384;
 #[derive(Debug, Default)]
 pub struct Counters {
     pub received: AtomicU64,
-    /// Messages of streams that nobody consumes here, and messages that are no metadata.
+    /// Messages of streams without a consumer here, and messages that are no metadata.
     pub foreign: AtomicU64,
     pub malformed: AtomicU64,
 }
@@ -127,9 +127,10 @@ impl MetadataListener {
 }
 
 impl State {
-    fn poll(&mut self, counters: &Counters) {
+    /// Returns how many fragments came.
+    fn poll(&mut self, counters: &Counters) -> usize {
         let Self { subscription, assembler, fragment_filter, departures, streams, .. } = self;
-        let (Some(subscription), Some(assembler)) = (subscription.get(), assembler) else { return };
+        let (Some(subscription), Some(assembler)) = (subscription.get(), assembler) else { return 0 };
         let gone = subscription.images().departures();
         if std::mem::replace(departures, gone) != gone
             && fragment_filter.settle(subscription.images())
@@ -142,7 +143,7 @@ impl State {
         let known: &HashMap<u32, Stream> = streams;
         let mut foreign = 0;
         let mut messages: Vec<(i32, Vec<u8>)> = Vec::new();
-        assembler.poll_some(
+        let taken = assembler.poll_some(
             subscription,
             FRAGMENTS_A_ROUND,
             |bytes, header| {
@@ -161,6 +162,7 @@ impl State {
             let fate = if was_read { &counters.received } else { &counters.malformed };
             fate.fetch_add(1, Ordering::Relaxed);
         }
+        taken
     }
 }
 
@@ -204,7 +206,10 @@ impl Endpoint for MetadataListener {
         self.disconnect();
     }
 
-    fn do_work(&self, _: &Tick<'_>) {
-        self.lock().poll(&self.counters);
+    fn do_work(&self, tick: &Tick<'_>) {
+        // Several at once are parts of a blob, whose other parts follow. One alone is repeated once a period.
+        if self.lock().poll(&self.counters) > 1 {
+            tick.is_active.set(true);
+        }
     }
 }

@@ -110,6 +110,10 @@ impl Endpoint for MetadataPublisher {
         true
     }
 
+    fn own_control_stream(&self) -> Option<i32> {
+        self.producer.own_control_stream()
+    }
+
     fn on_control_message(&self, message: &ControlMessage, tick: &Tick<'_>) {
         if let ControlMessage::Hello(hello) = message
             && hello.stream_id == self.producer.stream_id()

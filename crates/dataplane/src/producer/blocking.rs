@@ -40,7 +40,7 @@ impl Producer {
         if !has_pool {
             return Err(BlockedOn::NoPool);
         }
-        // Without subscribers there is never room, and nobody to wait for.
+        // Without subscribers there is never room, and no subscriber to wait for.
         if !publication.has_room() && publication.is_connected() {
             return Err(BlockedOn::NoRoom);
         }

@@ -56,8 +56,19 @@ impl SlotAt {
         unsafe { copy::to_shared(self.at(offset, bytes.len()), bytes.as_ptr(), bytes.len()) };
     }
 
+    /// Copies the whole payload from shared memory of another stream, whose writer may change it meanwhile: the
+    /// caller checks afterwards that it did not.
+    ///
+    /// # Safety
+    /// `src` is readable for `len` bytes.
+    pub unsafe fn copy_from(&mut self, src: *const u8, len: u32) {
+        let dst = self.at(0, len as usize);
+        // SAFETY: the slot holds the payload's length, and `src` by the caller; they are of different streams.
+        unsafe { copy::to_shared(dst, src, len as usize) };
+    }
+
     pub fn holds(&self, offset: u32, bytes: &[u8]) -> bool {
-        // SAFETY: as above; nobody but us writes here, and others only read.
+        // SAFETY: as above; only this producer writes here, and other processes only read.
         unsafe { std::slice::from_raw_parts(self.at(offset, bytes.len()), bytes.len()) == bytes }
     }
 

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use tensorpool_core::consumer::announce_filter::{AnnounceFilter, Now};
+use tensorpool_core::lease::attachment::Refusal;
 use tensorpool_core::os::time::monotonic_ns;
 use tensorpool_core::producer::grants::StreamChange;
 use tensorpool_core::producer::metadata_schedule::ProducerIdentity;
@@ -24,9 +25,9 @@ use crate::conductor::{Endpoint, Tick};
 use crate::lease::{Lease, LeaseEvent};
 
 /// The least time between two announces for new consumers, so at most ten a second. Some consumers remap and
-/// send a hello at every announce, and hellos with ever new ids cost their sender nothing: an announce for each
-/// of them would feed itself. One announce serves all consumers that came since the last one, and a tenth of a
-/// second is little to wait for the first frame.
+/// send a hello at every announce, and hellos with ever new ids cost their sender nothing: an announce for
+/// each of them would feed itself. One announce serves all consumers that came since the last one, and a
+/// tenth of a second is little to wait for the first frame.
 const MIN_ANNOUNCE_GAP_NS: u64 = 100_000_000;
 
 impl State {
@@ -46,12 +47,13 @@ impl Producer {
     fn map(&self, lease: &Lease, response: &AttachResponse, tick: &Tick<'_>) {
         let regions = response.regions(tick.now.monotonic_ns);
         let mapped = RegionLock::acquire(&response.header_uri, tick.bases)
-            .map_err(|e| e.to_string())
+            .map_err(|error| Refusal::Regions(error.to_string()))
             .and_then(|lock| {
-                let mapping =
-                    MappedEpoch::open(&regions, tick.bases, Access::Write).map_err(|e| e.to_string())?;
+                let mapping = MappedEpoch::open(&regions, tick.bases, Access::Write)
+                    .map_err(|error| Refusal::Regions(error.to_string()))?;
                 Ok((lock, Arc::new(mapping)))
-            });
+            })
+            .and_then(|(lock, mapping)| self.check_clock(&mapping, tick).map(|()| (lock, mapping)));
         match mapped {
             Ok((lock, mapping)) => {
                 self.unmap();
@@ -63,8 +65,39 @@ impl Producer {
                 self.next_activity_ns.store(0, Ordering::Relaxed);
                 lease.on_mapped(tick, response.epoch);
             }
-            Err(why) => lease.release(tick, why),
+            Err(refusal) => lease.release(tick, refusal),
         }
+    }
+
+    /// Returns the lease and unmaps its regions, so that the driver can take another layout. No lease is
+    /// requested until `resume_lease`. False without a lease.
+    pub fn suspend_lease(&self) -> bool {
+        let Some(lease) = &self.lease else { return false };
+        self.unmap();
+        lease.suspend();
+        true
+    }
+
+    /// Requests a lease again.
+    pub fn resume_lease(&self) {
+        if let Some(lease) = &self.lease {
+            lease.resume(monotonic_ns());
+        }
+    }
+
+    /// Driver and producer write the same superblocks, so their times must be of one clock. No message names
+    /// the driver's before the announce, but its activity timestamp does. 0: it has delegated the refresh.
+    fn check_clock(&self, mapping: &MappedEpoch, tick: &Tick<'_>) -> Result<(), Refusal> {
+        let activity_ns = mapping.activity_ns();
+        let (own, drivers) = (self.config.clock, tick.now.clock_of(activity_ns));
+        if activity_ns == 0 || drivers == own {
+            return Ok(());
+        }
+        Err(Refusal::Clock(format!(
+            "the clock domain of the driver is {}, that of this program is {}",
+            drivers.as_str(),
+            own.as_str()
+        )))
     }
 
     pub(super) fn grants(&self) -> MutexGuard<'_, GrantSender> {
@@ -98,7 +131,8 @@ impl Producer {
         self.next_announce_ns.fetch_min(earliest_ns, Ordering::Relaxed);
     }
 
-    /// Somebody truncated a region. With a lease the driver gives new ones; without, the stream is over.
+    /// Unmaps regions of which a file was truncated. With a lease the driver grants new ones; without, the
+    /// stream has ended.
     fn on_regions_lost(&self, why: String, epoch: u64, tick: &Tick<'_>) {
         self.unmap();
         match &self.lease {
@@ -213,6 +247,7 @@ impl Endpoint for Producer {
         let Some(lease) = &self.lease else { return };
         // An old announce that Aeron replays is not activity.
         if announce.stream_id == self.config.stream_id
+            && lease.is_of_driver(announce)
             && AnnounceFilter::new(3 * self.config.announce_period_ns).is_recent(announce, join_ns, tick.now)
             && lease.on_announce(announce.epoch, tick)
         {
@@ -278,7 +313,9 @@ impl Endpoint for Producer {
     }
 
     fn send_control(&self, tick: &Tick<'_>, send: &mut dyn FnMut(&[u8]) -> bool) {
-        self.grants().send(send);
+        // The lease first: in a flood of hellos the answers take all the room that the control stream has, and
+        // a keepalive behind them would never be sent.
+        //
         // Request the lease only after the descriptor publication exists: frames written before could not be
         // published.
         if self.has_publication.load(Ordering::Relaxed)
@@ -286,6 +323,7 @@ impl Endpoint for Producer {
         {
             self.unmap();
         }
+        self.grants().send(send);
     }
 
     fn detach_message(&self) -> Option<Vec<u8>> {
@@ -294,7 +332,7 @@ impl Endpoint for Producer {
 
     /// The producer refreshes the activity timestamps of its regions, with a lease too: a driver may delegate
     /// that to it (driver §3), and no message says whether it does. A driver that refreshes them as well
-    /// writes the same clock.
+    /// has the same clock: `check_clock` refused any other.
     fn do_work(&self, tick: &Tick<'_>) {
         let now_ns = tick.now.monotonic_ns;
         let changes = self.grants().on_tick(now_ns);

@@ -75,8 +75,8 @@ impl GrantSender {
         self.answers.push_back(answer);
     }
 
-    /// Withdraws a stream that the media driver refused. Its consumer is told at once: until then it waits for
-    /// frames on a stream that nobody writes.
+    /// Withdraws a stream that the media driver refused. The consumer gets a config at once: until then it
+    /// waits for frames on a stream without a publication.
     pub fn on_refused(&mut self, refused: RefusedStream, now_ns: u64) -> Vec<StreamChange> {
         let Some((answer, changes)) = self.grants.on_refused(refused, now_ns) else {
             return Vec::new();

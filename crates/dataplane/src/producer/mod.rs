@@ -19,6 +19,7 @@ use crate::conductor::handle::Handle;
 use crate::lease::Lease;
 use crate::priority_lock::PriorityLock;
 
+mod batch;
 mod blocking;
 mod claim_at;
 mod endpoint;
@@ -29,6 +30,7 @@ mod progress;
 mod publish;
 mod status;
 
+pub use batch::OfferedBatch;
 pub use blocking::BlockedOn;
 pub use claim_at::SlotAt;
 use grants::GrantSender;
@@ -69,7 +71,7 @@ struct State {
     mapping: Option<Arc<MappedEpoch>>,
     /// The current epoch, or the last one.
     last_epoch: Option<u64>,
-    /// With a lease: its release by the kernel tells the driver at once that we died.
+    /// With a lease: when this process dies, the kernel releases the lock, and the driver sees that at once.
     lock: Option<RegionLock>,
     publication: Handle<ExclusivePublication>,
     sequencer: Sequencer,
@@ -104,7 +106,7 @@ pub struct Producer {
     next_qos_ns: AtomicU64,
     counters: Counters,
     closed: AtomicBool,
-    /// Standalone: its regions are gone, and nobody makes new ones.
+    /// Standalone: the regions are lost, and no driver creates new ones.
     has_lost_regions: AtomicBool,
     next_announce_ns: AtomicU64,
     /// When the last announce was sent.
@@ -191,6 +193,16 @@ impl Producer {
         &self.counters
     }
 
+    /// A frame that fit no pool is offered again, in another layout: it counts once.
+    pub fn retract_no_pool(&self) {
+        self.counters.no_pool.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether a frame of `len` bytes fits a pool. None without regions.
+    pub fn fits_pool(&self, len: u64) -> Option<bool> {
+        self.lock().mapping.as_ref().map(|mapping| mapping.smallest_pool(len).is_some())
+    }
+
     pub fn per_consumer_counters(&self) -> &PerConsumerCounters {
         &self.per_consumer_counters
     }
@@ -267,7 +279,7 @@ impl Producer {
     ) -> OfferResult {
         let (mapping, pool, seq) = match self.take(state, values_len) {
             Ok(mapped) => mapped,
-            Err(outcome) => return OfferResult { outcome, seq: None },
+            Err(outcome) => return OfferResult { outcome, seq: None, epoch: None },
         };
         mapping.begin(seq);
         fill(mapping.payload(pool, seq));
@@ -287,7 +299,7 @@ impl Producer {
         match &state.mapping {
             Some(current) if Arc::ptr_eq(current, &claim.mapping) => {}
             // The regions were unmapped during the claim: no consumer would see this frame.
-            _ => return OfferResult { outcome: self.no_regions(), seq: None },
+            _ => return OfferResult { outcome: self.no_regions(), seq: None, epoch: None },
         }
         let Claim { mapping, pool, seq, spec, values_len, .. } = claim;
         let offered = self.commit(&mut state, mapping, *pool, *seq, *spec, *values_len, stamp);
@@ -328,11 +340,16 @@ impl Producer {
             bump(&self.counters.no_pool);
             return Err(Outcome::NoPool);
         };
-        let Some(seq) = state.sequencer.take() else {
-            bump(&self.counters.slot_claimed);
-            return Err(Outcome::SlotClaimed);
-        };
+        let seq = self.take_seq(state)?;
         Ok((mapping, pool, seq))
+    }
+
+    #[inline]
+    fn take_seq(&self, state: &mut State) -> Result<u64, Outcome> {
+        state.sequencer.take().ok_or_else(|| {
+            bump(&self.counters.slot_claimed);
+            Outcome::SlotClaimed
+        })
     }
 
     /// There are no regions: for good, or until the next lease.

@@ -19,6 +19,18 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 8] = [
+        Self::Published,
+        Self::Deferred,
+        Self::BackPressured,
+        Self::NotConnected,
+        Self::Closed,
+        Self::NoPool,
+        Self::SlotClaimed,
+        Self::Detached,
+    ];
+
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Published => "published",
@@ -38,6 +50,8 @@ pub struct OfferResult {
     pub outcome: Outcome,
     /// The frame's sequence, if it is in the ring.
     pub seq: Option<u64>,
+    /// The epoch of that sequence.
+    pub epoch: Option<u64>,
 }
 
 /// What a frame carries beside its payload.

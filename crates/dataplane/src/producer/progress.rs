@@ -59,7 +59,7 @@ impl Producer {
             values_len_bytes: values_len as u32,
             payload_slot: mapping.index(seq),
             pool_id: mapping.pool_id(pool),
-            timestamp_ns: stamp.timestamp_ns.unwrap_or_else(monotonic_ns),
+            timestamp_ns: stamp.timestamp_ns.unwrap_or_else(|| self.config.clock.now_ns()),
             meta_version: stamp.meta_version,
             tensor: spec,
         };

@@ -57,7 +57,7 @@ impl Producer {
         // A timestamp of the source says nothing about the pace.
         let now_ns = if stamp.timestamp_ns.is_none() { timestamp_ns } else { 0 };
         self.prefetch_next(state, mapping, pool, seq + 1, values_len_bytes, now_ns);
-        OfferResult { outcome, seq: Some(seq) }
+        OfferResult { outcome, seq: Some(seq), epoch: Some(mapping.epoch) }
     }
 
     /// Prefetches the next slot, as far as the pace leaves time for it.

@@ -1,7 +1,7 @@
-//! Dropped frames of which more chunks may come. Pure and bounded.
+//! Dropped frames of which more chunks may arrive. Pure and bounded.
 //!
-//! A refused frame counts as refused once its last chunk has come: then its sender has counted it as sent. If
-//! that chunk never comes, the sender abandoned the frame and counted it itself, or the network lost it.
+//! A refused frame counts as refused once its last chunk has arrived: then its sender has counted it as sent.
+//! If that chunk never arrives, the sender abandoned the frame and counted it itself, or the network lost it.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ pub(super) const MAX_DROPPED: usize = 64;
 
 struct Dropped {
     seq: u64,
-    /// The reason to count when its last chunk comes, and when its first one came.
+    /// The reason to count when its last chunk arrives, and when its first one arrived.
     owed: Option<(Loss, u64)>,
 }
 
@@ -34,12 +34,12 @@ impl DroppedFrames {
         self.all.iter().any(|one| one.seq == seq)
     }
 
-    /// The latest frame whose last chunk may still come.
+    /// The latest frame whose last chunk may still arrive.
     pub fn latest_owed(&self) -> Option<u64> {
         self.all.iter().filter(|one| one.owed.is_some()).map(|one| one.seq).max()
     }
 
-    /// Adds a dropped frame. Returns how many frames were evicted whose last chunk had not come.
+    /// Adds a dropped frame. Returns how many frames were evicted whose last chunk had not arrived.
     pub fn note(&mut self, seq: u64, owed: Option<(Loss, u64)>) -> u64 {
         let forgotten = if self.all.len() == MAX_DROPPED { self.all.pop_front() } else { None };
         let given_up = usize::from(forgotten.is_some_and(|one| one.owed.is_some()));
@@ -48,7 +48,7 @@ impl DroppedFrames {
         given_up as u64
     }
 
-    /// Its last chunk has come: the reason to count, if it was not counted yet.
+    /// Its last chunk has arrived: the reason to count, if it was not counted yet.
     pub fn take_owed(&mut self, seq: u64) -> Option<Loss> {
         let one = self.all.iter_mut().find(|one| one.seq == seq && one.owed.is_some())?;
         self.owing -= 1;

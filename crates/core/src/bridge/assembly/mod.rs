@@ -51,11 +51,11 @@ pub trait FrameStore {
 pub enum ChunkOutcome {
     Taken,
     Ignored(Ignored),
-    /// The chunk dropped its frame, which is counted when its last chunk comes.
+    /// The chunk dropped its frame, which is counted when its last chunk arrives.
     Refused(Loss),
     /// The chunk's frame is counted as lost.
     Lost(Loss),
-    /// The last chunk of a frame that is counted as turned away.
+    /// The last chunk of a refused frame, which is counted with it.
     TurnedAway,
     /// The last chunk: the frame is delivered.
     Delivered,
@@ -102,8 +102,8 @@ pub struct AssemblyCounters {
     pub chunks: u64,
     pub lost: [u64; Loss::COUNT],
     pub ignored: [u64; Ignored::COUNT],
-    /// Frames whose first chunk came before the announce of their epoch, or whose last chunk came after it
-    /// ended.
+    /// Frames whose first chunk arrived before the announce of their epoch, or whose last chunk arrived after
+    /// it ended.
     pub turned_away: u64,
     /// Sequences from the first to the last of each epoch.
     pub span: u64,
@@ -125,7 +125,7 @@ pub struct AssemblyTable<P> {
     live: Vec<Assembly<P>>,
     spare: Vec<Pieces>,
     dropped: DroppedFrames,
-    /// Epoch and sequence of the latest frame that was turned away, while its last chunk has not come.
+    /// Epoch and sequence of the latest refused frame, while its last chunk has not arrived.
     away: Option<(u64, u64)>,
     /// The epoch of the frames in the table.
     epoch: u64,
@@ -204,7 +204,7 @@ impl<P> AssemblyTable<P> {
         self.count(Loss::Timeout, given_up);
     }
 
-    /// Ignores a chunk. If its frame is turned away for that, it counts with its last chunk.
+    /// Ignores a chunk. If its frame is refused for that, it counts with its last chunk.
     pub fn ignore(&mut self, chunk: &Chunk<'_>, why: Ignored) -> ChunkOutcome {
         self.counters.ignored[why as usize] += 1;
         let is_boundary = matches!(why, Ignored::Unannounced | Ignored::OldEpoch | Ignored::UnknownEpoch);
@@ -238,7 +238,7 @@ impl<P> AssemblyTable<P> {
         self.spare.push(assembly.pieces);
     }
 
-    /// `has_last`: the last chunk of the frame has come.
+    /// `has_last`: the last chunk of the frame has arrived.
     fn note_dropped(&mut self, seq: u64, why: Loss, has_last: bool, begun_ns: u64) -> ChunkOutcome {
         let is_counted = has_last || why.is_incomplete();
         let given_up = self.dropped.note(seq, (!is_counted).then_some((why, begun_ns)));

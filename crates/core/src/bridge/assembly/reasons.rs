@@ -8,33 +8,33 @@ reasons! {
     Ignored {
         /// No pools were announced yet.
         Unannounced = "before_announce",
-        /// Of an epoch that is over.
+        /// Of a past epoch.
         OldEpoch = "old_epoch",
         /// Of an epoch that was not announced.
         UnknownEpoch = "unannounced_epoch",
-        /// Of a frame that is behind one that is out already.
+        /// Of a frame that is older than a delivered one.
         Late = "late",
         /// Of a frame that was dropped.
         OfDropped = "of_dropped",
-        /// The same again.
+        /// The chunk was received before.
         Duplicate = "duplicate",
     }
 }
 
 reasons! {
-    /// Why a frame of which chunks came was not delivered.
+    /// Why a frame of which chunks arrived was not delivered.
     Loss {
-        /// A chunk did not come in time.
+        /// A chunk did not arrive in time.
         Timeout = "timeout",
-        /// A later frame was out, or needed the place, before all chunks had come.
+        /// A later frame was delivered, or needed the space, before all chunks had arrived.
         Superseded = "superseded",
         /// The source's epoch changed in the middle.
         Epoch = "epoch",
-        /// Chunks that overlap, or two that are the same and differ.
+        /// Chunks that overlap, or two with the same index and different bytes.
         Conflict = "conflict",
         /// Chunks that disagree on the frame's length or number of chunks.
         Inconsistent = "inconsistent",
-        /// All chunks are there, and the payload is not.
+        /// All chunks arrived, and their lengths do not add up to the payload.
         Lengths = "lengths",
         /// The header is that of another sequence.
         Seq = "header_seq",
@@ -44,7 +44,7 @@ reasons! {
         Tensor = "header_tensor",
         /// The header's payload does not start at the start of its slot.
         PayloadOffset = "payload_offset",
-        /// The header speaks of another payload length.
+        /// The header states another payload length.
         ValuesLen = "values_len",
         /// The header names a pool that the source did not announce.
         PoolId = "pool_id",
@@ -52,7 +52,7 @@ reasons! {
         SourceStride = "source_stride",
         /// A payload that fits no pool here.
         NoPool = "no_pool",
-        /// There was no destination to write into: its lease was being asked for.
+        /// There was no destination to write into: its lease was being requested.
         Detached = "detached",
     }
 }
@@ -67,7 +67,7 @@ impl Loss {
         }
     }
 
-    /// A chunk never came: the network lost it, or the sender abandoned the frame.
+    /// A chunk never arrived: the network lost it, or the sender abandoned the frame.
     pub const fn is_incomplete(self) -> bool {
         matches!(self, Self::Timeout | Self::Superseded | Self::Epoch)
     }

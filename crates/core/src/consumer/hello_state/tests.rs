@@ -71,6 +71,28 @@ fn declined_request_is_repeated_with_another_id() {
 }
 
 #[test]
+fn order_stays_while_the_producer_grants_no_stream() {
+    let mut g = hello_state();
+    let order = ConsumerConfig {
+        mode: Mode::RateLimited,
+        max_rate_hz: Some(5),
+        ..config(StreamRequest::At(own(31_000)))
+    };
+    g.on_config(&order);
+    assert_eq!(g.ordered_hz(), Some(5));
+    g.on_config(&config(StreamRequest::None));
+    assert_eq!((g.ordered_hz(), g.mode()), (Some(5), Mode::Stream), "the answer of the producer");
+    g.on_config(&ConsumerConfig { max_rate_hz: Some(0), ..config(StreamRequest::None) });
+    assert_eq!(g.ordered_hz(), None, "the supervisor releases the consumer");
+    g.on_config(&order);
+    g.on_config(&ConsumerConfig { mode: Mode::RateLimited, ..config(StreamRequest::None) });
+    assert_eq!(g.ordered_hz(), None, "its own request applies again");
+    g.on_config(&order);
+    g.begin(7);
+    assert_eq!(g.ordered_hz(), None, "another epoch");
+}
+
+#[test]
 fn config_of_another_consumer_is_ignored() {
     let mut g = hello_state();
     let granted = config(StreamRequest::At(own(31_000)));
@@ -91,7 +113,7 @@ fn new_producer_voids_grants() {
 
 /// requirement: wire-10.1.3-1
 #[test]
-fn fallback_of_an_unknown_scheme_is_rejected() {
+fn fallback_that_cannot_be_read_is_refused() {
     let mut g = hello_state();
     let fallback = |uri: &str| ConsumerConfig {
         use_shm: false,
@@ -99,9 +121,20 @@ fn fallback_of_an_unknown_scheme_is_rejected() {
         ..config(StreamRequest::At(own(31_000)))
     };
     g.on_config(&config(StreamRequest::At(own(31_000))));
-    assert_eq!(g.on_config(&fallback("http://x")), [ConfigChange::UnknownFallback("http://x".into())]);
-    assert_eq!(g.on_config(&fallback("bridge://1?x")), [ConfigChange::Fallback("bridge://1?x".into())]);
-    assert!(g.on_config(&fallback("bridge://1?x")).is_empty());
+    for (uri, why) in [
+        ("http://x", "use bridge://"),
+        ("aeron:udp?endpoint=h:1", "use bridge://"),
+        ("bridge://1?stream=5", "payload, payload_stream, control, control_stream is missing"),
+    ] {
+        let changes = g.on_config(&fallback(uri));
+        let [ConfigChange::RefusedFallback(text)] = &changes[..] else { panic!("{changes:?}") };
+        assert!(text.starts_with(why) && text.ends_with(&format!(": {uri}")), "{text}");
+        assert!(g.on_config(&fallback(uri)).is_empty(), "it is refused once");
+    }
+    let uri = "bridge://1?payload=aeron%3Audp%3Fendpoint%3Dh%3A1&payload_stream=1\
+               &control=aeron%3Audp%3Fendpoint%3Dh%3A2&control_stream=2&stream=5";
+    assert_eq!(g.on_config(&fallback(uri)), [ConfigChange::Fallback(uri.into())]);
+    assert!(g.on_config(&fallback(uri)).is_empty());
     assert_eq!(g.on_config(&config(StreamRequest::At(own(31_000)))), [ConfigChange::Shm]);
 }
 

@@ -174,7 +174,7 @@ fn unanswered_request_is_sent_in_both_revisions_if_configured() {
     assert_eq!(blocks, [first, first, first, second, first, second, first, second]);
     let ids = |m: &Vec<u8>| m[MESSAGE_HEADER_LENGTH..MESSAGE_HEADER_LENGTH + 16].to_vec();
     assert!(sent.iter().all(|m| ids(m) == ids(&sent[0])), "one request, in two forms");
-    // What the driver answers in is asked first from now on.
+    // From now on, requests are sent in the revision of the driver's answer first.
     let answer = AttachResponse { revision: Revision::Second, max_dims: NULL_U8, ..granted(&sent[0], 9 * S) };
     assert_eq!(a.on_response(&answer, 5 * S), Answer::Granted);
     assert_eq!(a.revision(), Revision::Second);
@@ -195,7 +195,7 @@ fn repeats_of_a_request_keep_their_pause() {
 fn own_revocation_does_not_retry_and_anothers_does() {
     let mut a = attached(Role::Producer);
     let own = a.lease().unwrap();
-    a.release("cannot be mapped".into(), 0);
+    a.release(Refusal::Regions("cannot be mapped".into()), 0);
     work(&mut a, 0);
     assert_eq!(a.on_revoked(&revoked(own), 0), Revocation::NotOurs);
     let other = LeaseKey { lease_id: 1, client_id: 1, ..own };
@@ -269,6 +269,49 @@ fn later_epoch_ends_a_producer_lease_only() {
     assert_eq!(producer.on_announce(6, 0), Some(Lost::LaterEpoch));
 }
 
+fn announce_at(epoch: u64, path: &str) -> PoolAnnounce {
+    PoolAnnounce {
+        stream_id: 10_000,
+        producer_id: 1,
+        epoch,
+        timestamp_ns: 0,
+        clock_domain: 1,
+        layout_version: 1,
+        header_nslots: 8,
+        header_slot_bytes: 256,
+        pools: Vec::new(),
+        header_uri: format!("shm:file?path={path}"),
+    }
+}
+
+#[test]
+fn only_announces_of_the_granted_directory_are_of_the_driver() {
+    let mut a = Attachment::new(options(Role::Consumer), 9);
+    let elsewhere = announce_at(6, "/dev/shm/tensorpool-b/default/10000/6/header.ring");
+    assert!(a.is_of_driver(&elsewhere), "without a lease it may be");
+    let (sent, _) = work(&mut a, 0);
+    let header_uri = "shm:file?path=/dev/shm/tensorpool-a/default/10000/5/header.ring".to_owned();
+    a.on_response(&AttachResponse { header_uri, ..granted(&sent[0], 3 * S) }, 0);
+    assert!(a.is_of_driver(&announce_at(6, "/dev/shm/tensorpool-a/default/10000/6/header.ring")));
+    assert!(!a.is_of_driver(&elsewhere));
+    for path in [
+        "/dev/shm/tensorpool-a/other/10000/6/header.ring",
+        "/dev/shm/tensorpool-a/default/10000/7/header.ring",
+        "/dev/shm/tensorpool-a/default/10000/header.ring",
+        "/6/header.ring",
+        "relative/6/header.ring",
+        "/",
+    ] {
+        assert!(!a.is_of_driver(&announce_at(6, path)), "{path}");
+    }
+}
+
+#[test]
+fn directories_of_other_names_rule_out_no_announce() {
+    let a = attached(Role::Consumer);
+    assert!(a.is_of_driver(&announce_at(6, "/dev/shm/anything")));
+}
+
 #[test]
 fn pause_grows_with_refusals_up_to_a_bound() {
     let mut a = Attachment::new(options(Role::Producer), 3);
@@ -303,4 +346,16 @@ fn correlation_id_carries_the_client_id() {
         seen.insert(client_id);
     }
     assert!(seen.len() > 990);
+}
+
+#[test]
+fn suspended_lease_is_detached_and_requested_only_when_resumed() {
+    let mut a = attached(Role::Producer);
+    a.suspend();
+    assert!(!a.is_held());
+    let (sent, lost) = work(&mut a, 2 * S);
+    assert_eq!((templates(&sent), lost), (vec![SHM_DETACH_REQUEST_TEMPLATE_ID], None));
+    assert!(work(&mut a, 1000 * S).0.is_empty());
+    a.retry_now(1000 * S);
+    assert_eq!(templates(&work(&mut a, 1001 * S).0), [SHM_ATTACH_REQUEST_TEMPLATE_ID]);
 }

@@ -114,3 +114,58 @@ fn entry_of_a_forgotten_mapping_is_used_again() {
     let again = Mapped::new(PAGE, false);
     assert_eq!((again.read(0), again.lost_at(), again.mark.is_set()), (1, None, false));
 }
+
+/// How often the handler below was called.
+static REPAIRED: AtomicUsize = AtomicUsize::new(0);
+
+/// A handler of another part of the program, which repairs the page by itself.
+extern "C" fn repair(_: c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    REPAIRED.fetch_add(1, Ordering::SeqCst);
+    // SAFETY: a page of the test's own mapping.
+    unsafe {
+        let page = (*info).si_addr() as usize & !(PAGE - 1);
+        libc::mmap(
+            page as *mut libc::c_void,
+            PAGE,
+            libc::PROT_READ,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED,
+            -1,
+            0,
+        );
+    }
+}
+
+#[test]
+fn handler_that_left_by_siglongjmp_gets_the_next_fault_too() {
+    // In a process of its own, which alone has this handler. The thread of a test is not its main thread.
+    const CHILD: &str = "TENSORPOOL_TEST_SIGLONGJMP";
+    if std::env::var_os(CHILD).is_none() {
+        let name = "os::mapping_guard::tests::handler_that_left_by_siglongjmp_gets_the_next_fault_too";
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([name, "--exact", "--nocapture"])
+            .env(CHILD, "1")
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&child.stdout);
+        assert!(child.status.success() && text.contains("1 passed"), "{:?}: {text}", child.status);
+        return;
+    }
+    // SAFETY: a valid action; the handler lives as long as the program.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = repair as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO;
+        libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut());
+    }
+    let mut mapped = Mapped::new(4 * PAGE, false);
+    // What a handler leaves behind that is left by siglongjmp, in the deepest place.
+    // SAFETY: asks for a number.
+    CHAINING.store(unsafe { libc::gettid() }, Ordering::SeqCst);
+    CALLED.store(EARLIER.load(Ordering::SeqCst), Ordering::SeqCst);
+    CALLED_AT.store(usize::MAX, Ordering::SeqCst);
+    mapped.guard = None;
+    ftruncate(&mapped.file, 0).unwrap();
+    assert_eq!((mapped.read(0), mapped.read(PAGE)), (0, 0));
+    assert_eq!(REPAIRED.load(Ordering::SeqCst), 2);
+    assert_eq!(CHAINING.load(Ordering::SeqCst), 0);
+}

@@ -274,3 +274,36 @@ proptest! {
         prop_assert_eq!((t.counts.rows, t.counts.lost), (rows, lost));
     }
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    /// Whatever the order of late frames of the past epoch and of losses of this one.
+    #[test]
+    fn gaps_of_two_epochs_that_take_turns_stay_within_the_limit(
+        turns in proptest::collection::vec((any::<bool>(), any::<bool>(), 1u64..4), 4 * MAX_GAPS..5 * MAX_GAPS),
+    ) {
+        let mut t = track(1, 100);
+        prop_assert!(frame(&mut t, 1, 0, BLOCK));
+        prop_assert_eq!(all(&mut t).len(), 1);
+        t.lost(2, 0, 1, GAP);
+        let mut next = [1, 1];
+        for (is_past, is_backlog, count) in turns {
+            let (epoch, next) = if is_past { (1, &mut next[0]) } else { (2, &mut next[1]) };
+            // Two reasons, so that neighbours are merged only where there are too many.
+            t.lost(epoch, *next, count, if is_backlog { BACKLOG } else { GAP });
+            *next += count;
+        }
+        let arenas = all(&mut t);
+        let gaps = gaps_in(&arenas);
+        prop_assert!(gaps.len() <= MAX_GAPS + 2, "{} gaps", gaps.len());
+        for (epoch, end) in [(1, next[0]), (2, next[1])] {
+            let mut at = u64::from(epoch == 1);
+            for gap in gaps.iter().filter(|gap| gap.0 == epoch) {
+                prop_assert_eq!(gap.1, at, "epoch {}", epoch);
+                at += gap.2;
+            }
+            prop_assert_eq!(at, end, "epoch {}", epoch);
+        }
+    }
+}

@@ -24,7 +24,7 @@ const NSLOTS: u64 = 1024;
 #[derive(Default)]
 struct StreamLog {
     waiting: VecDeque<u64>,
-    /// Published while the stream was polled: after the poll, and before anybody looks again.
+    /// Published while the stream was polled: after the poll, and before the next check.
     arriving: VecDeque<u64>,
     is_closed: bool,
     is_gone: bool,
@@ -76,6 +76,21 @@ impl Stream for FakeStream {
         let arriving = std::mem::take(&mut log.arriving);
         log.waiting.extend(arriving);
         taken
+    }
+
+    fn skip_while<F: FnMut(&[u8]) -> bool>(&mut self, limit: usize, mut f: F) -> usize {
+        let mut log = self.0.borrow_mut();
+        assert!(!log.is_closed && !log.is_gone, "descriptors of a closed stream are skipped");
+        for _ in 0..limit {
+            let Some(seq) = log.waiting.front() else { break };
+            let mut bytes = [0; FRAME_DESCRIPTOR_ENCODED_LENGTH];
+            descriptor(*seq).encode(&mut bytes);
+            if !f(&bytes) {
+                break;
+            }
+            log.waiting.pop_front();
+        }
+        1
     }
 
     fn session_id(_: ()) -> i32 {

@@ -1,0 +1,392 @@
+//! The loop of a join: polls its consumers in turn and matches their frames. Runs on the caller's thread,
+//! without the interpreter; allocates nothing per frame once its buffers have grown.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tensorpool_core::join::{Arrival, Basis, InputCounts, JoinRules, JoinedSet, Matcher};
+use tensorpool_core::os::time::monotonic_ns;
+
+use crate::consumer::{Consumer, Frame, RegionRefusal};
+use crate::idle::{Idle, Strategy};
+
+/// Messages that one round takes from one input at most, so that no input is far ahead of the others.
+const MESSAGES_PER_ROUND: usize = 64;
+
+/// Rounds that are polled at most while the interpreter is held.
+const ROUNDS_AT_ONCE: usize = 16;
+
+/// How a consumer is polled: `Consumer::poll`, or `Consumer::try_poll`.
+type PollConsumer = fn(&Consumer, usize, &mut Vec<Frame>) -> usize;
+
+/// Which timestamp of a frame is joined by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimestampSource {
+    /// Of the slot: when the source captured the frame.
+    Capture,
+    /// Of the descriptor: when it was published.
+    Publish,
+}
+
+/// One stream of a join.
+pub struct JoinInput {
+    pub consumer: Arc<Consumer>,
+    pub timestamp: TimestampSource,
+}
+
+/// How a wait for a joined set ended.
+#[derive(Debug)]
+pub enum JoinWait {
+    Ready,
+    TimedOut,
+    Closed,
+    /// The regions of an input were refused.
+    Refused(RegionRefusal),
+    /// Timestamps of that input ran backwards.
+    Backwards(usize),
+    /// The timestamps of that input are of another clock than those of the others.
+    Clocks(usize),
+}
+
+/// Frames of one input that lie one after the other in their ring.
+pub struct Run {
+    pub first: Frame,
+    pub len: usize,
+}
+
+impl Run {
+    /// The sequences of its frames.
+    pub fn seqs(&self) -> impl Iterator<Item = u64> + use<> {
+        let first = self.first.slot_ref.seq;
+        first..first + self.len as u64
+    }
+
+    /// Whether a frame is the next one, in the next slot and of the same layout.
+    fn continues_with(&self, frame: &Frame) -> bool {
+        let (first, next, mapping) = (&self.first.slot_ref, &frame.slot_ref, &self.first.mapping);
+        next.seq == first.seq + self.len as u64
+            && mapping.index(next.seq) == mapping.index(first.seq) + self.len as u32
+            && Arc::ptr_eq(mapping, &frame.mapping)
+            && next.pool == first.pool
+            && next.info.meta_version == first.info.meta_version
+            && next.info.tensor == first.info.tensor
+    }
+}
+
+/// Results, one after the other, whose frames are a run of each input.
+#[derive(Default)]
+pub struct JoinedRun {
+    /// The sequence or the time of each output.
+    pub outs: Vec<u64>,
+    /// `None` for an input that is absent in all of them.
+    pub inputs: Vec<Option<Run>>,
+}
+
+impl JoinedRun {
+    /// Appends a result. False, and nothing changed, if its frames do not continue the run.
+    fn append(&mut self, set: &JoinedSet<Frame>) -> bool {
+        let frames = (0..set.len()).map(|input| set.of(input));
+        if self.outs.is_empty() {
+            let run = |frames: &[Frame]| frames.first().map(|first| Run { first: first.clone(), len: 1 });
+            self.inputs.extend(frames.map(run));
+        } else {
+            let continues = |(run, frames): (&Option<Run>, &[Frame])| match (run, frames) {
+                (Some(run), [frame]) => run.continues_with(frame),
+                (None, []) => true,
+                _ => false,
+            };
+            if !self.inputs.iter().zip(frames).all(continues) {
+                return false;
+            }
+            self.inputs.iter_mut().flatten().for_each(|run| run.len += 1);
+        }
+        self.outs.push(set.out);
+        true
+    }
+}
+
+/// The clock of an input's timestamps, by its epoch.
+#[derive(Clone, Copy, Default)]
+struct InputClock {
+    epoch: Option<u64>,
+    is_realtime: bool,
+}
+
+struct State {
+    matcher: Matcher<Frame>,
+    /// The frames of one poll; kept for its memory.
+    frames: Vec<Frame>,
+    clocks: Vec<InputClock>,
+    /// The input with another clock, and whether it was reported. Nothing is joined until that changes.
+    other_clock: Option<(usize, bool)>,
+    /// The result that ended a run, and is the next one. Empty: none.
+    held: JoinedSet<Frame>,
+}
+
+impl State {
+    /// The result that ended a run. False if there is none.
+    fn take_held(&mut self, set: &mut JoinedSet<Frame>) -> bool {
+        let is_held = !self.held.is_empty();
+        if is_held {
+            set.clear();
+            std::mem::swap(&mut self.held, set);
+        }
+        is_held
+    }
+
+    /// An input has another epoch, and so perhaps another clock.
+    #[cold]
+    fn on_epoch(&mut self, at: usize, epoch: u64, is_realtime: bool, required: Option<bool>) {
+        self.clocks[at] = InputClock { epoch: Some(epoch), is_realtime };
+        if self.matcher.rules().basis != Basis::Time {
+            return;
+        }
+        let known = |clock: &InputClock| clock.epoch.is_some();
+        let expected =
+            required.or_else(|| self.clocks.iter().find(|clock| known(clock)).map(|clock| clock.is_realtime));
+        let other = self.clocks.iter().position(|clock| known(clock) && Some(clock.is_realtime) != expected);
+        self.other_clock = other.map(|at| (at, false));
+    }
+}
+
+pub struct Join {
+    inputs: Vec<JoinInput>,
+    /// Whether the clock of all inputs must be the synchronised wall clock. `None`: any, but one.
+    is_realtime: Option<bool>,
+    state: Mutex<State>,
+    closed: AtomicBool,
+}
+
+impl Join {
+    /// The rules are valid, and there is one for each input.
+    pub fn new(inputs: Vec<JoinInput>, rules: JoinRules, is_realtime: Option<bool>) -> Self {
+        assert_eq!(inputs.len(), rules.inputs.len(), "a rule for each input");
+        let matcher = Matcher::new(rules, monotonic_ns());
+        let frames = Vec::with_capacity(MESSAGES_PER_ROUND);
+        let clocks = vec![InputClock::default(); inputs.len()];
+        let state =
+            Mutex::new(State { matcher, frames, clocks, other_clock: None, held: JoinedSet::default() });
+        Self { inputs, is_realtime, state, closed: AtomicBool::new(false) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing here panics between two states that belong together.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn inputs(&self) -> &[JoinInput] {
+        &self.inputs
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed) || self.inputs.iter().any(|input| input.consumer.is_closed())
+    }
+
+    /// Ends every wait. Frames that are held back are dropped.
+    pub fn close(&self) {
+        if !self.closed.swap(true, Ordering::Relaxed) {
+            let mut state = self.lock();
+            state.matcher.discard();
+            state.held.clear();
+        }
+    }
+
+    /// The counts of each input, the outputs, and the outputs of a clock that lacked a frame.
+    pub fn counts(&self, out: &mut Vec<InputCounts>) -> (u64, u64) {
+        let state = self.lock();
+        out.extend((0..state.matcher.len()).map(|input| state.matcher.counts(input)));
+        (state.matcher.outputs(), state.matcher.missed_ticks())
+    }
+
+    /// As `poll`, without waiting for a lock that another thread holds, so that the interpreter need not be
+    /// released for it. False if there is nothing, or something that `poll` reports.
+    pub fn try_next(&self, set: &mut JoinedSet<Frame>) -> bool {
+        let Ok(mut state) = self.state.try_lock() else { return false };
+        self.try_step(&mut state, set)
+    }
+
+    fn try_step(&self, state: &mut State, set: &mut JoinedSet<Frame>) -> bool {
+        if self.is_closed() {
+            return false;
+        }
+        if state.take_held(set) {
+            return true;
+        }
+        let now_ns = monotonic_ns();
+        self.poll_stale(state, now_ns, Consumer::try_poll);
+        for _ in 0..ROUNDS_AT_ONCE {
+            if state.other_clock.is_some() {
+                return false;
+            }
+            if state.matcher.next_set(now_ns, is_unchanged, set) {
+                return true;
+            }
+            // A rejection comes before the frames after it.
+            if state.matcher.has_rejected() || !self.poll_inputs(state, now_ns, Consumer::try_poll) {
+                return false;
+            }
+        }
+        false
+    }
+
+    /// Appends the results that are ready to `run`, which is empty, as long as the frames of each input lie one
+    /// after the other: the result that does not continue the run is the next one. What there is in place of
+    /// results, if there are none.
+    pub fn poll_run(
+        &self,
+        limit: usize,
+        set: &mut JoinedSet<Frame>,
+        run: &mut JoinedRun,
+    ) -> Option<JoinWait> {
+        let mut state = self.lock();
+        while run.outs.len() < limit {
+            // What is to be reported is not taken by a call that has results to return.
+            let is_ready = if run.outs.is_empty() {
+                match self.step(&mut state, set) {
+                    Some(JoinWait::Ready) => true,
+                    end => return end.or_else(|| self.take_refused()),
+                }
+            } else {
+                self.try_step(&mut state, set)
+            };
+            if !is_ready {
+                break;
+            }
+            if !run.append(set) {
+                std::mem::swap(&mut state.held, set);
+                break;
+            }
+        }
+        None
+    }
+
+    /// Makes a set that was taken the next one again.
+    pub fn hold(&self, set: &mut JoinedSet<Frame>) {
+        std::mem::swap(&mut self.lock().held, set);
+    }
+
+    /// The next joined set, without waiting. `None` if none is ready.
+    pub fn poll(&self, set: &mut JoinedSet<Frame>) -> Option<JoinWait> {
+        self.step(&mut self.lock(), set).or_else(|| self.take_refused())
+    }
+
+    fn take_refused(&self) -> Option<JoinWait> {
+        self.inputs.iter().find_map(|input| input.consumer.take_refused()).map(JoinWait::Refused)
+    }
+
+    /// Waits for the next joined set.
+    pub fn wait(&self, timeout: Duration, strategy: Strategy, set: &mut JoinedSet<Frame>) -> JoinWait {
+        let deadline = Instant::now() + timeout;
+        let mut idle = Idle::new(strategy);
+        loop {
+            if let Some(end) = self.step(&mut self.lock(), set) {
+                return end;
+            }
+            if let Some(refused) = self.take_refused() {
+                return refused;
+            }
+            if Instant::now() >= deadline {
+                return JoinWait::TimedOut;
+            }
+            idle.idle();
+        }
+    }
+
+    /// Matches and polls until there is a set, or nothing to poll.
+    fn step(&self, state: &mut State, set: &mut JoinedSet<Frame>) -> Option<JoinWait> {
+        loop {
+            if self.is_closed() {
+                return Some(JoinWait::Closed);
+            }
+            if state.take_held(set) {
+                return Some(JoinWait::Ready);
+            }
+            let now_ns = monotonic_ns();
+            self.poll_stale(state, now_ns, Consumer::poll);
+            match &mut state.other_clock {
+                Some((_, true)) => {}
+                Some((input, reported)) => {
+                    *reported = true;
+                    return Some(JoinWait::Clocks(*input));
+                }
+                None => {
+                    if state.matcher.next_set(now_ns, is_unchanged, set) {
+                        return Some(JoinWait::Ready);
+                    }
+                }
+            }
+            if let Some(input) = state.matcher.take_rejected() {
+                return Some(JoinWait::Backwards(input));
+            }
+            if !self.poll_inputs(state, now_ns, Consumer::poll) {
+                return None;
+            }
+        }
+    }
+
+    /// Polls the inputs that outputs would no longer wait for: what has arrived of them may not have been read,
+    /// because frames of the others were held back.
+    fn poll_stale(&self, state: &mut State, now_ns: u64, poll: PollConsumer) {
+        for (at, input) in self.inputs.iter().enumerate() {
+            if state.matcher.is_stale(at, now_ns) {
+                self.poll_input(state, at, input, now_ns, poll);
+            }
+        }
+    }
+
+    /// Polls each input once. An input without room waits while others deliver: it is ahead of them. False if
+    /// there was nothing to poll.
+    fn poll_inputs(&self, state: &mut State, now_ns: u64, poll: PollConsumer) -> bool {
+        let mut has_polled = false;
+        let mut is_full = false;
+        for (at, input) in self.inputs.iter().enumerate() {
+            if state.matcher.has_room(at) {
+                has_polled |= self.poll_input(state, at, input, now_ns, poll);
+            } else {
+                is_full = true;
+            }
+        }
+        if is_full && !has_polled {
+            for (at, input) in self.inputs.iter().enumerate() {
+                if !state.matcher.has_room(at) {
+                    has_polled |= self.poll_input(state, at, input, now_ns, poll);
+                }
+            }
+        }
+        has_polled
+    }
+
+    fn poll_input(
+        &self,
+        state: &mut State,
+        at: usize,
+        input: &JoinInput,
+        now_ns: u64,
+        poll: PollConsumer,
+    ) -> bool {
+        let taken = poll(&input.consumer, MESSAGES_PER_ROUND, &mut state.frames);
+        // Nearly all polls give frames of one epoch.
+        if let Some(epoch) = state.frames.last().map(|frame| frame.mapping.epoch)
+            && state.clocks[at].epoch != Some(epoch)
+        {
+            let is_realtime = input.consumer.counters().latency.is_realtime();
+            state.on_epoch(at, epoch, is_realtime, self.is_realtime);
+        }
+        let State { matcher, frames, .. } = state;
+        for frame in frames.drain(..) {
+            let timestamp_ns = match input.timestamp {
+                TimestampSource::Capture => Some(frame.slot_ref.info.timestamp_ns),
+                TimestampSource::Publish => frame.publish_timestamp_ns,
+            };
+            let arrival =
+                Arrival { epoch: frame.mapping.epoch, seq: frame.slot_ref.seq, timestamp_ns, item: frame };
+            matcher.push(at, arrival, now_ns);
+        }
+        taken > 0
+    }
+}
+
+fn is_unchanged(frame: &Frame) -> bool {
+    frame.mapping.is_unchanged(frame.slot_ref.seq)
+}
