@@ -18,7 +18,7 @@ from .library import LIBRARIES, load
 from .machine import describe
 from .sections import SECTIONS
 
-_README = Path(__file__).parent.parent / "README.md"
+_PAGE = Path(__file__).parent.parent / "docs" / "explanation" / "benchmarks.md"
 _NAMES = ("two-processes", "one-process", *SECTIONS, "codecs")
 
 
@@ -61,9 +61,7 @@ _NAMES = ("two-processes", "one-process", *SECTIONS, "codecs")
     help="Write the report as JSON to this file; - is stdout.",
 )
 @click.option("--markdown", is_flag=True, help="Print Markdown instead of tables.")
-@click.option(
-    "--update-readme", is_flag=True, help="Write the Markdown into the README, between its markers."
-)
+@click.option("--update-page", is_flag=True, help="Write the Markdown into docs/explanation/benchmarks.md.")
 def main(
     peers: bool,
     peer: tuple[str, ...],
@@ -74,7 +72,7 @@ def main(
     patience: float,
     json_path: Path | None,
     markdown: bool,
-    update_readme: bool,
+    update_page: bool,
 ) -> None:
     """Measure latency and rate of the data plane and their cost relative to a bare copy; the cost of a driver
     by its streams and leases, and the gap that its restart causes; per-consumer streams; recordings; codecs.
@@ -108,7 +106,7 @@ def main(
             measure_section(settings) for name, measure_section in SECTIONS.items() if name in sections
         ],
     )
-    _write(result, json_path, markdown=markdown, update_readme=update_readme)
+    _write(result, json_path, markdown=markdown, update_page=update_page)
     if result.failures:
         raise SystemExit(1)
 
@@ -122,7 +120,7 @@ def _load(name: str) -> Any:
         ) from None
 
 
-def _write(result: report.Report, json_path: Path | None, *, markdown: bool, update_readme: bool) -> None:
+def _write(result: report.Report, json_path: Path | None, *, markdown: bool, update_page: bool) -> None:
     text = json.dumps(result.to_json(), indent=2)
     if json_path is not None and str(json_path) != "-":
         json_path.write_text(text + "\n", "utf-8")
@@ -135,8 +133,8 @@ def _write(result: report.Report, json_path: Path | None, *, markdown: bool, upd
     else:
         console = Console()
         report.show(result, console if sys.stdout.isatty() else Console(width=140))
-    if update_readme:
-        report.update_readme(result, _README)
+    if update_page:
+        report.update_page(result, _PAGE)
 
 
 if __name__ == "__main__":

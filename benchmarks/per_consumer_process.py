@@ -7,7 +7,6 @@ the plan, and print a line of JSON. `progress` measures alone and prints one lin
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import sys
 import threading
@@ -51,8 +50,6 @@ def media_driver_dir(directory: str) -> str:
 
 
 def _open(plan: PerConsumerPlan) -> tp.Context:
-    # At a million frames a second a log of the default length is full before the media driver sees it.
-    os.environ.setdefault("TENSORPOOL_AERON__DESCRIPTOR_TERM", "16MiB")
     return tp.open(
         "standalone",
         aeron_dir=media_driver_dir(plan.directory),

@@ -12,7 +12,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,10 +22,10 @@ import click
 import numpy as np
 
 from tensorpool import recording
-from tensorpool.pipeline import bronze, definition, marker
-from tensorpool.pipeline.engine import STAGES, Engine
-from tensorpool.pipeline.layout import Layout
-from tensorpool.pipeline.tasks import LocalTasks, SparkTasks
+from tensorpool.pipeline import definition, marker
+from tensorpool.pipeline.engine import Engine, tables_of
+from tensorpool.pipeline.layout import BRONZE, STAGES
+from tensorpool.pipeline.tasks import LocalTasks, SparkTasks, Tasks
 from tensorpool.recording.tensors import number_of
 
 from .spark_process import session
@@ -100,27 +100,33 @@ def _frames(stream: int, first: int, count: int, hz: float, payload: int) -> rec
     )  # fmt: skip
 
 
-def measure_with_spark(
-    spark: Any, directory: Path, streams: int, hours: float, hz: float, payload: int
+def measure_growth(
+    tasks: Tasks,
+    clock: Callable[[], float],
+    directory: Path,
+    streams: int,
+    hours: float,
+    hz: float,
+    payload: int,
 ) -> Growth:
-    """Writes a recording, processes it to gold with Spark, and removes both."""
+    """Writes a recording, processes it to gold, and removes both. `clock` counts processor time."""
     root, out = directory / "recording", directory / "tables"
     growth = Growth(streams, hours, payload, write_hours(root, streams, hours, hz, payload))
-    settings, engine = _start_engine(root, out, streams)
-    tasks, spent = SparkTasks(spark), dict.fromkeys(STAGES, 0.0)
-
-    def take_batch(df: Any, batch: int) -> None:
-        begun = cpu_seconds()
-        engine.take(df, batch, tasks)
-        growth.batch_s.append(cpu_seconds() - begun)
-        _add_stage_times(spent, engine)
-
-    begun, begun_core = time.perf_counter(), cpu_seconds()
-    query = bronze.source(spark, settings).writeStream.foreachBatch(take_batch).trigger(availableNow=True)
-    query.option("checkpointLocation", str(Layout(out).checkpoint)).start().awaitTermination()
-    engine.close(tasks)
+    engine, spent = _start_engine(root, out, streams), dict.fromkeys(STAGES, 0.0)
+    begun, begun_core = time.perf_counter(), clock()
+    while True:
+        started = clock()
+        if not engine.run_batch(tasks):
+            break
+        growth.batch_s.append(clock() - started)
+        last = engine.log.last()
+        assert last is not None, "a micro-batch was decided"
+        for stage, record in last.stages.items():
+            spent[stage] += record.seconds
+    engine.close()
+    engine.close_sources()
     growth.seconds, growth.stage_s = time.perf_counter() - begun, spent
-    growth.core_s = cpu_seconds() - begun_core
+    growth.core_s = clock() - begun_core
     _measure(growth, engine, out)
     shutil.rmtree(root)
     shutil.rmtree(out)
@@ -145,7 +151,7 @@ def cpu_seconds() -> float:
     return sum(ticks[pid] for pid in own) / os.sysconf("SC_CLK_TCK")
 
 
-def _start_engine(root: Path, out: Path, streams: int) -> tuple[definition.PipelineSettings, Engine]:
+def _start_engine(root: Path, out: Path, streams: int) -> Engine:
     table: dict[str, Any] = {
         "recordings": [str(root)], "out": str(out), "max_rows": MAX_ROWS, "quality": {"interval": "60s"},
     }  # fmt: skip
@@ -153,67 +159,16 @@ def _start_engine(root: Path, out: Path, streams: int) -> tuple[definition.Pipel
         pair = [_FIRST_STREAM, _FIRST_STREAM + 1]
         table["alignments"] = [{"name": "pair", "streams": pair, "wait": "60s"}]
     settings = definition.parse({"pipeline": table})
-    settings.out.mkdir(mode=0o700)
-    return settings, Engine(settings, pipeline_id=marker.begin(settings).pipeline_id)
-
-
-def _add_stage_times(spent: dict[str, float], engine: Engine) -> None:
-    for stage in STAGES:
-        if (commit := engine.last(stage)) is not None:
-            spent[stage] += commit.seconds
-
-
-def measure_in_process(directory: Path, streams: int, hours: float, hz: float, payload: int) -> Growth:
-    """The same without Spark, in this process: seconds are processor time of one core."""
-    root, out = directory / "recording", directory / "tables"
-    growth = Growth(streams, hours, payload, write_hours(root, streams, hours, hz, payload))
-    settings, engine = _start_engine(root, out, streams)
-    spent = dict.fromkeys(STAGES, 0.0)
-    count, each = growth.rows // streams, max(MAX_ROWS // streams, 1)
-    begun = time.process_time()
-    for batch, first in enumerate(range(0, count, each)):
-        started = time.process_time()
-        rows = _rows(root, streams, first, min(first + each, count))
-        engine.run(
-            partial(bronze.files_of, rows, settings.payload, settings.target_file_bytes), batch, LocalTasks()
-        )
-        growth.batch_s.append(time.process_time() - started)
-        _add_stage_times(spent, engine)
-    engine.close(LocalTasks())
-    growth.seconds = growth.core_s = time.process_time() - begun
-    growth.stage_s = spent
-    _measure(growth, engine, out)
-    shutil.rmtree(root)
-    shutil.rmtree(out)
-    return growth
-
-
-def _rows(root: Path, streams: int, first: int, last: int) -> Iterator[Any]:
-    """Rows of a micro-batch of Spark's source: the same range of every stream."""
-    import pyarrow as pa
-
-    from tensorpool.spark.options import READ, Options, spark_schema
-    from tensorpool.spark.reader import FrameReader
-
-    def offsets(seq: int) -> str:
-        ids = range(_FIRST_STREAM, _FIRST_STREAM + streams)
-        return json.dumps({str(stream): {"epoch": "1", "seq": str(seq)} for stream in ids})
-
-    bounds = {"startingOffsets": offsets(first), "endingOffsets": offsets(last)}
-    options = Options({"path": str(root), "includeGaps": "true", **bounds}, READ)
-    reader = FrameReader(options, spark_schema(options))
-    for part in reader.partitions():
-        for batch in reader.read(part):
-            yield batch.append_column("recording", pa.repeat(str(root), len(batch)))
+    return Engine(settings, pipeline_id=marker.begin(settings, tables_of(settings)).pipeline_id)
 
 
 def _measure(growth: Growth, engine: Engine, out: Path) -> None:
-    commits = [engine.last(stage) for stage in STAGES]
-    rows = commits[0].totals["frames"] if commits[0] is not None else 0
+    last = engine.log.last()
+    rows = 0 if last is None else last.stages[BRONZE].totals.frames
     assert rows == growth.rows, f"{rows} rows of {growth.rows} are in bronze"
-    states = sum(len(json.dumps(commit.state)) for commit in commits if commit is not None)
     state_files = [path for path in (out / "_state").rglob("*") if path.is_file()]
-    growth.state_bytes = states + sum(path.stat().st_size for path in state_files)
+    growth.state_bytes = 0 if last is None else len(json.dumps(asdict(last.memory)))
+    growth.state_bytes += sum(path.stat().st_size for path in state_files)
     tables = [path for stage in ("bronze", "silver", "gold") for path in (out / stage).rglob("*.parquet")]
     growth.files, growth.table_bytes = len(tables), sum(path.stat().st_size for path in tables)
 
@@ -266,9 +221,10 @@ def main(
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="tensorpool-bench-growth-") as name:
         directory = Path(name)
         spark = None if here else session(directory)
-        measure = (
-            partial(measure_in_process, directory) if here else partial(measure_with_spark, spark, directory)
-        )
+        if spark is None:
+            measure = partial(measure_growth, LocalTasks(), time.process_time, directory)
+        else:
+            measure = partial(measure_growth, SparkTasks(spark), cpu_seconds, directory)
         try:
             # The first query includes the start-up cost of Spark.
             measure(1, 0.1, hz, 64)

@@ -102,7 +102,7 @@ def _read(plan: RecordingPlan, root: Path) -> dict[str, Any]:
                 np.copyto(target, frame.array)
 
     def with_plain_mapping() -> None:
-        files: dict[Path, Any] = {}
+        files: dict[os.PathLike[str], Any] = {}
         for ref in refs:
             if ref.path not in files:
                 fd = os.open(ref.path, os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""The report of a benchmark run: tables on the terminal, JSON, Markdown for the README."""
+"""The report of a benchmark run: tables on the terminal, JSON, Markdown for the page of benchmarks."""
 
 from __future__ import annotations
 
@@ -209,8 +209,8 @@ def markdown(report: Report) -> str:
     return "\n\n".join(blocks)
 
 
-def update_readme(report: Report, path: Path) -> None:
-    """Writes the report between the two markers of the README. Refuses a disturbed report."""
+def update_page(report: Report, path: Path) -> None:
+    """Writes the report between the two markers of the page. Refuses a disturbed report."""
     if report.disturbed:
         raise SystemExit(f"{path.name} is unchanged: other processes disturbed the run; try --patience 600")
     replace_between(path, lambda: markdown(report))

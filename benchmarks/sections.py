@@ -6,11 +6,14 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from . import (
+    batches,
     bridge,
+    console,
     discovery,
     driver_growth,
     driver_report,
     driver_restart,
+    joins,
     per_consumer,
     pipeline,
     recording_read,
@@ -42,6 +45,17 @@ def _section(
     """Builds the section of a measurement; `targets` replaces the measurement's own list."""
     chosen = runs.targets() if targets is None else targets
     return Section(key, data, list(tables), chosen, notes, runs.failures, runs.others())
+
+
+def _batches(settings: Settings) -> Section:
+    runs = batches.measure(settings)
+    return _section(
+        "batches",
+        runs,
+        runs.runs,
+        Table("Batches of small frames", batches.HEAD, runs.rows()),
+        notes=[runs.note()],
+    )
 
 
 def _driver_growth(settings: Settings) -> Section:
@@ -148,7 +162,20 @@ def _bridge(settings: Settings) -> Section:
     return _section("bridge", runs, runs.runs, Table("Bridge", bridge.HEAD, runs.rows()), notes=[runs.note()])
 
 
+def _console(settings: Settings) -> Section:
+    runs = console.measure(settings)
+    return _section(
+        "console", runs, runs.runs, Table("Console", console.HEAD, runs.rows()), notes=[console.NOTE]
+    )
+
+
+def _joins(settings: Settings) -> Section:
+    runs = joins.measure(settings)
+    return _section("joins", runs, runs.runs, Table("Joins", joins.HEAD, runs.rows()), notes=[joins.NOTE])
+
+
 SECTIONS: dict[str, Callable[[Settings], Section]] = {
+    "batches": _batches,
     "driver-growth": _driver_growth,
     "driver-restart": _driver_restart,
     "per-consumer-streams": _per_consumer_streams,
@@ -156,6 +183,8 @@ SECTIONS: dict[str, Callable[[Settings], Section]] = {
     "recording": _recording,
     "recordings": _recordings,
     "bridge": _bridge,
+    "joins": _joins,
+    "console": _console,
     "discovery": _discovery,
     "spark": _spark,
     "pipeline": _pipeline,

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tensorpool import recording
-from tensorpool.recording import layout, manifest, manifest_store, mmap_cache
+from tensorpool.recording import layout, manifest, manifest_store, segment_file
 from tensorpool.recording.segment_writer import SegmentWriter
 
 from .spark import FRAME_BYTES
@@ -92,8 +92,8 @@ def unmapped(fn: Callable[[Any], int]) -> Callable[[Any], int]:
     """The same function over segments that no earlier task has mapped."""
 
     def run(array: Any) -> int:
-        mmap_cache.enable_cache(False)
-        mmap_cache.enable_cache()
+        segment_file.enable_cache(False)
+        segment_file.enable_cache()
         return fn(array)
 
     return run
