@@ -9,9 +9,9 @@ import sys
 import time
 
 from tests.chaos.checker import Checker, Verdict
-from tests.chaos.page import write_page
+from tests.chaos.page import add_single, write_page
 from tests.chaos.scenarios import NAMES, Scenario, load
-from tests.chaos.stage import stage
+from tests.chaos.stage import NotPossible, stage
 from tests.leaks import adopt_orphans
 
 
@@ -19,8 +19,10 @@ def run_scenario(scenario: Scenario, seed: int, seconds: float) -> Verdict:
     """Runs one scenario with its own stage. An error of the scenario is a finding."""
     checker = Checker(scenario.name, seed)
     try:
-        with stage(checker, seed, seconds) as on_stage:
+        with stage(checker, seed, seconds, scenario.memory_bytes, scenario.grace_s) as on_stage:
             scenario.run(on_stage)
+    except NotPossible as why:
+        checker.verdict.skipped = str(why)
     except Exception as error:
         checker.expect(False, f"the scenario failed: {error!r}")
     return checker.end()
@@ -64,7 +66,11 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=120.0, help="of the whole schedule [120]")
     parser.add_argument("--only", action="append", choices=NAMES, help="only this scenario; may be repeated")
     parser.add_argument("--json", action="store_true", help="the verdicts as JSON on stdout")
-    parser.add_argument("--page", action="store_true", help="write docs/explanation/what-was-tried.md")
+    parser.add_argument(
+        "--page",
+        action="store_true",
+        help="write docs/explanation/what-was-tried.md; with --only, its section on single scenarios",
+    )
     arguments = parser.parse_args()
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(1 << 32)
     adopt_orphans()
@@ -75,7 +81,8 @@ def main() -> int:
     if arguments.json:
         print(json.dumps({"seed": seed, "verdicts": [verdict.to_json() for verdict in verdicts]}, indent=2))
     if arguments.page:
-        write_page(verdicts, seed, time.monotonic() - started)
+        write = add_single if arguments.only else write_page
+        write(verdicts, seed, time.monotonic() - started)
     return 0 if all(not verdict.findings for verdict in verdicts) else 1
 
 

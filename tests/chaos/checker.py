@@ -1,6 +1,6 @@
 """The checker of all scenarios: counts what was done, and collects what must not be.
 
-A scenario passes when nobody received a frame that is not the published one, every ledger adds up, and
+A scenario passes when no consumer received a frame that is not the published one, every ledger adds up, and
 nothing is left when it has ended.
 """
 
@@ -12,9 +12,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.chaos.tally import Counts
 from tests.leaks import Snapshot, remaining, settle
 
 LEFTOVER_TIMEOUT_S = 30.0
+_PROOFS = (
+    ("producer started", "frames published"),
+    ("consumer started", "frames checked"),
+    ("recorder started", "recorded frames checked"),
+)
+"""A scenario that started the one and counted nothing of the other stood still, and proves nothing."""
 
 
 @dataclass
@@ -62,14 +69,23 @@ class Checker:
         if not holds and len(self.verdict.findings) < 50:
             self.verdict.findings.append(finding)
 
-    def report(self, who: str, report: dict[str, Any] | None) -> None:
-        """Checks what a program says at its end. A killed one says nothing."""
-        if report is None:
-            return
-        self.expect(not report.get("torn"), f"{who} received frames that nobody published: {report}")
-        self.expect(report.get("balanced", True), f"the ledger of {who} does not add up: {report}")
-        self.count("frames checked", int(report.get("checked", 0)))
-        self.count("frames published", int(report.get("published", 0)))
+    def program(
+        self, role: str, counts: Counts, report: dict[str, Any] | None, *, is_exposed: bool = False
+    ) -> None:
+        """Counts what a program did, and checks what it says at its end. A killed one says nothing.
+
+        `is_exposed`: others changed the payloads it received, so that its torn frames are only counted.
+        """
+        self.expect(
+            is_exposed or not counts.torn,
+            f"a {role} received frames that nobody published: {counts}, {report}",
+        )
+        self.count("frames checked", counts.checked - counts.torn)
+        self.count("frames published", counts.published)
+        if is_exposed:
+            self.count("frames that a stray write had changed", counts.torn)
+        if report is not None:
+            self.expect(report.get("balanced", True), f"the ledger of a {role} does not add up: {report}")
 
     def recording(self, root: Path) -> None:
         """Checks a recording: every byte is as written, every ledger adds up, every word proves its frame."""
@@ -96,6 +112,11 @@ class Checker:
 
     def end(self, *directories: Path) -> Verdict:
         """The verdict, after everything has been closed: nothing may be left in these directories."""
+        for started, proof in _PROOFS:
+            stood_still = self.verdict.counts[started] and not self.verdict.counts[proof]
+            self.expect(self.verdict.skipped is not None or not stood_still, f"{started}, and no {proof}")
+        # Zeros that `Counter` may hold say nothing.
+        self.verdict.counts = +self.verdict.counts
         for directory in directories:
             left = remaining(directory, timeout=LEFTOVER_TIMEOUT_S)
             self.expect(not left, f"left in {directory.name}: {left[:5]}")

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Final, NamedTuple
 
-from tests.chaos.stage import Stage
+from tests.chaos.stage import GRACE_S, Stage
 
-NAMES: Final = ("kills", "pauses", "messages", "rings", "recordings", "disks", "soak")
+NAMES: Final = (
+    "kills", "starts", "pauses", "messages", "floods", "rings", "files", "memory", "recordings", "disks",
+    "tables", "hosts", "soak",
+)  # fmt: skip
 NOT_TRIED: Final = (
-    "a full region base and a full Aeron directory (their recovery is tested in `tests/integration`)",
-    "truncated, swapped and symlinked region files under running programs",
-    "two hosts with loss, duplicates and corruption on the wire (`tests/e2e/test_bridge_loss.py` has them)",
+    "a real network between two machines, and `netem`: two hosts are two systems on one machine",
     "power failure: only processes are killed, not the machine",
     "other kernels, file systems and processors than the machine above",
 )
@@ -27,10 +28,16 @@ class Scenario(NamedTuple):
     share: float
     """Its part of the whole time, relative to the others."""
     run: Callable[[Stage], None]
+    memory_bytes: int | None = None
+    """The size of the filesystem of its regions and its media driver; None: that of /dev/shm."""
+    grace_s: float = GRACE_S
 
 
 def load(name: str) -> Scenario:
     """A scenario by its name."""
     module = import_module(f"tests.chaos.scenarios.{name}")
     assert module.__doc__ is not None
-    return Scenario(name, module.__doc__.splitlines()[0].rstrip("."), module.SHARE, module.run)
+    title = module.__doc__.splitlines()[0].rstrip(".")
+    memory_bytes = getattr(module, "MEMORY_BYTES", None)
+    grace_s = getattr(module, "LEASE_GRACE_S", GRACE_S)
+    return Scenario(name, title, module.SHARE, module.run, memory_bytes, grace_s)
