@@ -36,6 +36,32 @@ class Browser:
         """Loads a page from a file."""
         call("POST", f"{self._base}/url", {"url": page.absolute().as_uri()})
 
+    def visit(self, url: str) -> None:
+        """Loads a page of a server on this machine."""
+        call("POST", f"{self._base}/url", {"url": url})
+
+    def address(self) -> str:
+        """The address of the page that is shown."""
+        url: str = call("GET", f"{self._base}/url")
+        return url
+
+    def move(self, x: float, y: float) -> None:
+        """Moves the pointer."""
+        self.devtools("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    def scroll(self, x: float, y: float, delta: float) -> None:
+        """Turns the wheel at a place."""
+        self.devtools("Input.dispatchMouseEvent", type="mouseWheel", x=x, y=y, deltaX=0, deltaY=delta)
+
+    def press(self, key: str, code: int = 0) -> None:
+        """Presses a key, as in `Tab` or `Enter`."""
+        text = {"text": "\r" if key == "Enter" else key} if len(key) == 1 or key == "Enter" else {}
+        for kind in ("keyDown", "keyUp"):
+            self.devtools(
+                "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code,
+                **(text if kind == "keyDown" else {}),
+            )  # fmt: skip
+
     def run(self, script: str) -> Any:
         """Runs the body of a JavaScript function; returns its value."""
         return call("POST", f"{self._base}/execute/sync", {"script": script, "args": []})

@@ -38,7 +38,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-pytest_plugins = ["pytester", "tests.scheduling"]
+pytest_plugins = ["pytester", "tests.s3_server", "tests.scheduling"]
 
 call_failed = pytest.StashKey[bool]()
 
@@ -67,11 +67,12 @@ def no_leaks(request: pytest.FixtureRequest, _session_processes: None) -> Iterat
     # The traceback of a failed test keeps its objects alive: they are not leaks.
     # Spark keeps workers, sockets and threads for its next query.
     uses_spark = "spark" in request.fixturenames
+    uses_store = "s3_server" in request.fixturenames
     if request.node.stash.get(call_failed, False):
         if not uses_spark:
             leaks.settle(before, timeout=0).end_processes()
         return
-    leaked = leaks.settle(before, timeout=0 if uses_spark else SETTLE_SECONDS)
+    leaked = leaks.settle(before, timeout=0 if uses_spark else SETTLE_SECONDS, with_clients=not uses_store)
     if uses_spark:
         leaked.processes.clear()
         leaked.threads.clear()

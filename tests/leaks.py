@@ -20,15 +20,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 SHM = Path("/dev/shm")
 # Names of files of TensorPool and Aeron; all others belong to other programs.
 SHM_NAMES = re.compile(r"^(tensorpool|aeron)")
 # The names of directories of the fixtures contain the process id of the test run: see `is_foreign`.
-PROGRAM_DIRECTORY = re.compile(r"^(?:tensorpool|aeron-tensorpool|aeron)-(?:demo|bench)-")
-TEST_DIRECTORY = re.compile(r"^(?:tensorpool|aeron)-test-(\d+)-")
+PROGRAM_DIRECTORY = re.compile(r"^(?:tensorpool|aeron-tensorpool|aeron)-(?:demo|bench|clean)-")
+TEST_DIRECTORY = re.compile(r"^(?:tensorpool|aeron)-(?:test|chaos)-(\d+)-")
 # The interpreter opens these once and keeps them.
 KEPT_OPEN = ("/dev/urandom", "/dev/random")
 PR_SET_CHILD_SUBREAPER = 36
@@ -45,7 +45,7 @@ def adopt_orphans() -> None:
 
 
 # Threads that a library keeps after its import: pyarrow's allocator has one.
-_LIBRARY_THREADS = frozenset({"jemalloc_bg_thd"})
+_LIBRARY_THREADS = frozenset({"jemalloc_bg_thd", "tokio-rt-worker"})
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,19 @@ class Snapshot:
             mappings=_mappings(),
             files=_files(),
         )
+
+    def without_clients(self) -> Snapshot:
+        """The snapshot without native threads, sockets and what they poll.
+
+        The client of an object store starts them on demand, and keeps them for the life of the process.
+        """
+        descriptors = {
+            key: text
+            for key, text in self.descriptors.items()
+            if not key[1].startswith(("anon_inode:", "socket:"))
+        }
+        threads = {key: text for key, text in self.threads.items() if not text.endswith("(native)")}
+        return replace(self, descriptors=descriptors, threads=threads)
 
     def since(self, before: Snapshot) -> Leaks:
         """Resources of this snapshot that are not in the other."""
@@ -114,17 +127,22 @@ class Leaks:
         return bool(self.lines())
 
 
-def settle(before: Snapshot, *, timeout: float) -> Leaks:
+def settle(before: Snapshot, *, timeout: float, with_clients: bool = True) -> Leaks:
     """Leaks since `before` that still exist after `timeout` seconds."""
+
+    def find() -> Leaks:
+        snapshot = Snapshot.take()
+        return (snapshot if with_clients else snapshot.without_clients()).since(before)
+
     deadline = time.monotonic() + timeout
     pause = 0.001
-    leaks = Snapshot.take().since(before)
+    leaks = find()
     while leaks and time.monotonic() < deadline:
         # Only a reference cycle may keep an object alive. Collecting after every test would be too slow.
         gc.collect()
         time.sleep(pause)
         pause = min(pause * 2, 0.1)
-        leaks = Snapshot.take().since(before)
+        leaks = find()
     return leaks
 
 
@@ -164,7 +182,7 @@ def is_foreign(path: Path) -> bool:
     if TEST_DIRECTORY.match(root.name):
         return _is_of_another_run(root.name)
     if PROGRAM_DIRECTORY.match(root.name):
-        # A demo or benchmark that runs beside the tests; their own tests check for leaks.
+        # A demo, benchmark or clean installation that runs beside the tests; their own tests check for leaks.
         return True
     ours = _descendants() | {os.getpid()}
     for process in Path("/proc").iterdir():

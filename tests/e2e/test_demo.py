@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,8 +19,10 @@ from typing import Any
 
 import pytest
 
+from tests import s3_server
+
 DEMO = [sys.executable, "-m", "tensorpool", "demo"]
-TIMEOUT_S = 200
+TIMEOUT_S = 500
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S + 60)
 
@@ -157,7 +161,7 @@ def test_signal_ends_the_demo_early_with_its_ledger(number: signal.Signals) -> N
     with started("--seconds", "600", "--json") as demo:
         _wait_until_publishing(demo.pid)
         demo.send_signal(number)
-        out, err = demo.communicate(timeout=60)
+        out, err = demo.communicate(timeout=TIMEOUT_S)
     assert demo.returncode == 0, err
     (epoch,) = json.loads(out)["epochs"]
     assert 50 <= epoch["committed"] < 600 * 200
@@ -167,7 +171,7 @@ def test_ctrl_c_during_start_leaves_no_files() -> None:
     with started("--seconds", "600", "--json") as demo:
         _wait_for(lambda: len(_children(demo.pid)) > 1, "the processes did not start")
         demo.send_signal(signal.SIGINT)
-        out, err = demo.communicate(timeout=60)
+        out, err = demo.communicate(timeout=TIMEOUT_S)
     assert demo.returncode == 0, err
     assert json.loads(out)["faults"] == []
 
@@ -177,7 +181,7 @@ def test_ctrl_c_while_the_camera_is_dead_prints_the_ledger() -> None:
         camera = _wait_until_publishing(demo.pid)
         _wait_for(lambda: camera not in _children(demo.pid), "the camera was not killed")
         demo.send_signal(signal.SIGINT)
-        out, err = demo.communicate(timeout=60)
+        out, err = demo.communicate(timeout=TIMEOUT_S)
     assert demo.returncode == 0, err
     result = json.loads(out)
     assert result["faults"] == []
@@ -191,7 +195,7 @@ def test_second_ctrl_c_interrupts_and_leaves_no_files() -> None:
         demo.send_signal(signal.SIGINT)
         time.sleep(0.01)
         demo.send_signal(signal.SIGINT)
-        demo.communicate(timeout=60)
+        demo.communicate(timeout=TIMEOUT_S)
     assert demo.returncode in (0, 1)
 
 
@@ -200,7 +204,7 @@ def test_process_that_dies_fails_the_demo(victim: str) -> None:
     with started("--seconds", "600") as demo:
         _wait_until_publishing(demo.pid)
         os.kill(_child(demo.pid, f"demo.{victim}"), signal.SIGKILL)
-        _, err = demo.communicate(timeout=90)
+        _, err = demo.communicate(timeout=TIMEOUT_S)
     assert demo.returncode == 1
     assert f"the {victim} ended early" in err
 
@@ -210,6 +214,72 @@ def test_invalid_arguments_are_usage_errors(arguments: list[str]) -> None:
     done = run_demo(*arguments)
     assert done.returncode == 2
     assert "Usage: " in done.stderr
+
+
+# --- a slow machine
+
+
+def run_program(program: str) -> subprocess.CompletedProcess[str]:
+    """Runs a program that changes a part of the demo before it runs it."""
+    command = [
+        sys.executable,
+        "-c",
+        "import os, signal, sys\nfrom tensorpool.demo import checks, run\n" + program,
+    ]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+
+
+STOPPED_VIEWER = """
+from tensorpool.demo.run import DemoRun
+collect = DemoRun.collect_ledgers
+
+def collect_slowly(self, listener):
+    os.kill(self._demo.viewers[1].pid, signal.SIGSTOP)
+    self._demo.timeout_s = 0.5
+    try:
+        return collect(self, listener)
+    finally:
+        os.kill(self._demo.viewers[1].pid, signal.SIGCONT)
+
+DemoRun.collect_ledgers = collect_slowly
+sys.exit(not run(seconds=1, fps=100, kill=False, spark=False, json_output=True))
+"""
+
+
+def test_process_that_is_too_slow_is_named_beside_the_ledger() -> None:
+    done = run_program(STOPPED_VIEWER)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 1, done.stderr
+    result = json.loads(done.stdout)
+    assert "the slow model, asked to count its frames, took longer than 0.5 s" in result["faults"][0]
+    assert "--timeout 1" in result["faults"][0]
+    (epoch,) = result["epochs"]
+    assert epoch["committed"] == 100
+    assert accounted(epoch["viewers"]["viewer"]) == 100
+
+
+def test_spark_that_is_too_slow_is_named_beside_the_ledger() -> None:
+    if shutil.which("java") is None:
+        pytest.skip("Java is not installed")
+    done = run_program(
+        "checks._SPARK_TIMEOUTS = 0.001\n"
+        "sys.exit(not run(seconds=1, fps=100, kill=False, spark=True, json_output=True))\n"
+    )
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 1, done.stderr
+    result = json.loads(done.stdout)
+    (fault,) = result["faults"]
+    assert fault.startswith("the Spark query and the pipeline took longer than")
+    assert "--no-spark" in fault
+    assert result["epochs"][0]["committed"] == 100
+
+
+def test_start_that_is_too_slow_is_an_error_without_traceback() -> None:
+    done = run_demo("--timeout", "0.01")
+    assert done.returncode == 1
+    assert re.fullmatch(
+        r"error: the driver, asked to start, took longer than 0.01 s: .*--timeout 0.02\n", done.stderr
+    )
 
 
 # --- processes of a running demo
@@ -276,3 +346,60 @@ def test_two_hosts_account_for_every_frame() -> None:
 def can_create_namespaces() -> bool:
     done = subprocess.run(["unshare", "-n", "true"], check=False, capture_output=True, timeout=60)
     return os.geteuid() == 0 and shutil.which("ip") is not None and done.returncode == 0
+
+
+def test_console_shows_the_demo_while_it_runs() -> None:
+    process = subprocess.Popen(
+        [*DEMO, "--console", "--seconds", "6", "--no-kill", "--no-spark"],
+        stdout=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"},
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        lines = iter(process.stdout.readline, "")
+        address = next(line.strip() for line in lines if line.strip().startswith("http://127.0.0.1:"))
+        opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        with opener.open(address, timeout=60) as page:
+            assert b"TensorPool console" in page.read()
+        rest, _ = process.communicate(timeout=TIMEOUT_S)
+        assert "every frame is accounted for" in rest
+        assert process.returncode == 0
+    finally:
+        process.kill()
+        process.communicate()
+    # It ends together with the demo.
+    with pytest.raises(urllib.error.URLError):
+        opener.open(address, timeout=60)
+
+
+def test_console_of_two_hosts_is_refused() -> None:
+    done = run_demo("--console", "--hosts", "2")
+    assert done.returncode == 2
+    assert "--console shows one host" in done.stderr
+
+
+def test_demo_goes_from_a_camera_to_gold_on_an_s3_server() -> None:
+    if s3_server.program() is None:
+        pytest.skip("no S3 server: tools/s3-server builds versitygw, and make test calls it")
+    done = run_demo("--seconds", "1", "--no-kill", "--store", "s3", "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["faults"] == []
+    rows = sum(epoch["rows"] for epoch in result["recording"]["epochs"])
+    spark = result["spark"]
+    assert spark["store"] == "s3://demo"
+    assert (spark["frames"], spark["equal"], spark["tables"]["frames"]) == (rows, rows, rows)
+
+
+def test_demo_without_an_s3_server_prints_what_to_do(tmp_path: Path) -> None:
+    # A PATH without the server, and an empty cache.
+    java = shutil.which("java")
+    (tmp_path / "bin").mkdir()
+    if java is not None:
+        (tmp_path / "bin" / "java").symlink_to(java)
+    environment = {**os.environ, "PATH": str(tmp_path / "bin"), "XDG_CACHE_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [*DEMO, "--store", "s3"], capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
+        env=environment,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "versitygw on the PATH" in done.stderr if java else "Java" in done.stderr

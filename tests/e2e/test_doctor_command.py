@@ -22,8 +22,8 @@ def test_doctor_runs_every_check_and_problems_have_remedies(commands: CommandLin
     checks = {check["name"]: check for check in output["checks"]}
     assert set(checks) == {
         "configuration", "machine", "clock", "software", "Java", "shared memory", "huge pages", "leftovers",
-        "base directory", "state directory", "locked memory", "open files", "memory mappings", "media driver",
-        "SHM driver",
+        "base directory", "state directory", "locked memory", "open files", "memory mappings", "GPU",
+        "media driver", "SHM driver",
     }  # fmt: skip
     assert checks["media driver"]["found"].startswith("none in ")
     assert all(bool(check["remedy"]) == (check["status"] != "ok") for check in checks.values())

@@ -154,7 +154,9 @@ def test_revoke_needs_the_token(driver: RunningDriver, wait_until: Callable) -> 
 
 
 def test_stop_waits_until_the_driver_has_ended(driver: RunningDriver) -> None:
-    assert driver.command.run("driver", "stop").returncode == 1
+    refused = driver.command.run("driver", "stop")
+    assert refused.returncode == 1
+    assert f"; kill {driver.process.pid} does the same" in refused.stderr
     assert driver.process.poll() is None
     result = driver.command.run(
         "driver", "stop", "--reason", "night", "--timeout", "30", TENSORPOOL_TOKEN=TOKEN

@@ -1,4 +1,4 @@
-"""The example programs and the Python code of the README."""
+"""The example programs, and the program on the first page of the site."""
 
 from __future__ import annotations
 
@@ -68,6 +68,23 @@ def test_flat_field_example_corrects_the_frames(environment: dict[str, str]) -> 
         assert float(match[2]) < 1
 
 
+def test_spectrometer_example_publishes_batches(environment: dict[str, str]) -> None:
+    folder = ROOT / "examples" / "spectrometer"
+    with (
+        running(folder / "spectrometer.py", environment) as spectrometer,
+        running(folder / "peaks.py", {**environment, "PYTHONUNBUFFERED": "1"}) as reader,
+    ):
+        assert reader.stdout is not None
+        lines = [reader.stdout.readline() for _ in range(5)]
+        assert spectrometer.poll() is None
+    line = r"(\d+) spectra from (\d+), \d+ missing: peak in channel 9\n"
+    matches = [match for text in lines if (match := re.fullmatch(line, text))]
+    assert len(matches) == 5, lines
+    first = [int(match[2]) for match in matches]
+    assert first == sorted(first)
+    assert max(int(match[1]) for match in matches) > 10, "the frames came one by one"
+
+
 def test_rolling_shutter_example_processes_partial_frames(environment: dict[str, str]) -> None:
     folder = ROOT / "examples" / "rolling_shutter"
     with running(folder / "camera.py", environment):
@@ -96,16 +113,3 @@ def test_python_code_of_the_first_page_of_the_site_runs(environment: dict[str, s
         [sys.executable, script], env=environment, capture_output=True, text=True, check=False, timeout=60
     )
     assert (result.returncode, result.stdout) == (0, "0 (480, 640) 1.0\n"), result.stderr
-
-
-def test_python_code_of_the_readme_runs(environment: dict[str, str], tmp_path: Path) -> None:
-    block = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
-    assert block is not None
-    script = tmp_path / "readme.py"
-    script.write_text(block[1], "utf-8")
-    result = subprocess.run(
-        [sys.executable, script], env=environment, capture_output=True, text=True, check=False, timeout=60
-    )
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines()[:2] == ["0 (512, 512) 0.0", "1 (512, 512) 7.0"]
-    assert "span 2 = received 2" in result.stdout

@@ -24,6 +24,9 @@ PAGE = ROOT / "docs" / "how-to" / "record-and-replay.md"
 CAMERA, READ, VIEWER, CONTROLLED = range(4)
 RECORD, VERIFY, REPLAY, PACES = range(4)
 
+# A dozen commands, each with an interpreter of its own.
+pytestmark = pytest.mark.timeout(900)
+
 
 @pytest.fixture
 def environment(aeron_dir: Path, shm_base: Path) -> dict[str, str]:

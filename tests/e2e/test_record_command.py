@@ -15,8 +15,10 @@ import pytest
 
 import tensorpool as tp
 from tensorpool import recording
+from tensorpool.errors import RequestRejected
 from tests.e2e.commandline import TIMEOUT_S, CommandLine, offering, running
 from tests.e2e.terminal import ended, in_terminal, interrupt
+from tests.integration.service.roles import Heater
 
 IMAGE = np.arange(1000, dtype=np.uint16)
 
@@ -151,3 +153,37 @@ def test_record_leaves_a_foreign_directory_untouched(
     assert result.returncode == 1
     assert "thesis.txt" in result.stderr
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
+
+
+def test_record_services_keeps_the_accepted_commands(
+    shell: CommandLine, aeron_dir: Path, shm_base: Path, tmp_path: Path, wait_until: Callable[..., Any]
+) -> None:
+    root, ready = tmp_path / "commands", tmp_path / "ready"
+    with (
+        tp.open(mode="embedded", aeron_dir=aeron_dir, shm_base_dir=shm_base) as ctx,
+        ctx.serve(Heater()),
+        running(
+            shell.start("record", "--services", "--out", str(root), "--ready-file", str(ready))
+        ) as process,
+        ctx.service("heater", timeout=TIMEOUT_S) as client,
+    ):
+        wait_until(ready.exists, timeout=TIMEOUT_S)
+        assert client.get("temperature") == 20.0
+        client.set("temperature", 70.5)
+        assert client.call("run") == 1
+        with pytest.raises(RequestRejected):
+            client.set("temperature", 9000.0)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(TIMEOUT_S) == 0
+    result = shell.run("recording", "events", str(root), "--json")
+    assert result.returncode == 0, result.stderr
+    lines = map(json.loads, result.stdout.splitlines())
+    events = [event for event in lines if event["tag"] == "service:heater"]
+    kinds = [(event["kind"], event["key"]) for event in events]
+    # `runs` changed by the command. A command that was not accepted is no change.
+    assert [key for kind, key in kinds if kind == "change"] == ["temperature", "run()", "runs"]
+    assert ("read", "temperature.read") in kinds
+    assert next(event["value"] for event in events if event["key"] == "temperature") == 70.5
+    table = shell.run("recording", "events", str(root)).stdout
+    for word in ("change", "read", "heater", "temperature"):
+        assert word in table

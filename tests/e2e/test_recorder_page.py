@@ -29,11 +29,11 @@ def test_page_lists_every_state() -> None:
 
 
 def test_page_lists_every_gap_reason() -> None:
-    native = {name for name, _ in _native.recorder_reasons()}
+    native = {reason.name for reason in _native.recorder_reasons()}
     python = {state.NOT_TRIGGERED, sink.UNFIT, sink.DISK_FULL}
     # Reasons of the consumer for frames outside its span.
     outside = {"unmapped", "epoch"}
-    assert outside < {name for name, _, in_span in _native.drop_reasons() if not in_span}
+    assert outside < {reason.name for reason in _native.drop_reasons() if not reason.is_in_span}
     assert first_column(section("The ledger, and its reasons")) == native | python | outside
 
 

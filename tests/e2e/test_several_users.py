@@ -36,7 +36,7 @@ _RUN_AS_USER = """
 import encodings.ascii, encodings.idna, importlib, os, pkgutil, runpy, sys
 import numpy as np, tensorpool, tensorpool.sbe
 for module in pkgutil.walk_packages(tensorpool.__path__, "tensorpool."):
-    if not module.name.endswith("__main__"):
+    if not module.name.endswith(("__main__", ".torch")):  # torch is not installed
         importlib.import_module(module.name)
 tensorpool.sbe.layout.schemas()
 np.random.default_rng().integers(0, 4096, (2, 2))

@@ -19,7 +19,7 @@ class Environment:
     base: Path
     stream_id: int
     announce_period: float
-    _stack: ExitStack = field(repr=False)
+    stack: ExitStack = field(repr=False)
     namespace: str = "default"
 
     @property
@@ -39,7 +39,7 @@ class Environment:
 
     def process(self) -> RemoteProcess:
         """A process without a context."""
-        return self._stack.enter_context(RemoteProcess(Worker))
+        return self.stack.enter_context(RemoteProcess(Worker))
 
     def driver(self) -> RemoteProcess:
         """A process that runs only the media driver."""

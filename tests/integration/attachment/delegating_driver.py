@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import Any, Self
 
 import tensorpool as tp
-from tensorpool import _native
 from tensorpool.errors import CodecError
 from tensorpool.sbe import ClockDomain, PayloadPool, ShmPoolAnnounce, decode
 from tensorpool.sbe.driver import (
@@ -25,6 +24,7 @@ from tensorpool.sbe.driver import (
 )
 from tensorpool.sbe.message import Message
 from tensorpool.sbe.wire import ResponseCode
+from tensorpool.shm import EpochSpec, PoolSpec, create_epoch
 from tests import leaks
 from tests.remote_process import Background
 
@@ -49,18 +49,13 @@ class DelegatingDriver:
         self.stream_id, self.epoch, self.nslots = stream_id, epoch, nslots
         self._revision = revision
         self._base = base
-        _, self._header_uri, pools = _native.create_epoch(
-            base=base,
-            user="foreign",
-            namespace="default",
-            stream_id=stream_id,
-            epoch=epoch,
-            nslots=nslots,
-            pools=((1, 4096),),
+        files = create_epoch(
+            EpochSpec(base, "default", stream_id, epoch, nslots, [PoolSpec(1, 4096)], user="foreign")
         )
+        self._header_uri = files.header_uri
         self._pools = tuple(
             PayloadPool(pool_id=pool_id, pool_nslots=nslots, stride_bytes=stride, region_uri=uri)
-            for pool_id, stride, uri in pools
+            for pool_id, stride, uri in files.pools
         )
         self._period_s = context.connection.announce_period_ns / 1e9
         connection, ids = context.connection, context.stream_ids

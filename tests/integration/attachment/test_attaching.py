@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ import tensorpool as tp
 from tensorpool import _native
 from tensorpool.client import LeaseOptions, Producer, ProducerOptions
 from tensorpool.client.lease import lease_status
+from tensorpool.shm import EpochSpec
 from tests.remote_process import RemoteProcess
 
 from .roles import Client
@@ -24,7 +24,8 @@ def test_stream_gets_the_layout_that_its_producer_requests(open_context, free_st
     ctx = open_context()
     with ctx.producer(free_stream_id, pools=["256KiB"], nslots=4, name="camera-1", tags=["lab"]) as camera:
         assert camera.offer(np.zeros(256 << 10, np.uint8)).outcome == "published" or camera.next_seq == 1
-        assert camera.offer(np.zeros((256 << 10) + 1, np.uint8)).outcome == "no_pool"
+        with pytest.warns(tp.OfferWarning, match=r'pools=\["512KiB"\]'):
+            assert camera.offer(np.zeros((256 << 10) + 1, np.uint8)).outcome == "no_pool"
     with ctx.service("driver") as driver:
         (stream,) = driver.call("streams")
     assert (stream["name"], stream["tags"], stream["nslots"]) == ("camera-1", ["lab"], 4)
@@ -38,6 +39,29 @@ def test_second_producer_is_refused_with_reason_and_remedy(options, open_context
         with pytest.raises(Exception, match="has a producer already") as refused:
             other.call("produce", stream_id=free_stream_id)
         assert "tensorpool driver leases" in str(refused.value)
+
+
+def test_announces_of_another_owner_end_no_lease(open_context, free_stream_id, wait_until) -> None:
+    """A producer without a driver uses the same stream id, and its epoch is a later one."""
+    ctx = open_context()
+    camera, viewer = ctx.producer(free_stream_id, pools=["4KiB"]), ctx.consumer(free_stream_id)
+    wait_until(lambda: viewer.epoch == camera.epoch and camera.is_connected)
+    epoch = camera.epoch
+    other = open_context("standalone", namespace="other", announce_period=0.1)
+    with other.producer(free_stream_id, pools=["4KiB"]) as stray:
+        assert stray.epoch > epoch
+        wait_until(lambda: viewer.counters().announces_ignored["other_owner"] > 2)
+        for seq in range(5):
+            assert camera.offer(np.arange(4)).outcome == "published"
+            assert viewer.receive(DEADLINE_S).seq == seq
+    assert (camera.epoch, viewer.epoch) == (epoch, epoch)
+    leases = [endpoint.lease() for endpoint in (camera, viewer)]
+    assert [(lease.granted, lease.ended) for lease in leases] == [(1, 0), (1, 0)]
+    assert viewer.ledger().balanced
+    # The driver's own later epoch is believed.
+    camera.close()
+    successor = ctx.producer(free_stream_id, pools=["4KiB"])
+    wait_until(lambda: viewer.epoch == successor.epoch)
 
 
 def test_layout_that_contradicts_the_stream_is_an_attach_error(open_context, free_stream_id) -> None:
@@ -129,9 +153,9 @@ def test_attach_waits_for_an_allocation_longer_than_its_timeout(
     monkeypatch.setenv("TENSORPOOL_CONTEXT__ATTACH_TIMEOUT", "100ms")
     create_at_once = _native.create_epoch
 
-    def create_slowly(**arguments: Any) -> Any:
+    def create_slowly(spec: EpochSpec) -> _native.EpochRegions:
         time.sleep(2.0)
-        return create_at_once(**arguments)
+        return create_at_once(spec)
 
     monkeypatch.setattr(_native, "create_epoch", create_slowly)
     ctx = open_context()

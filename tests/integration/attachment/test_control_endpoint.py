@@ -69,7 +69,7 @@ def test_control_endpoint_is_found_by_configuration(
     open_context("embedded")
     with open_context("driver").producer(free_stream_id) as producer:
         assert producer.epoch is not None
-    # The driver's lock tells tools where it is.
+    # The driver's lock contains its control endpoint, for tools.
     holder = read_holder(shm_base, "default")
     assert holder is not None
     assert (holder.control_stream_id, holder.aeron_dir) == (CONTROL, options["aeron_dir"])

@@ -30,7 +30,7 @@ def test_consumer_stays_mapped_on_a_driver_that_delegates_the_refresh(
             wait_until(lambda: producer.epoch == 7 and consumer.epoch == 7)
             started, received = time.monotonic(), 0
 
-            # Nobody else refreshes the regions: only their producer can keep them fresh for this long.
+            # No driver refreshes the regions: only their producer can keep them fresh for this long.
             def sends_for_three_windows() -> bool:
                 nonlocal received
                 assert producer.offer(np.arange(4)).outcome == "published"

@@ -54,7 +54,8 @@ def test_producer_uses_the_layout_that_a_foreign_driver_offers(
         frame = consumer.receive(DEADLINE_S)
         assert frame.array.tolist() == [0, 1, 2, 3]
         assert frame.meta["gain"] == 2
-        assert producer.offer(np.zeros(8192, np.uint8)).outcome == "no_pool"
+        with pytest.warns(tp.OfferWarning, match="fits no pool"):
+            assert producer.offer(np.zeros(8192, np.uint8)).outcome == "no_pool"
         ctx.close()
 
 

@@ -14,6 +14,7 @@ from tensorpool.client.lease import lease_status
 NSLOTS = 4
 
 
+@pytest.mark.requirement("driver-4.7-1", "driver-4.9-6")
 @pytest.mark.parametrize("role", ["consumer", "producer"])
 def test_frames_received_before_a_revocation_stay_valid_until_overwritten(
     open_context: Callable[..., tp.Context],
@@ -56,7 +57,7 @@ def test_frames_received_before_a_revocation_stay_valid_until_overwritten(
     for _ in range(2 * NSLOTS):
         producer.offer(np.full(16, 100, np.uint8))
     if role == "producer":
-        # The next epoch has regions of its own: nobody writes into the earlier ones.
+        # The next epoch has regions of its own: no producer writes into the earlier ones.
         assert later.epoch > epoch
         assert all(frame.valid() for frame in held)
     else:

@@ -30,6 +30,8 @@ class Impairments:
     reorder: float = 0.0
     delay_s: float = 0.002
     corrupt: float = 0.0
+    corrupt_header: float = 0.0
+    """Of any datagram in both directions, anywhere in it: Aeron's header and those of chunks too."""
 
 
 class LossyRelay:
@@ -37,7 +39,7 @@ class LossyRelay:
 
     def __init__(self, target: int, impairments: Impairments, seed: int = 1) -> None:
         self._target = ("127.0.0.1", target)
-        self._impairments = impairments
+        self.impairments = impairments
         self._random = random.Random(seed)
         self._front = self._socket()
         self._back = self._socket()
@@ -78,14 +80,22 @@ class LossyRelay:
                     self._sender = origin
                     self._on_data(data)
                 elif self._sender is not None:
-                    self._front.sendto(data, self._sender)
+                    self._front.sendto(self._corrupt_anywhere(data), self._sender)
+
+    def _corrupt_anywhere(self, data: bytes) -> bytes:
+        if not data or self._random.random() >= self.impairments.corrupt_header:
+            return data
+        self.corrupted += 1
+        offset = self._random.randrange(min(len(data), _DATA_HEADER + _CHUNK_HEADER))
+        return data[:offset] + bytes([data[offset] ^ 1 << self._random.randrange(8)]) + data[offset + 1 :]
 
     def _on_data(self, data: bytes) -> None:
+        data = self._corrupt_anywhere(data)
         is_data = len(data) > _DATA_HEADER and int.from_bytes(data[6:8], "little") == _DATA
         if not is_data:
             self._pass(data)
             return
-        impairments, chance = self._impairments, self._random.random
+        impairments, chance = self.impairments, self._random.random
         if chance() < impairments.drop:
             self.dropped += 1
             return
@@ -106,7 +116,7 @@ class LossyRelay:
 
     def _delay(self, data: bytes) -> None:
         self._count += 1
-        heapq.heappush(self._delayed, (time.monotonic() + self._impairments.delay_s, self._count, data))
+        heapq.heappush(self._delayed, (time.monotonic() + self.impairments.delay_s, self._count, data))
 
     def _pass(self, data: bytes) -> None:
         self.passed += 1

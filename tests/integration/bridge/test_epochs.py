@@ -85,8 +85,8 @@ def settle(
         before = ledger()
         time.sleep(0.2)
         assert joined.latest is not None
-        assert joined._start is not None
-        reported = joined.latest.published - joined._start.published
+        assert joined.start is not None
+        reported = joined.latest.published - joined.start.published
         is_reported = joined.latest.published == row(sender)["published"] and reported == before["published"]
         # The sender's ledger includes exactly the frames that are here.
         return is_reported and before == ledger() and before["dropped"]["network"] == 0

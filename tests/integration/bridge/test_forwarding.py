@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tensorpool import _native, sbe
+from tensorpool import Consumer, Producer, _native, sbe
 from tensorpool.sbe import FrameProgress, FrameProgressState, QosProducer, ShmPoolAnnounce
 from tensorpool.sbe.trace import TraceLinkSet
 from tensorpool.transport import StreamAddress
@@ -257,6 +257,27 @@ def test_payload_stream_has_only_chunks(
     assert local.of_type(ShmPoolAnnounce, stream_id=source) == []
 
 
+def links_that_cross(
+    producer: Producer,
+    consumer: Consumer,
+    control: MessageCollector,
+    parents: list[int],
+    wait_until: Callable[..., Any],
+) -> tuple[TraceLinkSet, _native.Frame]:
+    """A TraceLinkSet of the consumer's stream, and its frame. A producer sends links best effort: it repeats
+    frames with parents until one has crossed."""
+    frames: dict[int, _native.Frame] = {}
+
+    def crossed() -> list[TraceLinkSet]:
+        producer.offer(np.zeros(10, np.uint8), parents=parents)
+        frames.update({frame.seq: frame for frame in consumer.poll()})
+        links = control.of_type(TraceLinkSet, stream_id=consumer.stream_id)
+        return [each for each in links if each.seq in frames]
+
+    links = wait_until(crossed, timeout=DEADLINE_S)[-1]
+    return links, frames[links.seq]
+
+
 @pytest.mark.parametrize("integrity", [False, True])
 def test_traces_and_their_links_cross(
     pair: Pair, free_stream_ids: Callable[[], int], wait_until: Callable[..., Any], integrity: bool
@@ -271,12 +292,25 @@ def test_traces_and_their_links_cross(
     producer.offer(np.arange(20_000, dtype=np.uint8))
     root = consumer.receive(DEADLINE_S)
     assert root.trace_id
-    producer.offer(np.zeros(10, np.uint8), parents=[root.trace_id, 77])
-    joined = consumer.receive(DEADLINE_S)
-    links = wait_until(lambda: control.of_type(TraceLinkSet, stream_id=dest), timeout=DEADLINE_S)[-1]
-    assert (links.epoch, links.seq, links.trace_id) == (consumer.epoch, joined.seq, joined.trace_id)
+    links, frame = links_that_cross(producer, consumer, control, [root.trace_id, 77], wait_until)
+    assert (links.epoch, links.trace_id) == (frame.epoch, frame.trace_id)
     assert [parent.trace_id for parent in links.parents] == [root.trace_id, 77]
     assert control.of_type(TraceLinkSet, stream_id=source) == []
+
+
+def test_links_of_a_producer_with_its_own_control_stream_cross(
+    pair: Pair, free_stream_ids: Callable[[], int], wait_until: Callable[..., Any]
+):
+    """The mapping names the control stream at the source; the links go to that of the destination."""
+    source, dest = free_stream_ids(), free_stream_ids()
+    control = MessageCollector(pair.there, pair.there.context.stream_ids.control)
+    producer = pair.here.context.producer(source, pools=["64KiB"], traces=True, control_stream_id=6100)
+    ends = pair.connect(source, dest, mapping={"source_control_stream_id": 6100})
+    consumer = pair.there.context.consumer(dest)
+    wait_until(lambda: flows(*ends, producer, consumer), timeout=DEADLINE_S)
+    links, frame = links_that_cross(producer, consumer, control, [76, 77], wait_until)
+    assert (links.epoch, links.trace_id) == (frame.epoch, frame.trace_id)
+    assert [parent.trace_id for parent in links.parents] == [76, 77]
 
 
 def test_traces_stay_behind_where_a_receiver_knows_the_first_chunks_only(

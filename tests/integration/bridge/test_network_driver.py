@@ -1,4 +1,4 @@
-"""The media driver for UDP: a process of its own, whose end costs the bridge and nobody else."""
+"""The media driver for UDP: a process of its own, whose end affects the bridge and no other role."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tensorpool.driver import DriverSettings
 from tensorpool.runtime.config import Config
 from tensorpool.service.config import ServiceSettings
 from tensorpool.transport import StreamAddress
-from tensorpool.transport.media_driver import read_mark_file
+from tensorpool.transport.media_driver import network_dir, network_dirs, read_mark_file
 from tests import leaks
 from tests.integration.bridge.hosts import DEADLINE_S, Host, Pair, channel, flows, row
 from tests.ports import free_port
@@ -81,7 +81,7 @@ def test_killed_network_driver_costs_only_the_bridge(
     for frame in local.poll():
         local_seqs.append(frame.seq)
     committed = producer.next_seq
-    # The local stream missed nothing, and nobody lost a lease or a mapping.
+    # The local stream missed nothing, and no client lost a lease or a mapping.
     assert (producer.epoch, remote.epoch) == epochs
     assert host.context.connection.conductor.status().connections == 1
     assert local.ledger().dropped.get("gap", 0) == 0
@@ -140,4 +140,59 @@ def test_network_driver_ends_with_a_killed_program(
         program.kill()
     wait_until(lambda: not directory.exists(), timeout=DEADLINE_S)
     wait_until(lambda: not mark.is_in_use(), timeout=DEADLINE_S)
+    leaks.remove(aeron_dir)
+
+
+def test_network_driver_ends_in_order_beside_a_forked_child(
+    aeron_dir: Path, shm_base: Path, wait_until: Callable[..., Any]
+):
+    """The child does not hold the pipe whose end is the order to end: nothing has to be killed."""
+    with tp.open("standalone", aeron_dir=aeron_dir, shm_base_dir=shm_base) as ctx:
+        publication = ctx.connection.publication(StreamAddress(channel(free_port()), 77))
+        ctx.connection.wait_ready(publication, timeout=DEADLINE_S)
+        directory = Path(ctx.connection.network.dir or "")
+        assert directory.is_dir()
+        until_closed, end = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(end)
+            os.read(until_closed, 1)
+            os._exit(0)
+        os.close(until_closed)
+    # A media driver that was killed leaves its directory.
+    remains = directory.exists()
+    os.close(end)
+    os.waitpid(child, 0)
+    leaks.remove(directory)
+    assert not remains
+
+
+@pytest.mark.leaves_files("a killed media driver leaves its directory")
+def test_next_network_driver_removes_the_leftovers_of_all(
+    aeron_dir: Path, shm_base: Path, wait_until: Callable[..., Any]
+):
+    def start(number: int) -> subprocess.Popen[str]:
+        arguments = [sys.executable, "-c", _PROGRAM, str(aeron_dir), str(shm_base), channel(free_port())]
+        program = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert program.stdout is not None
+        assert program.stdout.readline().strip() == network_dir(str(aeron_dir), number)
+        return program
+
+    with tp.MediaDriver(str(aeron_dir)):
+        programs = [start(0), start(1)]
+        for number, program in enumerate(programs):
+            mark = read_mark_file(network_dir(str(aeron_dir), number))
+            assert mark is not None
+            # Stopped first: it would clean up when its parent is gone.
+            os.kill(mark.pid, signal.SIGSTOP)
+            with program:
+                program.kill()
+            os.kill(mark.pid, signal.SIGKILL)
+        assert network_dirs(str(aeron_dir)) == [network_dir(str(aeron_dir), number) for number in (0, 1)]
+        program = start(0)
+        with program:
+            wait_until(
+                lambda: network_dirs(str(aeron_dir)) == [network_dir(str(aeron_dir), 0)], timeout=DEADLINE_S
+            )
+            program.communicate()
     leaks.remove(aeron_dir)

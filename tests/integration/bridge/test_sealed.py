@@ -1,4 +1,4 @@
-"""Sealed bridges: whoever has no key can neither inject, alter nor repeat a message."""
+"""Sealed bridges: a program without the key can neither inject, alter nor repeat a message."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import os
 import secrets
@@ -23,7 +22,8 @@ from tests.integration.dataplane.hostile import HostileProducer
 # Freshness window: long enough that a producer on a busy host is never stale. Tests of staleness shorten it.
 FRESHNESS_S = 20.0
 DEADLINE_S = 60.0
-_KINDS = len(dataclasses.fields(tp.StreamIds))
+# The kinds of shared streams.
+_KINDS = 5
 _STREAM_IDS = itertools.count(40_000, _KINDS)
 
 
@@ -59,7 +59,8 @@ def open_context(media_driver: tp.MediaDriver, shm_base: Path) -> Iterator[Calla
     # Stream ids of this test only: the media driver keeps the publications of a killed process for a while,
     # and their unread messages would be received here.
     first = next(_STREAM_IDS)
-    ids = tp.StreamIds(*range(first, first + _KINDS))
+    control, announce, descriptor, qos, metadata = range(first, first + _KINDS)
+    ids = tp.StreamIds(control, announce, descriptor, qos, metadata)
     with ExitStack() as stack:
 
         def open_context(**settings: Any) -> tp.Context:

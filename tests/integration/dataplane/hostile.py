@@ -31,6 +31,7 @@ from tensorpool.sbe import (
     SlotHeader,
     TensorHeader,
 )
+from tensorpool.shm import EpochSpec, PoolSpec, create_epoch
 from tests import leaks
 
 SUPERBLOCK_BYTES = 64
@@ -94,16 +95,9 @@ class HostileProducer:
         pools: tuple[tuple[int, int], ...] = ((1, 1024), (2, 65536)),
     ) -> None:
         self.stream_id, self.epoch, self.nslots = stream_id, epoch, nslots
-        directory, self.header_uri, self.pools = _native.create_epoch(
-            base=base,
-            user="mallory",
-            namespace="default",
-            stream_id=stream_id,
-            epoch=epoch,
-            nslots=nslots,
-            pools=pools,
-        )
-        self.directory = Path(directory)
+        specs = [PoolSpec(*pool) for pool in pools]
+        files = create_epoch(EpochSpec(base, "default", stream_id, epoch, nslots, specs, user="mallory"))
+        self.directory, self.header_uri, self.pools = files.directory, files.header_uri, files.pools
         self._ring = os.open(self.header, os.O_RDWR)
         self._payloads = {pool_id: os.open(self.pool(pool_id), os.O_RDWR) for pool_id, _ in pools}
         self._announces = context.connection.publication(context.stream_ids.announce)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -227,7 +230,7 @@ def test_claimed_array_outlives_its_producer(stream) -> None:
 
 @pytest.mark.requirement("wire-9-1")
 def test_claim_that_fits_no_pool_is_refused(stream) -> None:
-    with pytest.raises(tp.ClaimRefused, match="65537 bytes fit no pool") as refused:
+    with pytest.raises(tp.ClaimRefused, match="65537 bytes fits no pool") as refused:
         stream.producer.claim((65537,), "uint8")
     assert refused.value.outcome == "no_pool"
     assert (stream.producer.ledger().dropped["no_pool"], stream.producer.next_seq) == (1, 0)
@@ -251,3 +254,114 @@ def test_invalid_claim_is_refused(stream, shape, dtype, order, error) -> None:
     with pytest.raises(error):
         stream.producer.claim(shape, dtype, order=order)
     assert stream.producer.next_seq == 0
+
+
+CHANGED_AFTER_COMMIT = """
+import sys
+import warnings
+
+import numpy as np
+
+import tensorpool as tp
+
+aeron_dir, base, stream_id = sys.argv[1], sys.argv[2], int(sys.argv[3])
+case = sys.argv[4]
+
+
+def publish(producer, value):
+    with producer.claim((256,), "uint8") as slot:
+        slot.array[:] = value
+        return slot.array[8:]
+
+
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    with tp.open("standalone", aeron_dir=aeron_dir, media_driver="external", shm_base_dir=base) as context:
+        with context.producer(stream_id, pools=["4KiB"], nslots=4) as producer:
+            view = publish(producer, 1)
+            if case == "next offer":
+                view[0] = 9
+                producer.offer(np.zeros(4))
+                producer.offer(np.zeros(4))
+            elif case == "slot used again":
+                publish(producer, 2)
+                view[0] = 9
+                for value in range(3, 7):
+                    publish(producer, value)
+            elif case == "close":
+                publish(producer, 2)
+                view[0] = 9
+            elif case == "nothing changed":
+                for value in range(3, 20):
+                    publish(producer, value)
+                    producer.offer(np.full(4, value))
+            elif case == "slot of another frame":
+                for value in range(4):
+                    producer.offer(np.full(256, value, np.uint8))
+                view[0] = 9
+for warning in caught:
+    if issubclass(warning.category, tp.FrameChangedWarning):
+        print(str(warning.message).split(" was ")[0])
+"""
+
+
+CLOSED_WITH_AN_ERROR = """
+import sys
+import warnings
+
+import tensorpool as tp
+
+aeron_dir, base, stream_id = sys.argv[1], sys.argv[2], int(sys.argv[3])
+warnings.simplefilter("error", tp.FrameChangedWarning)
+with tp.open("standalone", aeron_dir=aeron_dir, media_driver="external", shm_base_dir=base) as context:
+    producer = context.producer(stream_id, pools=["4KiB"])
+    with producer.claim((256,), "uint8") as slot:
+        view = slot.array[8:]
+    view[0] = 9
+    try:
+        producer.close()
+    except tp.FrameChangedWarning:
+        print(producer.closed)
+    with context.producer(stream_id, pools=["4KiB"]) as successor:
+        print(successor.epoch is not None)
+"""
+
+
+def test_warning_that_is_an_error_leaves_no_producer_open(
+    media_driver: tp.MediaDriver, shm_base: Path, free_stream_id: int
+) -> None:
+    arguments = [str(media_driver.aeron_dir), str(shm_base), str(free_stream_id)]
+    command = [sys.executable, "-X", "dev", "-c", CLOSED_WITH_AN_ERROR, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.splitlines() == ["True", "True"], done.stderr
+
+
+@pytest.mark.parametrize("mode", ["dev", "normal"])
+@pytest.mark.parametrize(
+    ("case", "changed"),
+    [
+        ("next offer", [0]),
+        ("slot used again", [0]),
+        ("close", [0]),
+        ("nothing changed", []),
+        ("slot of another frame", []),
+    ],
+)
+def test_frame_changed_after_its_commit_is_noticed(
+    media_driver: tp.MediaDriver,
+    shm_base: Path,
+    free_stream_id: int,
+    case: str,
+    changed: list[int],
+    mode: str,
+) -> None:
+    """A view that was made before the commit stays writable: numpy has no way to change that."""
+    options = ["-X", "dev", "-W", "ignore"] if mode == "dev" else []
+    arguments = [str(media_driver.aeron_dir), str(shm_base), str(free_stream_id), case]
+    done = subprocess.run(
+        [sys.executable, *options, "-c", CHANGED_AFTER_COMMIT, *arguments],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    expected = [f"frame {seq} of stream {free_stream_id}" for seq in changed] if mode == "dev" else []
+    assert done.stdout.splitlines() == expected

@@ -16,7 +16,7 @@ import pytest
 
 import tensorpool as tp
 from tensorpool.monitor.listener import read_activity
-from tensorpool.sbe import ClockDomain, ShmPoolAnnounce, decode
+from tensorpool.sbe import ClockDomain, ShmPoolAnnounce, SlotHeader, decode
 
 _PRODUCER = """
 import sys, tensorpool as tp
@@ -41,10 +41,12 @@ def open_context(aeron_dir: Path, shm_base: Path) -> Iterator[Callable[..., tp.C
 
 
 @pytest.mark.requirement("wire-15.7-2")
-@pytest.mark.parametrize("mode", ["standalone", "embedded"])
+@pytest.mark.parametrize("mode", ["standalone", "embedded", "driver"])
 def test_times_of_a_stream_are_of_the_announced_clock(
     open_context: Callable[..., tp.Context], mode: str, free_stream_id: int, wait_until: Callable[..., Any]
 ) -> None:
+    if mode == "driver":
+        open_context("embedded", clock_domain="realtime_synced")
     context = open_context(mode, clock_domain="realtime_synced")
     announces = context.connection.subscription(context.stream_ids.announce, tethered=True)
     before_ns = time.time_ns()
@@ -83,6 +85,49 @@ def test_times_of_a_stream_are_of_the_announced_clock(
     summary = consumer.latency()
     assert summary is not None
     announces.close()
+
+
+@pytest.mark.parametrize(
+    ("drivers", "own"), [("monotonic", "realtime_synced"), ("realtime_synced", "monotonic")]
+)
+def test_producer_with_another_clock_than_its_driver_is_refused(
+    open_context: Callable[..., tp.Context], free_stream_id: int, drivers: str, own: str
+) -> None:
+    open_context("embedded", clock_domain=drivers)
+    context = open_context("driver", clock_domain=own)
+    wrong = f"driver is {drivers}, that of this program is {own}; set clock_domain in .aeron."
+    with pytest.raises(tp.AttachError, match=wrong) as refused:
+        context.producer(free_stream_id, nslots=8, pools=[64])
+    assert refused.value.code == "CLOCK_DOMAIN"
+    # The lease is returned: a producer with the right clock gets it.
+    right = open_context("driver", clock_domain=drivers).producer(free_stream_id, nslots=8, pools=[64])
+    # A consumer takes the clock from the announce.
+    consumer = context.consumer(free_stream_id, timeout=60)
+    assert consumer.wait_for_producer(60)
+    assert right.wait_for_consumer(60)
+    right.offer(np.zeros(4, "u1"))
+    consumer.receive(60)
+    latency = consumer.latency()
+    assert latency is not None
+    assert (latency.total.count, latency.excluded) == (1, 0)
+
+
+def test_partial_frame_has_the_time_of_the_announced_clock(
+    open_context: Callable[..., tp.Context],
+    shm_base: Path,
+    free_stream_id: int,
+    wait_until: Callable[..., Any],
+) -> None:
+    context = open_context("standalone", clock_domain="realtime_synced")
+    before_ns = time.time_ns()
+    producer = context.producer(free_stream_id, nslots=8, pools=[64])
+    context.consumer(free_stream_id, progress=True)
+    wait_until(lambda: producer.has_progress_consumers)
+    with producer.claim((4, 8), "u1", progress="rows"):
+        # Its header is written before its rows, for consumers that read the rows.
+        [ring] = shm_base.rglob("header.ring")
+        timestamp_ns = SlotHeader.decode(ring.read_bytes()[64 : 64 + 256]).timestamp_ns
+    assert before_ns <= timestamp_ns <= time.time_ns()
 
 
 @pytest.mark.leaves_files("the producer is killed")

@@ -1,4 +1,4 @@
-"""Datagrams that a stranger may send to a media driver's UDP ports."""
+"""Datagrams that any program may send to a media driver's UDP ports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ with tp.open("standalone", aeron_dir=sys.argv[1]) as ctx:
     print("ready", flush=True)
     print(ctx.connection.network.pid, flush=True)
     for line in sys.stdin:
-        # A media driver that ended would be started again: its process and its connections tell.
+        # A media driver that ended would be started again: its process and its connections show it.
         network = ctx.connection.network
         print(publication.offer(b"x" * 32), network.pid, network.connections, flush=True)
     publication.close()

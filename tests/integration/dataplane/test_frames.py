@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import io
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -108,10 +111,78 @@ def test_dlpack_exports_read_only_memory(stream) -> None:
     assert frame.__dlpack_device__() == (1, 0)
 
 
-def test_dlpack_without_a_read_only_flag_is_refused(stream) -> None:
-    # The older protocol cannot say that the memory is read-only.
-    with pytest.raises(BufferError, match="readonly"):
-        stream.send(np.zeros(3)).__dlpack__()
+class LegacyExport:
+    """Passes a frame on as a caller of the older protocol, which cannot say that memory is read-only."""
+
+    def __init__(self, frame: tp.Frame, **arguments: Any) -> None:
+        self._frame = frame
+        self._arguments = arguments
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._frame.__dlpack__(**self._arguments)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._frame.__dlpack_device__()
+
+
+@pytest.mark.parametrize("arguments", [{}, {"stream": None}, {"max_version": (0, 8)}, {"copy": True}])
+def test_dlpack_copies_for_a_caller_that_cannot_take_read_only_memory(
+    stream, arguments: dict[str, Any]
+) -> None:
+    sent = np.arange(6, dtype=np.int32).reshape(2, 3)
+    frame = stream.send(sent)
+    taken = np.from_dlpack(LegacyExport(frame, **arguments))
+    assert taken.tolist() == sent.tolist()
+    assert not np.shares_memory(taken, frame.array)
+
+
+def test_dlpack_copies_where_asked(stream) -> None:
+    frame = stream.send(np.arange(3))
+    taken = np.from_dlpack(frame, copy=True)
+    assert not np.shares_memory(taken, frame.array)
+    assert np.shares_memory(np.from_dlpack(frame, copy=False), frame.array)
+
+
+def test_dlpack_without_a_copy_is_refused_where_one_is_needed(stream) -> None:
+    with pytest.raises(BufferError, match=r"leave copy=False out, or pass max_version=\(1, 0\)"):
+        stream.send(np.zeros(3)).__dlpack__(copy=False)
+
+
+def test_dlpack_copy_of_an_overwritten_frame_raises(stream) -> None:
+    frame = stream.send(np.zeros(3))
+    for _ in range(stream.producer.nslots):
+        stream.producer.offer(np.ones(3))
+    with pytest.raises(tp.FrameOverwritten):
+        frame.__dlpack__()
+
+
+JAX_SCRIPT = """
+import sys
+import jax.numpy as jnp, numpy as np
+import tensorpool as tp
+
+sent = np.arange(6, dtype=np.float32).reshape(2, 3)
+with tp.open("standalone", aeron_dir=sys.argv[1], shm_base_dir=sys.argv[2]) as ctx:
+    producer, consumer = ctx.producer(7, pools=["64KiB"]), ctx.consumer(7)
+    assert consumer.wait_for_producer(60)
+    producer.offer(sent)
+    frame = consumer.receive(60)
+    for taken in (jnp.from_dlpack(frame), jnp.from_dlpack(frame, copy=True)):
+        assert taken.tolist() == sent.tolist()
+"""
+
+
+def test_jax_takes_frames(aeron_dir: Path, shm_base: Path) -> None:
+    if importlib.util.find_spec("jax") is None:
+        pytest.skip("JAX is not installed: pip install --group jax")
+    # In its own process: JAX keeps its threads until the process ends.
+    subprocess.run([sys.executable, "-c", JAX_SCRIPT, str(aeron_dir), str(shm_base)], check=True)
+
+
+def test_frame_is_a_table_in_notebooks(stream) -> None:
+    html = stream.send(np.zeros((2, 3), np.float32))._repr_html_()
+    assert "<tr><th>shape</th><td>(2, 3)</td></tr>" in html
+    assert "<tr><th>state</th><td>valid</td></tr>" in html
 
 
 def test_frame_has_a_readable_repr(stream) -> None:

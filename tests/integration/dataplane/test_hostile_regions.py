@@ -306,7 +306,7 @@ UNUSABLE = [missing, outside, directory, other_stream, unreadable, truncated_rin
 def test_rejected_announce_of_a_later_epoch_ends_nothing(
     mapped, hostile, context, free_stream_id, change
 ) -> None:
-    """Anybody may announce anything: regions that cannot be used do not end those that are."""
+    """Any client may announce any regions: those that cannot be used do not end those that are."""
     producer, consumer = mapped
     producer.publish(0)
     assert consumer.receive(DEADLINE_S).seq == 0

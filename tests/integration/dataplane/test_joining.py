@@ -1,4 +1,4 @@
-"""Where a consumer's account of an epoch begins: at the first frame that it could have received (wire §15.4).
+"""Where a consumer's ledger of an epoch begins: at the first frame that it could have received (wire §15.4).
 
 Frames that were published after the consumer mapped the regions, and whose descriptors never came, are lost
 under `joining`. Frames from before that are not its own: they count outside the span.

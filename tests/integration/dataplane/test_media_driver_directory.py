@@ -23,7 +23,7 @@ STARTS = 20
 def test_other_user_opens_nothing_while_a_media_driver_starts(
     aeron_dir: Path, wait_until: Callable[..., Any]
 ) -> None:
-    """Whoever has opened a directory continues to read below it, whatever its mode is later."""
+    """A process that has opened a directory continues to read below it, whatever its mode is later."""
     with RemoteProcess(Intruder, ALICE) as intruder:
         intruder.call("start", directory=str(aeron_dir))
         for _ in range(STARTS):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from tensorpool.runtime.counters import read_aeron_counters
 from tests import leaks
 
 DEADLINE_S = 60.0
@@ -50,6 +53,53 @@ def test_consumer_that_never_polls_does_not_affect_another(connect, context) -> 
         assert stream.consumer.receive(DEADLINE_S).seq == offered.seq
     assert stream.consumer.ledger().received == 300
     assert not any(stream.consumer.ledger().dropped.values())
+
+
+def test_idle_consumer_of_another_stream_holds_no_producer_back(connect, context, media_driver) -> None:
+    """All producers publish on one stream, so the idle consumer has an image of the busy one too."""
+    busy, quiet = connect(), connect()
+    tiny = np.zeros(1, np.uint8)
+    stream_id = context.stream_ids.descriptor
+    # A window has 10,922 descriptors.
+    for _ in range(20):
+        for _ in range(2_000):
+            busy.producer.offer(tiny)
+            busy.consumer.latest()
+
+        def has_room() -> bool:
+            log = busiest_log(media_driver.aeron_dir, stream_id)
+            # Both consumers are near the end, and the media driver knows it.
+            return len(log.read) == 2 and log.limit > max(log.read) + 500_000
+
+        assert leaks.wait_for(has_room, timeout=DEADLINE_S)
+    assert busy.producer.counters().back_pressured == 0
+    assert quiet.consumer.is_connected
+    # Its own descriptors are still there.
+    offered = [quiet.producer.offer(tiny).seq for _ in range(4)]
+    assert [quiet.consumer.receive(DEADLINE_S).seq for _ in range(4)] == offered
+    assert not any(quiet.consumer.ledger().dropped.values())
+
+
+@dataclass
+class Log:
+    """The log of a publication: how far its subscriptions have read, and how far it may be written."""
+
+    read: list[int] = field(default_factory=list)
+    limit: int = 0
+
+
+def busiest_log(aeron_dir: str, stream_id: int) -> Log:
+    """The log of the publication on a stream that was written most."""
+    logs: defaultdict[str, Log] = defaultdict(Log)
+    for counter in read_aeron_counters(aeron_dir):
+        # The label: kind, registration, session, stream, channel.
+        kind, _, session, *rest = [*counter.label.split(), "", "", ""]
+        if rest[0] == str(stream_id):
+            if kind == "sub-pos:":
+                logs[session].read.append(counter.value)
+            elif kind == "pub-lmt:":
+                logs[session].limit = counter.value
+    return max(logs.values(), key=lambda log: log.limit)
 
 
 def test_only_consumer_that_does_not_poll_loses_descriptors(stream) -> None:

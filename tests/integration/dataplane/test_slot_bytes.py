@@ -176,7 +176,8 @@ def test_smallest_fitting_pool_is_used(producer, nbytes, pool_id) -> None:
 @pytest.mark.requirement("wire-9-1")
 def test_array_that_fits_no_pool_is_dropped_without_a_sequence(producer) -> None:
     assert producer.offer(np.zeros(3)).seq == 0
-    offered = producer.offer(np.zeros(65537, np.uint8))
+    with pytest.warns(tp.OfferWarning, match=r'pools=\["128KiB"\]'):
+        offered = producer.offer(np.zeros(65537, np.uint8))
     assert (offered.outcome, offered.seq, bool(offered)) == ("no_pool", None, False)
     assert producer.offer(np.broadcast_to(np.uint8(1), (1 << 20, 1 << 20))).outcome == "no_pool"
     assert producer.offer(np.zeros(3)).seq == 1
@@ -319,7 +320,8 @@ def test_frame_without_a_consumer_counts_as_not_connected(producer) -> None:
 
 def test_closed_producer_refuses_offers_and_claims(producer) -> None:
     producer.close()
-    offered = producer.offer(np.zeros(4))
+    with pytest.warns(tp.OfferWarning, match="closed"):
+        offered = producer.offer(np.zeros(4))
     assert (offered.outcome, offered.seq) == ("closed", None)
     with pytest.raises(tp.ClaimRefused, match="closed") as refused:
         producer.claim((1,), "uint8")

@@ -19,6 +19,7 @@ from tensorpool.errors import RegionCreateError
 
 _NR_HUGEPAGES = Path("/proc/sys/vm/nr_hugepages")
 _PAGE = 2 << 20
+LAYOUT: dict[str, Any] = {"nslots": 4, "pools": [64]}
 
 
 def write_config(path: Path, text: str) -> Path:
@@ -86,6 +87,48 @@ def test_hugepages_are_refused_on_ordinary_memory(
         pytest.raises(RegionCreateError, match="hugetlbfs"),
     ):
         context.producer(free_stream_id, nslots=4, pools=[64])
+
+
+@pytest.mark.parametrize("mode", ["standalone", "embedded"])
+def test_stream_is_created_in_its_own_base_directory(
+    open_context: Callable[..., tp.Context],
+    shm_base: Path,
+    mode: str,
+    free_stream_ids: Callable[[], int],
+) -> None:
+    here, elsewhere = free_stream_ids(), free_stream_ids()
+    base, other = shm_base / "base", shm_base / "other"
+    base.mkdir()
+    other.mkdir()
+    layout: dict[str, Any] = {"nslots": 4, "pools": ["4KiB"]}
+    common = "[[driver.streams]]\nnslots = 4\npools = ['4KiB']\n"
+    driver = f"{common}stream_id = {here}\n{common}stream_id = {elsewhere}\nbase_dir = '{other}'\n"
+    with open_context(base, driver, mode=mode, allowed_base_dirs=[base, other]) as context:
+        for stream_id, directory in ((here, base), (elsewhere, other)):
+            with context.producer(stream_id, **layout) as producer, context.consumer(stream_id) as consumer:
+                found = list(shm_base.glob(f"*/tensorpool-*/*/{stream_id}/{producer.epoch}"))
+                assert [path.is_relative_to(directory) for path in found] == [True]
+                assert producer.wait_for_consumer(60)
+                assert consumer.wait_for_producer(60)
+                producer.offer(np.arange(4))
+                assert consumer.receive(60).copy().tolist() == [0, 1, 2, 3]
+    base.rmdir()
+    other.rmdir()
+
+
+def test_hugepages_are_taken_from_their_directory(
+    open_context: Callable[..., tp.Context], shm_base: Path, free_stream_id: int
+) -> None:
+    ordinary = shm_base / "ordinary"
+    ordinary.mkdir()
+    with open_context(shm_base, f"[driver]\nhugepages_dir = '{ordinary}'\n") as context:
+        with pytest.raises(RegionCreateError, match="hugetlbfs") as refused:
+            context.producer(free_stream_id, require_hugepages=True, **LAYOUT)
+        assert str(ordinary) in str(refused.value)
+        # Other streams are where they were.
+        with context.producer(free_stream_id, **LAYOUT):
+            assert len(list(shm_base.glob(f"tensorpool-*/default/{free_stream_id}/*"))) == 1
+    ordinary.rmdir()
 
 
 @pytest.mark.parametrize("mode", ["standalone", "embedded"])

@@ -126,7 +126,7 @@ def test_discover_works_with_asyncio_and_without_a_context(
     assert asyncio.run(tp.discover_async(name="camera-1", aeron_dir=local_context.aeron_dir)) == found
     from tensorpool.context import startup
 
-    startup._shared_contexts.pop(local_context.aeron_dir).close()
+    startup.close_shared_context(local_context.aeron_dir)
     assert camera.attached
 
 

@@ -59,7 +59,7 @@ def stream_id(
         ("top --once", True),
         ("top --once --stream {}", True),
         ("driver streams", False),
-        ("ledger", False),
+        ("ledger", True),
         ("doctor", False),
     ],
 )

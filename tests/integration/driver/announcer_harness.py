@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import shutil
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tensorpool import _native
+from tensorpool.driver.agent import AnnouncerOptions
 from tensorpool.sbe import ShmPoolAnnounce
+from tensorpool.shm import EpochFiles, EpochSpec, PoolSpec, create_epoch
 from tests.integration.conductors import open_conductor
 
 DEADLINE_S = 60.0
@@ -17,7 +20,7 @@ SECOND_NS = 1_000_000_000
 # stalled.
 PERIOD_NS = SECOND_NS // 5
 NEVER_NS = 3600 * SECOND_NS
-POOLS = [(1, 64), (2, 4096)]
+POOLS = [PoolSpec(1, 64), PoolSpec(2, 4096)]
 
 
 class Regions:
@@ -26,37 +29,27 @@ class Regions:
     def __init__(self, base: Path, stream_id: int, epoch: int = 1_000) -> None:
         self.base = base
         self.stream_id = stream_id
-        self.epoch = epoch
-        self._take(
-            _native.create_epoch(
-                base=base, user="me", namespace="n", stream_id=stream_id, epoch=epoch, nslots=8, pools=POOLS
-            )
-        )
+        self.files = create_epoch(EpochSpec(base, "n", stream_id, epoch, 8, POOLS, user="me"))
 
-    def _take(self, created: tuple[Any, str, list[tuple[int, int, str]]]) -> None:
-        directory, self.header_uri, self.pools = created
-        self.directory = Path(directory)
+    @property
+    def epoch(self) -> int:
+        return self.files.epoch
+
+    @property
+    def directory(self) -> Path:
+        return self.files.directory
 
     def assign(self, epoch: int) -> None:
-        created = _native.assign_epoch(
+        assigned = _native.assign_epoch(
             self.directory, epoch=epoch, stream_id=self.stream_id, nslots=8, pools=POOLS
         )
-        self._take(created)
-        self.epoch = epoch
+        self.files = EpochFiles.from_native(assigned, epoch, 8)
 
     def options(self, *, producer_id: int = 0, **changes: Any) -> dict[str, Any]:
-        defaults = {
-            "stream_id": self.stream_id,
-            "epoch": self.epoch,
-            "producer_id": producer_id,
-            "nslots": 8,
-            "header_uri": self.header_uri,
-            "pools": self.pools,
-            "base_dirs": [str(self.base)],
-        }
-        return defaults | changes
+        files = replace(self.files, **changes)
+        return {"stream_id": self.stream_id, "files": files, "producer_id": producer_id}
 
-    def superblock(self, name: str = "header.ring") -> dict[str, int]:
+    def superblock(self, name: str = "header.ring") -> _native.Superblock:
         with (self.directory / name).open("rb") as file:
             return _native.read_superblock(file.read(64))
 
@@ -64,7 +57,7 @@ class Regions:
     def activity_ns(self) -> int:
         """The oldest activity timestamp of all regions."""
         names = ("header.ring", "1.pool", "2.pool")
-        return min(self.superblock(name)["activity_timestamp_ns"] for name in names)
+        return min(self.superblock(name).activity_timestamp_ns for name in names)
 
 
 class AnnounceListener:
@@ -82,7 +75,7 @@ class AnnounceListener:
         self.announces += [ShmPoolAnnounce.decode(message) for message in self._subscription.poll(256)]
         return self.announces
 
-    def of(self, stream_id: int) -> list[ShmPoolAnnounce]:
+    def received(self, stream_id: int) -> list[ShmPoolAnnounce]:
         return [announce for announce in self.poll() if announce.stream_id == stream_id]
 
     def close(self) -> None:
@@ -107,8 +100,11 @@ class AnnouncerHarness:
         assert conductor.wait_connected(DEADLINE_S)
         return conductor
 
-    def announcer(self, *, period_ns: int = PERIOD_NS, stall_ns: int = NEVER_NS) -> _native.StreamAnnouncer:
-        announcer = _native.StreamAnnouncer(self.conductor, period_ns=period_ns, stall_ns=stall_ns)
+    def announcer(
+        self, *, period_ns: int = PERIOD_NS, stall_ns: int = NEVER_NS, lock_memory: bool = False
+    ) -> _native.StreamAnnouncer:
+        options = AnnouncerOptions(period_ns, stall_ns, [self._base], lock_memory)
+        announcer = _native.StreamAnnouncer(self.conductor, options)
         self._stack.callback(announcer.close)
         return announcer
 

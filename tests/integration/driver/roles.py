@@ -6,9 +6,11 @@ import fcntl
 import os
 import resource
 import struct
-from typing import Any
+from pathlib import Path
 
 from tensorpool import _native, errors
+from tensorpool.driver.agent import AnnouncerOptions
+from tensorpool.shm import EpochSpec, PoolSpec, create_epoch
 from tests.integration.conductors import open_conductor
 
 UNPRIVILEGED_UID = 65534
@@ -42,34 +44,17 @@ class UnprivilegedDriver:
 
     def put(self, aeron_dir: str, lock: str) -> tuple[int | None, str, int]:
         """Errno and text of the error, and the number of streams in the announcer after it."""
-        created = _native.create_epoch(
-            base=self._base,
-            user="me",
-            namespace="n",
-            stream_id=1,
-            epoch=1,
-            nslots=8,
-            pools=[(1, 4096)],
-        )
+        base = Path(self._base)
+        files = create_epoch(EpochSpec(base, "n", 1, 1, 8, [PoolSpec(1, 4096)], user="me"))
         opened = open_conductor(aeron_dir, base_dir=str(self._base), announce=1, lock=lock)
-        announcer = _native.StreamAnnouncer(opened, period_ns=10**9, stall_ns=10**9)
-        options: dict[str, Any] = {
-            "stream_id": 1,
-            "epoch": 1,
-            "producer_id": 0,
-            "nslots": 8,
-            "header_uri": created[1],
-            "pools": created[2],
-            "base_dirs": [self._base],
-        }
+        announcer = _native.StreamAnnouncer(opened, AnnouncerOptions(10**9, 10**9, [base], lock_memory=True))
         try:
-            announcer.announce(**options)
-            announcer.announce(**options, lock_memory=True)
+            announcer.announce(1, files, 0)
         except errors.TensorPoolError:
             raise
         except OSError as error:
             return error.errno, str(error), len(announcer)
         finally:
             opened.close()
-            _native.remove_epoch(created[0])
+            _native.remove_epoch(files.directory)
         raise AssertionError("memory was locked")

@@ -23,11 +23,14 @@ def test_assigned_epoch_keeps_its_files_and_gets_new_superblocks(harness, stream
     assert {path.name: path.stat().st_ino for path in regions.directory.iterdir()} == before
     for name in before:
         block = regions.superblock(name)
-        assert (block["epoch"], block["pid"], block["stream_id"]) == (1_005, os.getpid(), stream_id)
-        assert block["activity_timestamp_ns"] >= began_ns
+        assert (block.epoch, block.pid, block.stream_id) == (1_005, os.getpid(), stream_id)
+        assert block.activity_timestamp_ns >= began_ns
     for uri, options in [
-        (regions.header_uri, {}),
-        *((uri, {"pool_id": pool_id, "stride_bytes": stride}) for pool_id, stride, uri in regions.pools),
+        (regions.files.header_uri, {}),
+        *(
+            (uri, {"pool_id": pool_id, "stride_bytes": stride})
+            for pool_id, stride, uri in regions.files.pools
+        ),
     ]:
         _native.open_region(
             uri, base_dirs=[str(regions.base)], epoch=1_005, stream_id=stream_id, nslots=8, **options
@@ -47,4 +50,4 @@ def test_epoch_is_not_assigned_over_another_or_to_locked_regions(harness, stream
         with pytest.raises(RegionCreateError) as refused:
             regions.assign(3_000)
         assert refused.value.reason == "held"
-    assert (regions.superblock()["epoch"], other.superblock()["epoch"]) == (1_000, 2_000)
+    assert (regions.superblock().epoch, other.superblock().epoch) == (1_000, 2_000)

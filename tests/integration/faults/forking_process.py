@@ -26,9 +26,20 @@ CONSTANTS = {
     | SERVICES,
     "MediaDriver": {"aeron_dir"},
     "Producer": {"stream_id", "open", "metadata", "publish_description"}
-    | {"owned_regions", "tracer", "reporter", "owner", "closed", "nslots", "pools"},
-    "Consumer": {"stream_id", "open", "timeout", "reporter", "owner"},
-    "Slot": set(),
+    | {
+        "owned_regions",
+        "tracer",
+        "reporter",
+        "owner",
+        "closed",
+        "nslots",
+        "pools",
+        "fit_pools",
+        "source_name",
+    },
+    # `wait_async` is a coroutine: it uses the consumer when it is awaited.
+    "Consumer": {"stream_id", "open", "timeout", "reporter", "owner", "device", "label", "wait_async"},
+    "Slot": {"epoch"},
     "Frame": {
         "stream_id",
         "epoch",
@@ -45,7 +56,16 @@ CONSTANTS = {
 }
 ARGUMENTS: dict[str, list[Any]] = {
     "offer": [np.zeros(1)],
+    "offer_many": [np.zeros((2, 1))],
+    "take": [1],
+    "take_or_none": [1],
+    "join": [{"left": 4_000_000_000, "right": 4_000_000_001}],
+    "announce_merge_map": [None, None],
+    "report_source": [1],
     "map": [print],
+    "find_stream": [1],
+    "set_device": [None],
+    "commit_after": [1],
     "claim": [(1,), "uint8"],
     "producer": [4_000_000_000],
     "consumer": [4_000_000_000],
@@ -169,12 +189,21 @@ class ForkingProcess:
         return {"status": os.waitstatus_to_exitcode(status), "stderr": stderr}
 
     def keep_child(self) -> int:
-        """Forks a child that sleeps until it is killed; returns its process id."""
+        """Forks a child that sleeps until it is killed; returns its process id.
+
+        By then the child has run what is registered for a fork: on a busy machine the parent continues long
+        before the child runs.
+        """
+        reader, writer = os.pipe()
         self.child = os.fork()
         if self.child == 0:
             os.closerange(0, 3)
+            os.write(writer, b"1")
             while True:
                 time.sleep(60)
+        os.close(writer)
+        os.read(reader, 1)
+        os.close(reader)
         return self.child
 
     def end_child(self) -> None:

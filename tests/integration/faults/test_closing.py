@@ -93,6 +93,8 @@ def claiming(producer: tp.Producer, consumer: tp.Consumer, stop: threading.Event
                 raise
 
 
+# The thread may offer once more after the close.
+@pytest.mark.filterwarnings("ignore::tensorpool.errors.OfferWarning")
 @pytest.mark.parametrize("closed", ["endpoints", "context"])
 @pytest.mark.parametrize("name", USES)
 def test_closing_while_another_thread_works(
@@ -144,7 +146,7 @@ class GrowingSet(weakref.WeakSet[Any]):
 def test_endpoint_created_during_close_is_closed_too(environment: Environment) -> None:
     context = tp.open(**environment.options)
     first, second = context.consumer(environment.stream_id), context.consumer(environment.stream_id)
-    context._endpoints = growing = GrowingSet([first])
+    context._endpoints.opened = growing = GrowingSet([first])
     growing.added = second
     context.close()
     assert first.closed

@@ -25,7 +25,7 @@ def forking_process(environment: Environment) -> RemoteProcess:
     remote = RemoteProcess(
         ForkingProcess, environment.options, environment.stream_id, env={"PYTHONWARNINGS": "ignore"}
     )
-    environment._stack.enter_context(remote)
+    environment.stack.enter_context(remote)
     remote.call("pid")
     return remote
 

@@ -20,7 +20,7 @@ SECONDS = 3.0
 def resource_meter(environment: Environment) -> RemoteProcess:
     """A meter process on a media driver in another process."""
     environment.driver()
-    return environment._stack.enter_context(
+    return environment.stack.enter_context(
         RemoteProcess(ResourceMeter, environment.options, environment.stream_id)
     )
 

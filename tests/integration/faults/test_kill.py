@@ -1,4 +1,4 @@
-"""kill -9 of a producer or consumer in the middle of a frame: the other goes on, and a restart works."""
+"""kill -9 of a producer or consumer in the middle of a frame: the other continues, and a restart works."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def header_ring(environment: Environment, epoch: int) -> Path:
 def age_s(environment: Environment, epoch: int) -> float:
     """Age of the activity timestamp of an epoch, in seconds."""
     superblock = _native.read_superblock(header_ring(environment, epoch).read_bytes()[:64])
-    return (time.monotonic_ns() - superblock["activity_timestamp_ns"]) / 1e9
+    return (time.monotonic_ns() - superblock.activity_timestamp_ns) / 1e9
 
 
 def set_pid(environment: Environment, epoch: int, pid: int) -> None:
@@ -150,7 +150,7 @@ def set_pid(environment: Environment, epoch: int, pid: int) -> None:
     with open(header_ring(environment, epoch), "r+b") as file:
         file.seek(PID_OFFSET)
         file.write(struct.pack("<Q", pid))
-    assert _native.read_superblock(header_ring(environment, epoch).read_bytes()[:64])["pid"] == pid
+    assert _native.read_superblock(header_ring(environment, epoch).read_bytes()[:64]).pid == pid
 
 
 @pytest.mark.leaves_files("the killed producer cannot remove its regions")

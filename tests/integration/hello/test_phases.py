@@ -12,9 +12,7 @@ import pytest
 import tensorpool as tp
 from tensorpool.sbe import ConsumerHello
 
-from .test_orders_and_qos import DEADLINE_S, order
-
-BRIDGE = "bridge://1?stream=5"
+from .test_orders_and_qos import DEADLINE_S, fallback_uri, order
 
 
 @pytest.mark.parametrize("mode", ["auto", "standalone"])
@@ -38,9 +36,10 @@ def test_order_switches_to_the_fallback_and_back(
     producer, consumer = context.producer(free_stream_id), context.consumer(free_stream_id)
     wait_until(lambda: consumer.phase is tp.Phase.MAPPED)
     control, consumer_id = raw_messages(), consumer.state().consumer_id or 0
-    control.publish(order(free_stream_id, consumer_id, use_shm=False, payload_fallback_uri=BRIDGE))
+    uri = fallback_uri()
+    control.publish(order(free_stream_id, consumer_id, use_shm=False, payload_fallback_uri=uri))
     wait_until(lambda: consumer.phase is tp.Phase.FALLBACK)
-    assert consumer.fallback_uri == BRIDGE
+    assert consumer.fallback_uri == uri
     # Later hellos do not undo the order: the producer keeps it.
     before = producer.counters().published
     wait_until(lambda: sum(isinstance(message, ConsumerHello) for message in control.receive()) > 5)
@@ -51,19 +50,30 @@ def test_order_switches_to_the_fallback_and_back(
 
 
 @pytest.mark.requirement("wire-10.1.3-1")
-@pytest.mark.parametrize("uri", ["gopher://x", "aeron:udp?endpoint=127.0.0.1:40123"])
-def test_unknown_fallback_uri_leaves_the_consumer_mapped(
+@pytest.mark.parametrize(
+    ("uri", "reason"),
+    [
+        ("gopher://x", "use bridge://"),
+        ("aeron:udp?endpoint=127.0.0.1:40123", "use bridge://"),
+        ("bridge://1?stream=5", "payload, payload_stream, control, control_stream is missing"),
+    ],
+)
+def test_unreadable_fallback_uri_leaves_the_consumer_mapped(
     context: tp.Context,
     raw_messages: Callable[..., Any],
     free_stream_id: int,
     wait_until: Callable[..., Any],
     uri: str,
+    reason: str,
 ) -> None:
     producer, consumer = context.producer(free_stream_id), context.consumer(free_stream_id)
     wait_until(lambda: consumer.phase is tp.Phase.MAPPED)
     consumer_id = consumer.state().consumer_id or 0
     raw_messages().publish(order(free_stream_id, consumer_id, use_shm=False, payload_fallback_uri=uri))
-    wait_until(lambda: any(event.kind == "fallback_unsupported" for event in context.events(0.05)))
+    refused = wait_until(
+        lambda: [event for event in context.events(0.05) if event.kind == "fallback_unsupported"]
+    )
+    assert refused[0].detail.startswith(reason)
     assert (consumer.phase, consumer.fallback_uri) == (tp.Phase.MAPPED, None)
     producer.offer(np.arange(3))
     assert consumer.receive(DEADLINE_S).shape == (3,)

@@ -37,6 +37,8 @@ class AttachFlood:
                 if time.monotonic() > deadline:
                     return dict(self.outcomes)
             self.outcomes["sent"] += 1
+            if time.monotonic() > deadline:
+                break
         return dict(self.outcomes)
 
     def close(self) -> None:

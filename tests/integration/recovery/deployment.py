@@ -57,7 +57,7 @@ class Periods:
             """
 
 
-STEADY = Periods(grace=20, announce=0.5)
+STEADY = Periods(keepalive=0.25, grace=32, announce=2.0)
 """For tests in which no lease may expire although a busy machine delays processes."""
 
 
@@ -161,11 +161,11 @@ class Deployment(Environment):
         self, role: Callable[..., object], *args: Any, env: dict[str, str] | None = None
     ) -> RemoteProcess:
         """A process with this role."""
-        return self._stack.enter_context(RemoteProcess(role, *args, env=env, fork_server=self.fork_server))
+        return self.stack.enter_context(RemoteProcess(role, *args, env=env, fork_server=self.fork_server))
 
     def close(self) -> None:
         """Ends all processes, the last first."""
-        self._stack.close()
+        self.stack.close()
 
     def configure(self, periods: Periods, driver: str = "") -> None:
         """Writes the configuration of processes that start later."""
@@ -173,7 +173,7 @@ class Deployment(Environment):
 
     def service(self) -> DriverService:
         """A driver process that is ready."""
-        service = self._stack.enter_context(DriverService(self))
+        service = self.stack.enter_context(DriverService(self))
         self.wait_until(lambda: service.ready, timeout=TIMEOUT_S)
         return service
 
@@ -227,7 +227,7 @@ class Deployment(Environment):
             if self.is_isolated:
                 self._admin = self.worker(**standalone)
             else:
-                self._admin = self._stack.enter_context(tp.open(**standalone))
+                self._admin = self.stack.enter_context(tp.open(**standalone))
         if isinstance(self._admin, RemoteProcess):
             return self._admin.call("call_driver", command=command, arguments=arguments)
         return call_driver(self._admin, command, arguments)

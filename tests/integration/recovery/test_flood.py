@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -58,6 +59,25 @@ def test_flood_of_attaches_costs_no_client_its_lease(
     late_worker.call("close_producer")
     deployment.assert_balanced(producer, [consumer])
     assert service.end() == 0
+
+
+def test_driver_ends_in_a_flood_within_the_time_of_its_unit(deployment: Deployment) -> None:
+    """systemd kills a driver that takes longer, and its files stay."""
+    unit = (Path(__file__).parents[3] / "deploy/tensorpool-driver.service").read_text()
+    allowed = re.search(r"^TimeoutStopSec=(\d+)s$", unit, re.MULTILINE)
+    assert allowed is not None
+    deployment.configure(PERIODS, driver='quota = "256MiB"\npools = ["1MiB"]')
+    deployment.driver()
+    service, other = deployment.service(), flooding_process(deployment)
+    first = deployment.stream_id + 1
+    other.send("flood", count=10_000_000, stream_ids=(first, first + 10_000), seconds=FLOOD_S)
+    deployment.until(lambda: deployment.call_driver("status")["counters"]["postponed"] > 1000)
+    began = time.monotonic()
+    assert service.end() == 0
+    ended_s = time.monotonic() - began
+    print(f"\nended {ended_s:.2f} s after SIGTERM; {other.receive()}")
+    assert ended_s < int(allowed[1])
+    assert not [path for path in deployment.base.rglob("*") if path.is_file()]
 
 
 def test_supervisor_does_not_grow_with_a_flood_of_leases(deployment: Deployment, tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
-"""Regions and media driver in the shared memory of a container: all fits, and nobody ends when it is full."""
+"""Regions and media driver in the shared memory of a container: all fits; no process ends when it is full."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import tensorpool as tp
+from tensorpool.runtime.counters import read_aeron_counters
 from tests.remote_process import RemoteError, RemoteProcess
 
 from .client_process import ClientProcess
@@ -113,6 +115,46 @@ def test_producer_that_dies_while_memory_is_full_is_followed_by_another(
     second = in_container.streaming_producer()
     assert in_container.wait_epoch(consumer, after=epoch) > epoch
     in_container.assert_balanced(second, [consumer])
+
+
+def test_large_message_stays_behind_the_small_ones_before_it(
+    aeron_dir: Path, shm_base: Path, free_stream_ids: Callable[[], int], wait_until: Callable[..., object]
+) -> None:
+    """It has a publication of its own, and a subscriber reads publications in no fixed order."""
+    with tp.open("standalone", aeron_dir=aeron_dir, shm_base_dir=shm_base) as context:
+        # More small messages than the large one has fragments: a subscriber reads both logs in turn.
+        stream_id, large = free_stream_ids(), b"x" * (140 << 10)
+        publication = context.connection.publication(stream_id)
+        subscription = context.connection.subscription(stream_id, tethered=True)
+        wait_until(lambda: publication.is_connected and subscription.is_connected)
+        small = [b"%d" % number for number in range(2_100)]
+        received: list[bytes] = []
+
+        def is_sent(message: bytes) -> bool:
+            received.extend(subscription.poll(1))
+            return publication.offer(message) == "sent"
+
+        def publications() -> int:
+            labels = [counter.label.split() for counter in read_aeron_counters(str(aeron_dir))]
+            return sum(label[0] == "pub-lmt:" and label[3] == str(stream_id) for label in labels)
+
+        for message in small[:2_000]:
+            assert publication.offer(message) == "sent"
+        assert publication.offer(large) == "back_pressured"
+        wait_until(lambda: publications() == 2)
+        for message in (large, *small[2_000:]):
+            deadline = time.monotonic() + 60
+            while not is_sent(message):
+                assert time.monotonic() < deadline
+
+        def all_are_received() -> bool:
+            received.extend(subscription.poll())
+            return len(received) == 2_101
+
+        wait_until(all_are_received)
+        publication.close()
+        subscription.close()
+    assert received == [*small[:2_000], large, *small[2_000:]]
 
 
 def test_large_metadata_and_commands_pass_through_short_terms(

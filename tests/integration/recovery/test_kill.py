@@ -1,4 +1,4 @@
-"""kill -9 of any process under load: the others go on, and a restarted process joins them."""
+"""kill -9 of any process under load: the others continue, and a restarted process joins them."""
 
 from __future__ import annotations
 

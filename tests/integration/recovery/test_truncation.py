@@ -1,4 +1,4 @@
-"""Region files that somebody truncates or overwrites while every role uses them: no process ends."""
+"""Region files that are truncated or overwritten while every role uses them: no process ends."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_damaged_region_costs_its_epoch_and_no_process(
 
 
 def test_truncated_region_without_a_producer_is_replaced(deployment: Deployment) -> None:
-    """Nobody but the driver touches these regions: it notices by itself."""
+    """Only the driver has mapped these regions: it notices by itself."""
     deployment.driver()
     service = deployment.service()
     producer = deployment.producer()

@@ -51,9 +51,23 @@ def traced(deployment: Deployment, process: RemoteProcess, log: Path) -> Iterato
             tracer.wait(TIMEOUT_S)
 
 
+def whole_calls(trace: str) -> list[str]:
+    """The calls of a trace, one a line: strace cuts a call in two where another thread calls meanwhile."""
+    calls, unfinished = [], dict[str, str]()
+    for line in trace.splitlines():
+        thread, _, call = line.partition(" ")
+        if call.rstrip().endswith("<unfinished ...>"):
+            unfinished[thread] = call.rstrip().removesuffix("<unfinished ...>")
+        elif " resumed>" in call and thread in unfinished:
+            calls.append(f"{thread} {unfinished.pop(thread)}{call.partition(' resumed>')[2]}")
+        else:
+            calls.append(line)
+    return calls + [f"{thread} {call}" for thread, call in unfinished.items()]
+
+
 def changing_calls(deployment: Deployment, log: Path) -> list[str]:
     """Calls that change a file below the base directory."""
-    calls = [line for line in log.read_text().splitlines() if str(deployment.base) in line]
+    calls = [line for line in whole_calls(log.read_text()) if str(deployment.base) in line]
     mapped = [line for line in calls if "header.ring" in line]
     assert mapped, "the trace must contain the client's opens"
     return [line for line in calls if not HARMLESS_OPEN.search(line)]

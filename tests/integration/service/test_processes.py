@@ -271,7 +271,7 @@ def test_services_are_listed_and_the_module_opens_a_client(driver: str) -> None:
             with tp.service("heater", aeron_dir=driver) as client:  # type: ignore[operator]
                 assert client.set("temperature", 42.0) == 42.0
         finally:
-            startup._shared_contexts.pop(driver).close()
+            startup.close_shared_context(driver)
 
 
 def test_malformed_replies_do_not_disturb_a_client(driver: str) -> None:

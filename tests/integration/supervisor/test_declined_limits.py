@@ -1,9 +1,10 @@
-"""Limits that a producer declines: the reported mode is the mode in force, and the supervisor tries again."""
+"""Limits that a producer declines: the consumer keeps them itself, and the supervisor tries again."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +22,28 @@ from tests.integration.supervisor.test_policy import supervising
 from tests.ports import free_port
 
 
+def decode_or_none(message: bytes) -> object:
+    try:
+        return decode(message)
+    except CodecError:
+        return None
+
+
 def proposals(received: list[bytes], consumer_id: int) -> set[int]:
     """The descriptor streams that the supervisor proposed for a limited consumer."""
     ids = set()
-    for message in received:
-        try:
-            config = decode(message)
-        except CodecError:
-            continue
+    for config in map(decode_or_none, received):
         if not isinstance(config, ConsumerConfig | ConsumerConfigR2) or config.consumer_id != consumer_id:
             continue
         if config.mode is Mode.RATE_LIMITED and config.descriptor_stream_id:
             ids.add(config.descriptor_stream_id)
     return ids
+
+
+def answered_modes(received: list[bytes], consumer_id: int) -> set[Mode]:
+    """The modes in the producer's own answers. Orders of a supervisor have a rate."""
+    configs = (config for config in map(decode_or_none, received) if isinstance(config, ConsumerConfig))
+    return {config.mode for config in configs if config.consumer_id == consumer_id}
 
 
 def view_of(agent: SupervisorAgent, stream_id: int, consumer_id: int) -> ConsumerView:
@@ -53,7 +63,7 @@ def pair(aeron_dir: Path, shm_base: Path, wait_until: Callable[..., Any]) -> Ite
 
 
 @pytest.mark.requirement("bridge-4-5")
-def test_declined_limit_on_a_bridged_stream_is_not_reported_as_obeyed(
+def test_declined_limit_on_a_bridged_stream_is_kept_by_the_consumer(
     pair: Pair, free_stream_ids: Callable[[], int], wait_until: Callable[..., Any]
 ) -> None:
     source, dest = free_stream_ids(), free_stream_ids()
@@ -71,16 +81,30 @@ def test_declined_limit_on_a_bridged_stream_is_not_reported_as_obeyed(
 
         def has_tried_twice() -> bool:
             received.extend(control.poll())
-            assert consumer.state().mode == "stream"
             return len(proposals(received, consumer_id)) >= 2
 
-        # A bridge opens no per-consumer streams, so every attempt is declined, with another id each time.
+        # A bridge opens no per-consumer streams, so every attempt is declined, with another id each time. The
+        # producer's answers never say that it limits.
         wait_until(has_tried_twice, timeout=DEADLINE_S)
-        assert view_of(agent, dest, consumer_id).mode == "stream"
-        # The mode in force: no frame is held back.
-        for number in range(20):
+        assert answered_modes(received, consumer_id) == {Mode.STREAM}
+        assert consumer.state().gates_locally
+        # The consumer heeds the order, and its QoS reports say so.
+        wait_until(lambda: view_of(agent, dest, consumer_id).mode == "rate_limited", timeout=DEADLINE_S)
+        times_ns = count(10**15, 10**7)
+
+        def are_held_back() -> bool:
+            producer.offer(np.zeros(10, np.uint8), timestamp_ns=next(times_ns))
+            consumer.poll()
+            return consumer.ledger().dropped["rate_limited"] >= 20
+
+        wait_until(are_held_back, timeout=DEADLINE_S)
+        supervisor.call("release", stream_id=dest, consumer_id=consumer_id)
+        wait_until(lambda: consumer.state().mode == "stream", timeout=DEADLINE_S)
+        for number in range(1, 21):
             producer.offer(np.full(10, number, np.uint8))
-            assert consumer.receive(DEADLINE_S).copy()[0] == number
+            # Zeros are of before: they were on their way.
+            values = (consumer.receive(DEADLINE_S).copy()[0] for _ in range(1000))
+            assert next(value for value in values if value) == number
     control.close()
 
 
@@ -115,7 +139,9 @@ def test_next_attempt_of_a_declined_limit_is_reached(
 
         def is_limited() -> bool:
             received.extend(control.poll())
-            return consumer.state().mode == "rate_limited"
+            # Until then it keeps the rate itself.
+            assert consumer.state().mode == "rate_limited" or not consumer.state().gates_locally
+            return consumer.state().on_per_consumer
 
         wait_until(is_limited, timeout=120)
         assert (consumer.state().descriptors or ("", 0))[1] in (31_002, 31_003)

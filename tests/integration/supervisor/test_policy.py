@@ -20,9 +20,10 @@ from tensorpool.runtime.runner import Runner
 from tensorpool.service import Event, Property, Service
 from tensorpool.supervisor.agent import SupervisorAgent
 from tensorpool.supervisor.config import Rule, SupervisorSettings
+from tests.integration.hello.test_orders_and_qos import fallback_uri
 from tests.remote_process import RemoteProcess
 
-URI = "bridge://7?payload=aeron%3Audp%3Fendpoint%3D127.0.0.1%3A9&payload_stream=1&stream=5"
+INCOMPLETE_URI = "bridge://7?payload=aeron%3Audp%3Fendpoint%3D127.0.0.1%3A9&payload_stream=1&stream=5"
 MS = 1_000_000
 
 
@@ -79,7 +80,7 @@ class LimitRound:
 
     def _count_left(self) -> int:
         text = f"consumer {self._number} left"
-        return sum(notice.text == text for notice in self._agent.latest.notices)
+        return sum(notice.text.startswith(text) for notice in self._agent.latest.notices)
 
     def is_void(self) -> bool:
         """On a machine that pauses for seconds the consumer expires, and its order with it: the round is
@@ -194,10 +195,17 @@ def test_manual_orders_last_until_released(
         status = json.loads(supervisor("status", "--json"))
         assert status["manual"] == [{"stream_id": free_stream_id, "consumer_id": int(number)}]
         assert "limit" in supervisor("status")
+        # A URI that no consumer can read is refused where it is given.
+        refused = CliRunner().invoke(
+            cli, ["supervisor", "redirect", stream, number, INCOMPLETE_URI, *options]
+        )
+        assert isinstance(refused.exception, CommandFailed)
+        assert "control, control_stream is missing" in str(refused.exception)
         # Redirected, it reports the fallback; released, it gets every frame again.
-        supervisor("redirect", stream, number, URI)
+        uri = fallback_uri()
+        supervisor("redirect", stream, number, uri)
         wait_until(lambda: reader.call("state", name="one")["phase"] == "fallback", timeout=60)
-        assert reader.call("state", name="one")["fallback_uri"] == URI
+        assert reader.call("state", name="one")["fallback_uri"] == uri
         supervisor("release", stream, number)
         wait_until(lambda: reader.call("state", name="one")["phase"] == "mapped", timeout=60)
         wait_until(lambda: reader.call("state", name="one")["mode"] == "stream", timeout=60)

@@ -1,9 +1,12 @@
-"""Trace ids of consumer, and the TraceLinkSets that name their parents."""
+"""Trace ids of frames, and the TraceLinkSets that name their parents."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import pytest
 
 import tensorpool as tp
 from tensorpool import _native
+from tensorpool.client.tracing import TraceIds
 from tensorpool.sbe import decode
 from tensorpool.sbe.trace import TraceLinkSet
 
@@ -20,6 +24,48 @@ from tensorpool.sbe.trace import TraceLinkSet
 def ctx(aeron_dir: Path, shm_base: Path) -> Iterator[tp.Context]:
     with tp.open(aeron_dir=str(aeron_dir), shm_base_dir=shm_base) as context:
         yield context
+
+
+def test_traced_producers_of_two_threads_share_one_trace_node(
+    ctx: tp.Context, free_stream_ids: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created: list[TraceIds] = []
+    both_create = threading.Barrier(2)
+
+    def create() -> TraceIds:
+        created.append(TraceIds())
+        # Passes at once if two threads are here. A thread that is alone continues after a while.
+        with suppress(threading.BrokenBarrierError):
+            both_create.wait(0.3)
+        return created[-1]
+
+    monkeypatch.setattr("tensorpool.context.endpoints.TraceIds", create)
+    with ThreadPoolExecutor() as threads:
+        opened = [threads.submit(ctx.producer, free_stream_ids(), pools=[64], traces=True) for _ in range(2)]
+        producers = [future.result() for future in opened]
+    for producer in producers:
+        producer.close()
+    for trace_ids in created[1:]:
+        trace_ids.close()
+    assert len(created) == 1
+
+
+def test_producer_without_a_trace_node_is_closed(
+    ctx: tp.Context, free_stream_ids: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream_id = free_stream_ids()
+
+    def fail() -> TraceIds:
+        raise OSError("no trace node is free")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tensorpool.context.endpoints.TraceIds", fail)
+        with pytest.raises(OSError, match="no trace node is free") as caught:
+            ctx.producer(stream_id, pools=[64], traces=True)
+    # A stream has one producer at a time, also while the error keeps the first one alive.
+    assert caught.tb is not None
+    with ctx.producer(stream_id, pools=[64], traces=True) as producer:
+        assert producer.offer(np.zeros(4, "u1")).seq == 0
 
 
 @pytest.mark.requirement("wire-10.2.1-12")
@@ -60,6 +106,40 @@ def test_frame_with_several_parents_publishes_a_link_set(
     ]
     assert [p.trace_id for p in links[0].parents] == [first.trace_id, second.trace_id]
     assert [p.trace_id for p in links[1].parents] == [first.trace_id, joined.trace_id]
+
+
+@pytest.mark.requirement("wire-10.2.1-12")
+def test_frame_with_its_own_trace_id_still_names_its_parents(
+    ctx: tp.Context, free_stream_ids: Callable[[], int]
+) -> None:
+    stream_id = free_stream_ids()
+    control = ctx.connection.subscription(ctx.stream_ids.control, tethered=True)
+    array = np.zeros(4, "u1")
+    with (
+        ctx.producer(stream_id, pools=[64], nslots=512, traces=True) as producer,
+        ctx.consumer(stream_id, timeout=30) as consumer,
+    ):
+        assert consumer.wait_for_producer(30)
+        _wait_for_links(producer, control)
+        first = producer.next_seq
+        producer.offer(array, trace_id=77, parents=[5])
+        producer.offer(array, trace_id=78, parents=[5, 6, 5, 78])
+        # It continues the trace of its only parent: there is nothing to name.
+        producer.offer(array, trace_id=5, parents=[5])
+        producer.offer(array, trace_id=79, parents=[])
+        producer.offer_many(np.zeros((2, 4), "u1"), trace_id=80, parents=[5, 6])
+        with producer.claim((4,), "u1", trace_id=81, parents=[7]):
+            pass
+        links = _collect(control, 5)
+        received: list[int | None] = []
+        while len(received) < 7:
+            frame = next(consumer)
+            received += [frame.trace_id] if frame.seq >= first else []
+    control.close()
+    assert received == [77, 78, 5, 79, 80, 80, 81]
+    assert [(link.seq - first, link.trace_id, [p.trace_id for p in link.parents]) for link in links] == [
+        (0, 77, [5]), (1, 78, [5, 6]), (4, 80, [5, 6]), (5, 80, [5, 6]), (6, 81, [7]),
+    ]  # fmt: skip
 
 
 def test_producer_without_traces_publishes_no_trace_ids(
@@ -105,6 +185,21 @@ def _wait_connected(subscription: _native.Subscription) -> None:
     while not subscription.is_connected:
         assert time.monotonic() < deadline
         time.sleep(0.002)
+
+
+def _wait_for_links(producer: tp.Producer, control: _native.Subscription) -> None:
+    """Links are sent best effort: the first ones may come before the publication is connected."""
+    deadline = time.monotonic() + 30
+    last_seq, seen_seq = -1, -2
+    while seen_seq != last_seq:
+        assert time.monotonic() < deadline
+        last_seq = producer.next_seq
+        producer.offer(np.zeros(4, "u1"), parents=[1, 2])
+        wait_s = time.monotonic() + 0.1
+        while seen_seq != last_seq and time.monotonic() < wait_s:
+            links = [message for message in map(decode, control.poll()) if isinstance(message, TraceLinkSet)]
+            seen_seq = links[-1].seq if links else seen_seq
+            time.sleep(0.002)
 
 
 def _collect(subscription: _native.Subscription, count: int) -> list[TraceLinkSet]:

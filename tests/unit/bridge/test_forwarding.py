@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorpool.bridge.forwarding import read_info, replace_source, replace_stream
+from tensorpool.bridge.forwarding import PendingLinks, read_info, replace_source, replace_stream
 from tensorpool.sbe import DataSourceAnnounce, DataSourceMeta, FrameProgress, FrameProgressState
 
 PROGRESS = FrameProgress(
@@ -53,3 +53,43 @@ def test_info_has_template_and_stream():
 def test_info_of_arbitrary_bytes_needs_a_complete_block(data: bytes):
     info = read_info(data)
     assert info is None or len(data) >= 12
+
+
+class TakingPublication:
+    """Takes messages only while it is open."""
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self.taken: list[bytes] = []
+        self.outcomes: list[bool] = []
+
+    def offer(self, message: bytes) -> bool:
+        if self.is_open:
+            self.taken.append(message)
+        return self.is_open
+
+
+def test_links_wait_for_their_publication_and_keep_their_order():
+    publication = TakingPublication()
+    links = PendingLinks(publication.offer, publication.outcomes.append)
+    links.add(b"1", 0)
+    links.add(b"2", 1)
+    assert publication.taken == []
+    assert links.send(2) == 0
+    publication.is_open = True
+    links.add(b"3", 3)
+    assert publication.taken == [b"1", b"2", b"3"]
+    assert publication.outcomes == [True, True, True]
+    assert links.send(4) == 0
+
+
+def test_links_that_are_too_old_or_too_many_are_counted():
+    publication = TakingPublication()
+    links = PendingLinks(publication.offer, publication.outcomes.append)
+    for number in range(PendingLinks.MAX_LINKS + 1):
+        links.add(b"%d" % number, 0)
+    assert publication.outcomes == [False]
+    assert links.send(PendingLinks.MAX_AGE_NS - 1) == 0
+    assert links.send(PendingLinks.MAX_AGE_NS) == PendingLinks.MAX_LINKS
+    assert publication.outcomes == [False] * (PendingLinks.MAX_LINKS + 1)
+    assert publication.taken == []

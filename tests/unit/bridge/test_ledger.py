@@ -171,7 +171,7 @@ def test_run_may_have_several_sessions():
     assert not joined(ledger, counts).exact, "the sender no longer names the first session"
     for number in range(100):
         ledger.on_sender_ledger(sent(12, sessions=(number,)), counts)
-    assert len(ledger._sessions) == 1, "only the sessions of the latest ledger are kept"
+    assert len(ledger.sessions) == 1, "only the sessions of the latest ledger are kept"
 
 
 def test_earlier_sessions_precede_the_ledger_start():
@@ -274,7 +274,7 @@ def test_every_frame_is_counted_in_its_column(before: list[str], events: list[st
         if event == "ledger":
             model.read = len(model.frames)
             model.ledger.on_sender_ledger(model.sender_ledger(), model)
-            start = model.ledger._start
+            start = model.ledger.start
             assert start is not None, "all frames up to there are read"
             result = joined(model.ledger, model)
             first_frame = start.position if start.sent else 0

@@ -16,11 +16,11 @@ from tensorpool.bridge.faults import (
     host_faults,
     neighbour_faults,
 )
-from tensorpool.bridge.mappings import dynamic_ids, resolve_mappings
+from tensorpool.bridge.mappings import SourceStreams, dynamic_ids, resolve_mappings
 from tensorpool.context.config import ContextSettings
 from tensorpool.errors import InvalidConfig
 from tensorpool.runtime.config import Config, IdRange
-from tensorpool.transport import ServiceStreams, StreamAddress, StreamIds
+from tensorpool.transport import OwnStreams, ServiceStreams, StreamAddress, StreamIds
 
 PAYLOAD, CONTROL, METADATA = (f"aeron:udp?endpoint=10.0.0.2:{port}" for port in (40100, 40101, 40102))
 OTHER = tuple(f"aeron:udp?endpoint=10.0.0.1:{port}" for port in (40100, 40101, 40102))
@@ -179,6 +179,23 @@ def test_payload_of_a_mapping_must_not_meet_control_of_another():
     assert (key, "has the payload messages of mappings[0]" in reason) == ("bridge.control_stream_id", True)
 
 
+def test_sender_reads_the_own_streams_of_its_sources() -> None:
+    ids = StreamIds(own=(OwnStreams(1, control=6100, qos=6200, metadata=6300), OwnStreams(9, control=6900)))
+    settings = load(
+        mapping(1, 2, source_control_stream_id=6101, dest_control_stream_id=6102),
+        mapping(3, 4, source_control_stream_id=1000, dest_control_stream_id=1000),
+        forward_qos=True,
+    )
+    streams = SourceStreams.from_mappings(settings, resolve_mappings(settings), ids)
+    # Those of stream 9, which does not cross, are not read.
+    assert [each.stream_id for each in streams.traces] == [1000, 6101, 6100]
+    assert [each.stream_id for each in streams.control] == [6101, 1000, 6100, 1200, 6200]
+    assert [each.stream_id for each in streams.metadata] == [1300, 6300]
+    nothing = load(mapping(1, 2), forward_metadata=False, forward_traces=False)
+    streams = SourceStreams.from_mappings(nothing, resolve_mappings(nothing), ids)
+    assert (streams.control, streams.traces, streams.metadata) == ((), (), ())
+
+
 @pytest.mark.requirement("bridge-4-1")
 def test_streams_of_a_bridge_have_ids_of_their_own():
     settings = load()
@@ -235,6 +252,13 @@ def test_range_must_not_overlap_another_bridge():
     [fault] = neighbour_faults(named, [other])
     assert (fault.key, "50005-50020 of bridge other" in fault.reason) == ("mappings", True)
     assert list(neighbour_faults(named, [BridgeIds("other", None, frozenset({50_001}))])) == []
+    [fault] = neighbour_faults(named, [BridgeIds("other", None, frozenset({50_005}))])
+    assert fault.reason == (
+        "mappings[0].dest_stream_id 50005: already used by bridge other; a stream has one producer"
+    )
+    # Nothing is received on the sending side, whatever destination it names.
+    sending = load(mapping(dest=50_005), direction="send")
+    assert list(neighbour_faults(sending, [BridgeIds("other", None, frozenset({50_005}))])) == []
 
 
 @pytest.mark.requirement("bridge-4-4", "bridge-10-2")

@@ -63,7 +63,9 @@ def test_help_shows_no_empty_default(path: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [("stream", "info", "camera 1"), ("driver", "leases", "--stream", "camera 1")], ids=" ".join
+    "arguments",
+    [("supervisor", "release", "camera 1", "7"), ("driver", "leases", "--stream", "camera 1")],
+    ids=" ".join,
 )
 def test_name_instead_of_a_stream_id_names_discover(arguments: tuple[str, ...]) -> None:
     done = CliRunner().invoke(cli, arguments)

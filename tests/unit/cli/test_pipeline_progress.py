@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,20 +11,22 @@ from rich.console import Console
 
 from tensorpool.cli import pipeline
 from tensorpool.cli.pipeline import PipelineProgress, print_status, progress_line, stages_table
-from tensorpool.pipeline.status import StageStatus, Status
+from tensorpool.pipeline.decisions import StageFigures, StageTotals
+from tensorpool.pipeline.status import Status
 
 SECOND = 1_000_000_000
 
 
 def state(batch: int = 3) -> Status:
+    stereo = {"stereo": {"aligned": 480, "late": 20}}
     stages = {
-        "bronze": StageStatus("bronze", batch, 1200, 50_000_000, 0.5, 1, {"frames": 9000, "bytes": 2048}),
-        "silver": StageStatus("silver", batch, 1190, 50_000_000, 1.0, 1, {"rejects": {"shape": 10}}),
-        "align": StageStatus("align", batch, 500, 0, 0.1, 1, {"stereo": {"aligned": 480, "late": 20}}),
-        "gold": StageStatus("gold"),
+        "bronze": StageFigures(batch, 1200, 50_000_000, 0.5, 1, StageTotals(frames=9000, bytes=2048)),
+        "silver": StageFigures(batch, 1190, 50_000_000, 1.0, 1, StageTotals(rejects={"shape": 10})),
+        "align": StageFigures(batch, 500, 0, 0.1, 1, StageTotals(alignments=stereo)),
+        "gold": StageFigures(),
     }
     last = {10: 200 * SECOND, 11: 100 * SECOND, 12: 199 * SECOND}
-    return Status(Path("/data/tables"), "ab12", {"bronze": 1}, stages, last, {"stereo": 7}, True)
+    return Status("/data/tables", "ab12", {"bronze": 1}, stages, last, {"stereo": 7}, True)
 
 
 def rendered(*renderables: object) -> str:

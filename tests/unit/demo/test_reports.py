@@ -9,18 +9,18 @@ from tensorpool.demo.reports import (
     DriverSample,
     LabLedger,
     Mapped,
+    ProcessReport,
+    ProcessSample,
     RecordedSpan,
-    Report,
-    Sample,
     ViewerLedger,
     ViewerReport,
     parse_line,
 )
 
-REPORTS: list[Report] = [
+REPORTS: list[ProcessReport] = [
     CameraReady(pid=7, lease="9223372036854775807", epoch=None, at_ns=5),
     Mapped(key="18446744073709551615"),
-    Sample(frames=3, dropped={"late": 1}, latency_us=1.5),
+    ProcessSample(frames=3, dropped={"late": 1}, latency_us=1.5),
     DriverSample(leases=1, bytes=2, epoch=None, directory=None),
     ViewerReport(epochs={"1": ViewerLedger(3, {"gap": 1}, span=4)}),
     LabLedger(
@@ -42,7 +42,7 @@ REPORTS: list[Report] = [
 
 
 @pytest.mark.parametrize("report", REPORTS, ids=lambda report: type(report).__name__)
-def test_report_survives_its_line(report: Report) -> None:
+def test_report_survives_its_line(report: ProcessReport) -> None:
     line = report.to_line()
     assert line.count("\n") == 1
     assert parse_line(line) == report

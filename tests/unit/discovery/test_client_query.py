@@ -23,7 +23,10 @@ from tensorpool.sbe import (
     ShmPoolAnnounce,
     Tag,
 )
+from tensorpool.transport import StreamAddress
 from tests.unit.discovery.provider_harness import NO_DEADLINE, announce
+
+CONTROL = StreamAddress("aeron:ipc", 1000)
 
 
 def result(**changes: Any) -> DiscoveryResult:
@@ -283,7 +286,7 @@ def test_errors_of_some_registries_do_not_fail_the_query() -> None:
 
 @pytest.mark.requirement("discovery-13-1")
 def test_default_route_is_the_driver_s_control_stream() -> None:
-    (route,) = routes(DiscoverySettings(), 1234)
+    (route,) = routes(DiscoverySettings(), StreamAddress("aeron:ipc", 1234))
     assert (route.channel, route.stream_id) == ("aeron:ipc", 1234)
     assert (route.response_channel, route.response_stream_id) == ("aeron:ipc", 7004)
 
@@ -293,15 +296,17 @@ def test_routes_lead_to_all_registries_and_back_to_this_host() -> None:
         channel="aeron:udp?endpoint=127.0.0.1:40123",
         replicas=("aeron:udp?endpoint=localhost:40133", "aeron:ipc"),
     )
-    first, second, third = routes(settings, 1000)
+    first, second, third = routes(settings, CONTROL)
     assert (first.stream_id, first.response_channel) == (7000, "aeron:udp?endpoint=127.0.0.1:40124")
     assert second.response_channel in ("aeron:udp?endpoint=127.0.0.1:40124", "aeron:udp?endpoint=[::1]:40124")
     assert third.response_channel == "aeron:ipc"
     explicit = dataclasses.replace(settings, response_channel="aeron:udp?endpoint=127.0.0.1:5")
-    assert {route.response_channel for route in routes(explicit, 1000)} == {"aeron:udp?endpoint=127.0.0.1:5"}
+    assert {route.response_channel for route in routes(explicit, CONTROL)} == {
+        "aeron:udp?endpoint=127.0.0.1:5"
+    }
 
 
 def test_unreachable_registry_is_an_error_with_a_hint() -> None:
     settings = DiscoverySettings(channel="aeron:udp?endpoint=nowhere.invalid:40123")
     with pytest.raises(ConfigError, match=r"discovery\.response_channel"):
-        routes(settings, 1000)
+        routes(settings, CONTROL)

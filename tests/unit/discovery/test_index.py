@@ -325,7 +325,7 @@ def test_source_without_metadata_keeps_the_name_that_a_driver_gives() -> None:
     for message in (source(name="plan", version=0), source(name="", version=0), source(name="", version=0)):
         assert harness.lab.on_message(message.encode(), harness.now_ns)
     assert [entry.labels.name for entry in harness.index.entries(harness.now_ns)] == ["plan"]
-    # It does not renew what the driver said.
+    # It does not renew the driver's entries.
     harness.advance(WINDOW_NS)
     harness.lab.on_message(announce().encode(), harness.now_ns)
     harness.lab.on_message(source(name="", version=0).encode(), harness.now_ns)

@@ -99,10 +99,38 @@ def test_messages_are_selected_by_schema_and_template(harness: ProviderHarness) 
 @pytest.mark.requirement("discovery-10-4", "discovery-10-2", "discovery-10-3")
 @pytest.mark.parametrize("version", [0, 2, 99])
 def test_other_version_is_refused_by_the_message_header(harness: ProviderHarness, version: int) -> None:
-    message = bytearray(request().encode())
+    harness.add(1, name="camera-1")
+    message = bytearray(request(request_id=9).encode())
     message[6:8] = struct.pack("<H", version)
+    reply = harness.requests.on_message(bytes(message), harness.now_ns)
+    assert reply is not None
+    assert (reply.channel, reply.stream_id) == ("aeron:ipc", 7004)
+    response = DiscoveryResponse.decode(reply.message)
+    assert (response.request_id, response.status, response.results) == (9, DiscoveryStatus.ERROR, ())
+    assert response.error_message.startswith("the request is of another version: ")
+    assert str(version) in response.error_message
+    counters = harness.counters
+    assert (counters.invalid["version"].value, counters.errors.value, counters.requests.value) == (1, 1, 0)
+
+
+def test_later_version_with_more_fields_gets_an_error(harness: ProviderHarness) -> None:
+    """SBE appends fields to the block: the address stays where it was."""
+    known = request(request_id=9).encode()
+    block = struct.unpack_from("<H", known)[0]
+    header = struct.pack("<HHHH", block + 8, 1, 910, 2)
+    message = header + known[8 : 8 + block] + bytes(8) + known[8 + block :] + bytes(4)
+    reply = harness.requests.on_message(message, harness.now_ns)
+    assert reply is not None
+    assert DiscoveryResponse.decode(reply.message).request_id == 9
+
+
+def test_other_version_without_an_allowed_address_gets_no_response(harness: ProviderHarness) -> None:
+    message = bytearray(request(response_channel="aeron:udp?endpoint=10.1.2.3:4000").encode())
+    message[6:8] = struct.pack("<H", 2)
     assert harness.requests.on_message(bytes(message), harness.now_ns) is None
-    assert harness.counters.invalid["version"].value == 1
+    assert harness.counters.refused["channel"].value == 1
+    assert harness.requests.on_message(bytes(message[:20]), harness.now_ns) is None
+    assert harness.counters.invalid["version"].value == 2
 
 
 def malformed_requests() -> dict[str, bytes]:
@@ -226,7 +254,7 @@ def test_rate_limits_are_kept_for_a_bounded_number_of_clients() -> None:
     harness = ProviderHarness(rate_hz=1, burst=1)
     for client_id in range(1, 6001):
         assert harness.reply(client_id=client_id) is not None
-    assert len(harness.requests._clients) == 4096
+    assert len(harness.requests.clients) == 4096
 
 
 # --- the log
@@ -260,13 +288,14 @@ def test_cached_responses_are_bounded_in_number_and_bytes() -> None:
     tags = tuple(f"t{number}" for number in range(20))
     for number in range(1, 601):
         harness.add(number, name=f"camera-{number}", tags=("x" * 500, *tags))
-    builder = harness.requests._responses
+    builder = harness.requests.responses
     for number in range(1, 101):
         harness.found(name=f"camera-{number}", client_id=number)
-    assert 0 < len(builder._cache) <= 32
+    assert 0 < builder.cached <= 32
     # Each of these responses has all streams; twenty of them exceed the cache.
     for number, tag in enumerate(tags):
         reply = harness.reply(tags=(tag,), client_id=1000 + number)
         assert reply is not None
         assert len(reply.message) > (8 << 20) / 20
-    assert builder._cached_bytes == sum(len(cached.message) for cached in builder._cache.values()) <= 8 << 20
+    assert (8 << 20) / 2 < builder.cached_bytes <= 8 << 20
+    assert builder.cached < len(tags)

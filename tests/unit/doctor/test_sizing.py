@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tensorpool.cli import cli
 from tensorpool.context.config import AeronSettings
-from tensorpool.doctor import Needs, Sizing, Status, check_fit, size_stream
+from tensorpool.doctor import CheckStatus, Needs, Sizing, check_fit, size_stream
 from tensorpool.doctor.memory import Space
 from tensorpool.doctor.sizing import DESCRIPTOR_BYTES, PER_CONSUMER_TERM_BYTES, available_memory
 from tensorpool.driver import DriverSettings
@@ -122,20 +122,20 @@ def test_notes_name_further_settings() -> None:
 @pytest.mark.parametrize(
     ("free", "available", "status", "text"),
     [
-        (4 * GIB, None, Status.OK, "515.8 MiB fit"),
-        (4 * GIB, 4 * GIB, Status.OK, "4 GiB of memory available"),
-        (4 * GIB, 256 * MIB, Status.FAIL, "swaps"),
-        (600 * MIB, 4 * GIB, Status.WARN, "size=8G"),
-        (256 * MIB, 4 * GIB, Status.FAIL, "size=5G"),
+        (4 * GIB, None, CheckStatus.OK, "515.8 MiB fit"),
+        (4 * GIB, 4 * GIB, CheckStatus.OK, "4 GiB of memory available"),
+        (4 * GIB, 256 * MIB, CheckStatus.FAIL, "swaps"),
+        (600 * MIB, 4 * GIB, CheckStatus.WARN, "size=8G"),
+        (256 * MIB, 4 * GIB, CheckStatus.FAIL, "size=5G"),
     ],
 )
 def test_sizing_is_compared_with_the_available_memory(
-    free: int, available: int | None, status: Status, text: str
+    free: int, available: int | None, status: CheckStatus, text: str
 ) -> None:
     check = check_fit(size_stream(Needs(200, 4_000_000, 0.1)), SHM, Space(4 * GIB, free), available)
     assert check.status is status, check
     assert text in f"{check.found} {check.meaning} {check.remedy}"
-    assert bool(check.remedy) == (status is not Status.OK)
+    assert bool(check.remedy) == (status is not CheckStatus.OK)
 
 
 def test_available_memory() -> None:

@@ -15,7 +15,7 @@ _FRAME_BYTES = 64
 
 
 def claim_for_ever(aeron_dir: Path, stream_id: int) -> None:
-    """Claims a frame in the shared IPC log of a stream that nobody will ever commit."""
+    """Claims a frame in the shared IPC log of a stream, and never commits it."""
     for path in (aeron_dir / "publications").iterdir():
         with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as log:
             start = len(log) - _METADATA_BYTES

@@ -115,9 +115,9 @@ class StateHarness:
                 return
             job = self.jobs.pop(0)
             self.done.append(job)
-            self.perform(self.state.on_files(self._done(job), self.now))
+            self.perform(self.state.on_files(self.result(job), self.now))
 
-    def _done(self, job: FileJob) -> FilesReady | FilesFailed | FilesRemoved:
+    def result(self, job: FileJob) -> FilesReady | FilesFailed | FilesRemoved:
         if isinstance(job, RemoveFiles):
             self.directories[job.stream_id].remove(job.directory)
             return FilesRemoved(job.stream_id, job.directory)

@@ -7,6 +7,7 @@ import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -53,7 +54,7 @@ def test_attach_keepalive_detach(
         stream_id=STREAM,
         nslots=4,
     )
-    assert superblock["pid"] == os.getpid()
+    assert superblock.pid == os.getpid()
     for _ in range(5):
         driver.clock.advance(2.5)
         client.keep_alive(granted, 5, Role.PRODUCER)
@@ -105,8 +106,8 @@ def test_keepalives_received_during_a_stall_prevent_expiry(
 class Flood:
     """A control stream that always has more messages."""
 
-    def poll(self, limit: int) -> list[tuple[bytes, int]]:
-        return [(b"\0" * 8, 1)]
+    def poll(self, limit: int) -> list[Any]:
+        return [SimpleNamespace(message=b"\0" * 8, session_id=1)]
 
     def send(self, message: bytes) -> None:
         pass
@@ -166,7 +167,7 @@ def test_producer_that_releases_its_lock_is_dead_at_once(
     driver = make_agent()
     client = raw_client(driver)
     granted = client.attach(STREAM, 5, Role.PRODUCER)
-    path, _ = _native.parse_region_uri(granted.header_region_uri)
+    path = _native.parse_region_uri(granted.header_region_uri).path
     lock = struct.pack("@hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
     with open(path, "r+b") as ring:
         fcntl.fcntl(ring.fileno(), fcntl.F_OFD_SETLK, lock)
@@ -197,7 +198,7 @@ def test_announces_and_activity_continue_without_the_duty_cycle(
     }
 
     def activity() -> int:
-        return _native.open_region(granted.header_region_uri, **options)["activity_timestamp_ns"]
+        return _native.open_region(granted.header_region_uri, **options).activity_timestamp_ns
 
     before = activity()
     listener.until(lambda: len(listener.announces) > 5)
@@ -213,7 +214,7 @@ def test_superseded_directories_are_removed_and_never_accumulate(
     stream = None
     for n in range(1, 30):
         granted = client.attach(STREAM, n, Role.PRODUCER)
-        stream = Path(_native.parse_region_uri(granted.header_region_uri)[0]).parents[1]
+        stream = Path(_native.parse_region_uri(granted.header_region_uri).path).parents[1]
         client.detach(granted, n, Role.PRODUCER)
         client.next(ShmLeaseRevoked, lease_id=granted.lease_id)
         assert len(list(stream.iterdir())) <= 3
@@ -344,13 +345,13 @@ def test_unknown_group_ends_the_start(make_agent: Callable[..., AgentHarness], s
 class NoMoreMemory:
     """An announcer of a process that has reached its limit of locked memory."""
 
-    def __init__(self, real: Any) -> None:
-        self._real = real
+    def __init__(self, real: Any, *, locks_memory: bool) -> None:
+        self._real, self._locks_memory = real, locks_memory
 
-    def announce(self, *, lock_memory: bool, **options: Any) -> None:
-        if lock_memory:
+    def announce(self, *arguments: Any) -> None:
+        if self._locks_memory:
             raise OSError(12, "mlock: Cannot allocate memory")
-        self._real.announce(lock_memory=lock_memory, **options)
+        self._real.announce(*arguments)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
@@ -362,7 +363,7 @@ def test_failed_mlock_is_a_refusal_with_the_reason(
 ) -> None:
     driver = make_agent(mlock=mlock)
     parts: Any = driver.driver._resources
-    parts.announcer = NoMoreMemory(parts.announcer)
+    parts.announcer = NoMoreMemory(parts.announcer, locks_memory=mlock)
     granted = raw_client(driver).attach(STREAM, 5, Role.PRODUCER)
     if not mlock:
         assert granted.code is ResponseCode.OK

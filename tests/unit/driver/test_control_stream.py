@@ -11,8 +11,11 @@ import pytest
 
 import tensorpool as tp
 from tensorpool import _native
+from tensorpool.clock import ManualClock
 from tensorpool.doctor.drivers import check_control_stream
 from tensorpool.driver import EmbeddedDriver
+from tensorpool.driver.control_stream import ControlStream
+from tensorpool.driver.counters import DriverCounters
 from tensorpool.runtime.counters import read_aeron_counters
 from tensorpool.sbe import Role
 from tests.unit.driver.agent_harness import IDS, STREAM, AgentHarness, RawClient
@@ -135,3 +138,29 @@ def fill(conductor: _native.Conductor, wait_until: Callable[..., Any]) -> None:
     else:
         raise AssertionError("the stream never filled")
     publication.close()
+
+
+def test_busy_control_stream_is_not_reported_as_blocked(
+    conductor: _native.Conductor, wait_until: Callable[..., Any]
+) -> None:
+    """Under a flood no poll is empty for seconds; then a message arrives right behind an empty poll."""
+    clock, counters = ManualClock(), DriverCounters()
+    control = ControlStream(conductor, "aeron:ipc", IDS.control, counters=counters, clock=clock)
+    flood = _native.Publication(conductor, "aeron:ipc", IDS.control)
+    try:
+        wait_until(lambda: control.is_ready and flood.is_connected)
+        start_ns = clock.monotonic_ns()
+        assert control.read_until_ns(start_ns) == start_ns
+        for _ in range(20):
+            clock.advance(0.1)
+            wait_until(lambda: flood.offer(JUNK) == "sent")
+            wait_until(lambda: control.poll(16))
+        wait_until(lambda: flood.offer(JUNK) == "sent")
+        assert control.read_until_ns(clock.monotonic_ns()) == start_ns, "not all is read"
+        assert (counters.blocked.value, control.blocked_s(clock.monotonic_ns())) == (0, 0.0)
+        clock.advance(0.6)
+        control.read_until_ns(clock.monotonic_ns())
+        assert counters.blocked.value == 1, "nothing moved"
+    finally:
+        flood.close()
+        control.close()

@@ -296,7 +296,7 @@ def test_revoked_reservation_during_announce_leaves_files_clean(
 ) -> None:
     correlation_id = harness.request_attach(10_000, 5, Role.PRODUCER)
     harness.work(1)
-    assigned = harness.state.on_files(harness._done(harness.jobs.pop()), harness.now)
+    assigned = harness.state.on_files(harness.result(harness.jobs.pop()), harness.now)
     assert [type(action) for action in assigned] == [Announce]
     harness.perform(harness.state.revoke(harness.now, client_id=5)[1])
     assert harness.refusal(correlation_id)[0] is ResponseCode.REJECTED

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tensorpool.driver.limits import RateLimit, RequestLimiter
 from tensorpool.driver.plan import StreamLayout
+from tensorpool.driver.requests import RateLimit, RequestLimiter
 from tensorpool.sbe import ResponseCode, Role, ShmAttachRequest
 from tensorpool.sbe.driver import PublishMode
 

@@ -62,7 +62,7 @@ def test_clean_files_move_to_the_producer_s_node() -> None:
     granted = attach(harness, 2, Role.PRODUCER, desired_node_id=1)
     assert made(harness) == [None, 1]
     assert granted.epoch > first.epoch
-    # A consumer's wish moves nobody.
+    # A consumer's request does not move the regions.
     assert attach(harness, 3, Role.CONSUMER, desired_node_id=0).code is ResponseCode.OK
     assert made(harness) == [None, 1]
 
@@ -101,7 +101,7 @@ def test_response_has_the_node_of_the_regions(
         )
     )
     response = client.next(ShmAttachResponseR2)
-    path = _native.parse_region_uri(response.header_region_uri)[0]
+    path = _native.parse_region_uri(response.header_region_uri).path
     assert response.node_id == node_of([Path(path)], numa_nodes())
     assert response.node_id is None or response.node_id in numa_nodes()
 
@@ -133,12 +133,12 @@ def test_stream_on_hugepages_is_created_in_their_directory() -> None:
         attach(harness, 1, Role.CONSUMER, hugepages_policy=HugepagesPolicy.HUGEPAGES).code is ResponseCode.OK
     )
     plan = harness.state.plan[20_000]
-    assert (plan.hugepages, BASES.of(plan)) == (True, HUGE)
+    assert (plan.hugepages, BASES.base_dir(plan)) == (True, HUGE)
     # The next producer wants standard pages: clean files move.
     assert (
         attach(harness, 2, Role.PRODUCER, hugepages_policy=HugepagesPolicy.STANDARD).code is ResponseCode.OK
     )
-    assert BASES.of(harness.state.plan[20_000]) == BASE
+    assert BASES.base_dir(harness.state.plan[20_000]) == BASE
     assert len(made(harness)) == 2
 
 
@@ -173,7 +173,7 @@ def test_driver_with_two_base_directories_serves_streams_of_both(
     client = raw_client()
     for stream, base in zip(streams, (shm_base, second), strict=True):
         granted = client.attach(stream.stream_id, stream.stream_id, Role.PRODUCER)
-        path = Path(_native.parse_region_uri(granted.header_region_uri)[0])
+        path = Path(_native.parse_region_uri(granted.header_region_uri).path)
         assert path.is_relative_to(base)
         assert client.announce(stream.stream_id, producer_id=stream.stream_id).epoch == granted.epoch
     driver.close()

@@ -35,7 +35,7 @@ def test_embedded_driver_grants_leases(
         client = raw_client()
         granted = client.attach(7, 5, Role.PRODUCER)
         assert granted.code is ResponseCode.OK
-        assert Path(_native.parse_region_uri(granted.header_region_uri)[0]).is_relative_to(shm_base)
+        assert Path(_native.parse_region_uri(granted.header_region_uri).path).is_relative_to(shm_base)
     assert not driver.is_running
     assert client.next(ShmDriverShutdown).reason is ShutdownReason.NORMAL
 
@@ -77,7 +77,9 @@ def test_service_returns_status_streams_and_leases(
         assert status["bytes"] == 64 * 2 + 4 * (256 + 4096)
         assert status["counters"]["attaches"] == 2
         (stream,) = service.call("streams")
-        assert stream["directory"] == str(Path(_native.parse_region_uri(granted.header_region_uri)[0]).parent)
+        assert stream["directory"] == str(
+            Path(_native.parse_region_uri(granted.header_region_uri).path).parent
+        )
         assert {name: value for name, value in stream.items() if name != "directory"} == {
             "stream_id": STREAM,
             "name": "camera-1",

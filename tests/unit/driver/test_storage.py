@@ -24,17 +24,19 @@ from tensorpool.driver.actions import (
     MakeFiles,
     RemoveFiles,
 )
+from tensorpool.driver.lock import driver_state
 from tensorpool.driver.plan import StreamPlan
-from tensorpool.driver.storage import _WORKERS
-from tensorpool.errors import StreamBusy
+from tensorpool.driver.storage import _WORKERS, BaseDirs, Storage
+from tensorpool.errors import RegionCreateError, StreamBusy
 from tensorpool.sbe import ResponseCode
+from tensorpool.shm import EpochSpec
 from tensorpool.shm.epoch_files import user_name
 from tensorpool.shm.ownership import epoch_mark, lock_stream, stream_state
 from tests.unit.driver.conftest import StorageHarness
 from tests.unit.driver.state_harness import layout
 
 
-def open_regions(files: Any, plan: StreamPlan, base: Path) -> dict[str, int]:
+def open_regions(files: Any, plan: StreamPlan, base: Path) -> _native.Superblock:
     """Opens every region as a consumer does. Returns the header ring's superblock."""
     options: dict[str, Any] = {
         "base_dirs": [base],
@@ -59,7 +61,7 @@ def test_regions_have_the_specified_paths_and_bytes(
     assert files.directory == root / str(plan.stream_id) / str(files.epoch)
     assert sorted(path.name for path in files.directory.iterdir()) == ["1.pool", "2.pool", "header.ring"]
     superblock = open_regions(files, plan, storage_harness.base)
-    assert superblock["pid"] == os.getpid()
+    assert superblock.pid == os.getpid()
     for path in files.directory.iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert path.stat().st_blocks * 512 >= path.stat().st_size
@@ -87,7 +89,7 @@ def test_assigned_files_get_a_new_epoch_and_keep_their_inodes(
     assert assigned.epoch > files.epoch
     assert not files.directory.exists()
     assert {path.name: path.stat().st_ino for path in assigned.directory.iterdir()} == inodes
-    assert open_regions(assigned, plan, storage_harness.base)["epoch"] == assigned.epoch
+    assert open_regions(assigned, plan, storage_harness.base).epoch == assigned.epoch
 
 
 @pytest.mark.requirement("driver-10-2", "driver-13-1")
@@ -316,9 +318,9 @@ def test_hugepages_present_are_used(
         storage_harness = make_storage_harness(base=base)
         files = storage_harness.make(replace(plan, hugepages=True))
         assert "require_hugepages=true" in files.header_uri
-        assert open_regions(files, plan, base)["nslots"] == 4
+        assert open_regions(files, plan, base).nslots == 4
         assigned = storage_harness.assign(replace(plan, hugepages=True), files)
-        assert open_regions(assigned, plan, base)["epoch"] == assigned.epoch
+        assert open_regions(assigned, plan, base).epoch == assigned.epoch
         storage_harness.storage.close()
     except PermissionError:
         pytest.skip("huge pages cannot be set here")
@@ -327,15 +329,41 @@ def test_hugepages_present_are_used(
             pages.write_text(before)
 
 
+@pytest.mark.requirement("driver-4.3-5")
+@pytest.mark.parametrize(
+    ("reason", "code"),
+    [
+        ("no_hugepages", ResponseCode.REJECTED),
+        ("not_hugepages", ResponseCode.REJECTED),
+        ("invalid", ResponseCode.INVALID_PARAMS),
+        ("io", ResponseCode.INTERNAL_ERROR),
+    ],
+)
+def test_attach_is_refused_by_why_the_regions_cannot_be_created(
+    make_storage_harness: Callable[..., StorageHarness],
+    plan: StreamPlan,
+    monkeypatch: pytest.MonkeyPatch,
+    reason: str,
+    code: ResponseCode,
+) -> None:
+    def create(_: EpochSpec) -> Any:
+        raise RegionCreateError("no pages left; raise nr_hugepages", reason=reason)
+
+    monkeypatch.setattr(_native, "create_epoch", create)
+    failed = make_storage_harness().perform(MakeFiles(plan))
+    assert isinstance(failed, FilesFailed)
+    assert (failed.refusal.code, failed.refusal.reason) == (code, "no pages left; raise nr_hugepages")
+
+
 def test_prefault_touches_all_pages_of_new_regions(
     make_storage_harness: Callable[..., StorageHarness], plan: StreamPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prefaults = []
     real = _native.create_epoch
 
-    def create(**options: Any) -> Any:
-        prefaults.append(options["prefault"])
-        return real(**options)
+    def create(spec: EpochSpec) -> _native.EpochRegions:
+        prefaults.append(spec.prefault)
+        return real(spec)
 
     monkeypatch.setattr(_native, "create_epoch", create)
     make_storage_harness(namespace="lazy").make(plan)
@@ -372,3 +400,35 @@ def test_close_drops_regions_that_a_flood_has_queued(
     assert started == [*range(first, first + _WORKERS)]
     assert storage.is_idle
     assert storage.load_provisions() == {"version": 1, "streams": []}
+
+
+def test_stream_is_locked_in_every_base_directory(
+    shm_base: Path, plan: StreamPlan, wait_until: Callable[..., Any]
+) -> None:
+    first, second = shm_base / "first", shm_base / "second"
+    first.mkdir()
+    second.mkdir()
+    bases = BaseDirs(first, others=(second,))
+    storage = Storage(bases, "default", driver_state(first, "default"), stale_after_ns=3_000_000_000)
+    harness = StorageHarness(storage, second, wait_until)
+    states = [stream_state(base, "default") for base in (first, second)]
+    epoch_mark(states[1], plan.stream_id).record(1 << 62)
+    elsewhere = replace(plan, base_dir=second)
+    try:
+        lock = lock_stream(states[1], "default", plan.stream_id)
+        assert isinstance(harness.perform(MakeFiles(elsewhere)), FilesFailed)
+        lock.release()
+        files = harness.make(elsewhere)
+        assert files.directory.is_relative_to(second)
+        assert files.epoch == (1 << 62) + 1
+        assert [epoch_mark(state, plan.stream_id).last() for state in states] == [files.epoch] * 2
+        for state in states:
+            with pytest.raises(StreamBusy):
+                lock_stream(state, "default", plan.stream_id)
+        harness.remove(elsewhere, files)
+        for state in states:
+            lock_stream(state, "default", plan.stream_id).release()
+    finally:
+        storage.close()
+        first.rmdir()
+        shutil.rmtree(second)

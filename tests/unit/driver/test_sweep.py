@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from tensorpool import _native
 from tensorpool.driver.actions import (
     FilesReady,
     MakeFiles,
@@ -25,6 +24,7 @@ from tensorpool.driver.lock import driver_state
 from tensorpool.driver.plan import StreamPlan
 from tensorpool.driver.storage import BaseDirs, Storage
 from tensorpool.sbe import ShmRegionSuperblock
+from tensorpool.shm import EpochSpec, PoolSpec, create_epoch
 from tensorpool.shm.epoch_files import user_name
 from tensorpool.shm.ownership import lock_stream, stream_state
 from tests.remote_process import RemoteProcess
@@ -47,16 +47,10 @@ def make_leftover(shm_base: Path) -> Iterator[Callable[..., Path]]:
     """Creates an epoch with this owner and this activity timestamp."""
 
     def make_leftover(plan: StreamPlan, *, pid: int, activity_ns: int, namespace: str = "default") -> Path:
-        directory, _, _ = _native.create_epoch(
-            base=shm_base,
-            user=user_name(),
-            namespace=namespace,
-            stream_id=plan.stream_id,
-            epoch=secrets.randbits(40),
-            nslots=4,
-            pools=[(1, 4096)],
-        )
-        for path in Path(directory).iterdir():
+        pools = [PoolSpec(1, 4096)]
+        files = create_epoch(EpochSpec(shm_base, namespace, plan.stream_id, secrets.randbits(40), 4, pools))
+        directory = files.directory
+        for path in directory.iterdir():
             with path.open("r+b") as file:
                 for name, value in (("pid", pid), ("activity_timestamp_ns", activity_ns)):
                     file.seek(OFFSETS[name])
@@ -136,9 +130,9 @@ def test_provisions_are_saved_and_loaded(
 ) -> None:
     assert storage_harness.storage.load_provisions() is None
     for n in range(10):
-        storage_harness.storage.save_provisions({"version": 1, "streams": [n]})
+        storage_harness.storage.save_provisions({"version": n, "streams": []})
     storage_harness.storage.close()
-    assert make_storage_harness().storage.load_provisions() == {"version": 1, "streams": [9]}
+    assert make_storage_harness().storage.load_provisions() == {"version": 9, "streams": []}
     state = driver_state(storage_harness.base, "default")
     assert [path.name for path in state.iterdir()] == ["provisions.json"]
 

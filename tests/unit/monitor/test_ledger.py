@@ -10,19 +10,19 @@ from hypothesis import strategies as st
 
 from tensorpool.monitor.ledger import LedgerRow, SystemLedger, Verdict
 from tensorpool.monitor.reports import (
-    BridgeStatus,
+    BridgeReport,
     ConsumerQos,
-    ConsumerStatus,
-    ProducerStatus,
-    RecorderLedger,
-    RecorderStatus,
+    ConsumerReport,
+    ProducerReport,
+    RecorderLedgerReport,
+    RecorderReport,
 )
 from tensorpool.monitor.services import read_mapping, read_recorded, read_recorder
 
 S = 1_000_000_000
 
 
-def producer(seqs: int, *, unpublished: int = 0, final: bool = False, **more: Any) -> ProducerStatus:
+def producer(seqs: int, *, unpublished: int = 0, final: bool = False, **more: Any) -> ProducerReport:
     fields: dict[str, Any] = {
         "stream_id": 5,
         "producer_id": 9,
@@ -39,13 +39,13 @@ def producer(seqs: int, *, unpublished: int = 0, final: bool = False, **more: An
         "sources": (),
         "is_final": final,
     }
-    return ProducerStatus(**{**fields, **more})
+    return ProducerReport(**{**fields, **more})
 
 
-def consumer(first: int, last: int, *, polls: int = 0, final: bool = False, **dropped: int) -> ConsumerStatus:
+def consumer(first: int, last: int, *, polls: int = 0, final: bool = False, **dropped: int) -> ConsumerReport:
     span = last - first + 1
     received = span - sum(dropped.values())
-    return ConsumerStatus(5, 7, 2, 1, first, last, span, received, dropped, {}, polls, final)
+    return ConsumerReport(5, 7, 2, 1, first, last, span, received, dropped, {}, polls, final)
 
 
 def row(ledger: SystemLedger, now_ns: int, path: str = "consumer") -> LedgerRow:
@@ -53,12 +53,12 @@ def row(ledger: SystemLedger, now_ns: int, path: str = "consumer") -> LedgerRow:
     return only
 
 
-def recorder_status(tag: str) -> RecorderStatus:
+def recorder_status(tag: str) -> RecorderReport:
     status: dict[str, Any] = {
         "state": "recording", "problem": None, "root": "/r", "pid": 3, "rows": 5, "gaps": {},
         "rows_per_s": 1.0, "bytes_per_s": 2, "backlog_bytes": 0, "disk_free_bytes": 9, "streams": [5],
     }  # fmt: skip
-    return RecorderStatus(read_recorder(tag, status))
+    return RecorderReport(read_recorder(tag, status))
 
 
 def test_frames_between_two_reports_are_waiting() -> None:
@@ -75,7 +75,7 @@ def test_frames_between_two_reports_are_waiting() -> None:
 
 def test_counts_that_do_not_add_up_become_a_mismatch_later() -> None:
     ledger = SystemLedger()
-    wrong = ConsumerStatus(5, 7, 2, 1, 0, 9, 10, 8, {"late": 1}, {}, 0, False)
+    wrong = ConsumerReport(5, 7, 2, 1, 0, 9, 10, 8, {"late": 1}, {}, 0, False)
     for second in range(3):
         ledger.observe(wrong, second * S)
         assert row(ledger, second * S).verdict is Verdict.SETTLING
@@ -159,7 +159,7 @@ def test_recorders_and_bridges_are_paths_of_the_ledger() -> None:
     }  # fmt: skip
     ledger.observe(producer(12), 0)
     ledger.observe(recorder_status("service:recorder"), 0)
-    ledger.observe(RecorderLedger("service:recorder", (read_recorded(recorded),)), 0)
+    ledger.observe(RecorderLedgerReport("service:recorder", (read_recorded(recorded),)), 0)
     found = row(ledger, 0, "recorder")
     assert (found.published, found.delivered, found.waiting, found.verdict) == (12, 8, 2, "waiting")
     mapping: dict[str, Any] = {
@@ -180,14 +180,14 @@ def test_recorders_and_bridges_are_paths_of_the_ledger() -> None:
             "whole": True,
         },
     }
-    ledger.observe(BridgeStatus("service:bridge:b", 4, (read_mapping(mapping),)), 0)
+    ledger.observe(BridgeReport("service:bridge:b", 4, (read_mapping(mapping),)), 0)
     found = row(ledger, 0, "bridge receive")
     assert (found.published, found.delivered, found.unaccounted) == (12, 7, 0)
     assert dict(found.dropped) == {"sender": 1, "network": 3, "conflict": 1}
     assert found.verdict is Verdict.EXACT
     # The sender's ledger starts later than the receiver's: only the receiver counts the frames before it.
     later = mapping | {"delivered": 9, "ledger": mapping["ledger"] | {"whole": False}}
-    ledger.observe(BridgeStatus("service:bridge:b", 4, (read_mapping(later),)), 0)
+    ledger.observe(BridgeReport("service:bridge:b", 4, (read_mapping(later),)), 0)
     found = row(ledger, 0, "bridge receive")
     assert (found.published, found.delivered, found.unaccounted) == (14, 9, 0)
 
@@ -216,12 +216,11 @@ def test_invented_endpoints_do_not_fill_the_ledger(monkeypatch: pytest.MonkeyPat
     ledger = SystemLedger()
     for number in range(1, 200):
         ledger.observe(producer(10, stream_id=number), S)
-        ledger.observe(ConsumerStatus(number, 7, 2, 1, 0, 9, 10, 10, {}, {}, 0, False), S)
+        ledger.observe(ConsumerReport(number, 7, 2, 1, 0, 9, 10, 10, {}, {}, 0, False), S)
         ledger.observe(recorder_status(f"service:recorder:{number}"), S)
-        ledger.observe(RecorderLedger(f"service:recorder:x{number}", ()), S)
-        ledger.observe(BridgeStatus(f"service:bridge:{number}", 1, ()), S)
-    tables = (ledger._producers, ledger._newest, ledger._consumers, ledger._recorders, ledger._bridges)
-    assert [len(table) for table in tables] == [50] * 5
+        ledger.observe(RecorderLedgerReport(f"service:recorder:x{number}", ()), S)
+        ledger.observe(BridgeReport(f"service:bridge:{number}", 1, ()), S)
+    assert len(ledger) == 4 * 50
 
 
 def test_forget_drops_endpoints_with_old_reports() -> None:
@@ -230,6 +229,6 @@ def test_forget_drops_endpoints_with_old_reports() -> None:
     ledger.observe(consumer(0, 99), 5 * S)
     ledger.forget(3 * S)
     assert [found.path for found in ledger.rows(5 * S)] == ["consumer"]
-    assert ledger._newest == {}
+    assert len(ledger) == 1
     ledger.forget(6 * S)
     assert ledger.rows(6 * S) == []

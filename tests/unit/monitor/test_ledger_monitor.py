@@ -6,13 +6,13 @@ import pytest
 
 from tensorpool.monitor.ledger import LedgerMonitor, LedgerRow, SystemLedger
 from tensorpool.monitor.model import SystemModel
-from tensorpool.monitor.reports import ConsumerStatus
+from tensorpool.monitor.reports import ConsumerReport
 from tensorpool.monitor.snapshot import LedgerView, MismatchView
 from tensorpool.monitor.streams import ModelLimits
 from tests.unit.monitor.test_ledger import consumer, producer
 
 S = 1_000_000_000
-WRONG = ConsumerStatus(5, 7, 2, 1, 0, 99, 100, 98, {"late": 1}, {}, 0, False)
+WRONG = ConsumerReport(5, 7, 2, 1, 0, 99, 100, 98, {"late": 1}, {}, 0, False)
 
 
 def test_snapshot_counts_paths_by_verdict_and_lists_mismatches() -> None:

@@ -12,12 +12,12 @@ from tensorpool.attributes.tags import make_attributes
 from tensorpool.monitor.model import SystemModel
 from tensorpool.monitor.reports import (
     Activity,
-    BridgeStatus,
+    BridgeReport,
     ConsumerQos,
-    ConsumerStatus,
+    ConsumerReport,
     ProducerQos,
-    RecorderLedger,
-    RecorderStatus,
+    RecorderLedgerReport,
+    RecorderReport,
     RepeatedAnnounce,
     RepeatedMetadata,
     ServiceAlive,
@@ -128,13 +128,17 @@ def test_consumer_without_reports_or_lease_has_left() -> None:
     assert consumer_ids(model, 7 * S) == []
     notices = model.snapshot(7 * S).notices
     assert [notice.text for notice in notices if notice.kind == "lease"] == ["consumer 7: expired"]
+    assert [notice.text for notice in notices if "left" in notice.text] == [
+        "consumer 7 left: its lease was revoked",
+        "consumer 8 left: no reports any more",
+    ]
 
 
 def test_consumer_leaves_with_its_final_report() -> None:
     model = SystemModel()
     model.observe(announce(), 0)
     for is_final in (False, True):
-        status = ConsumerStatus(5, 7, 2, 1, 0, 9, 10, 10, {}, {}, 1, is_final)
+        status = ConsumerReport(5, 7, 2, 1, 0, 9, 10, 10, {}, {}, 1, is_final)
         model.observe(status, S)
         assert consumer_ids(model, S) == ([] if is_final else [7])
 
@@ -302,9 +306,9 @@ def test_recorder_status_and_ledger_are_joined_and_expire() -> None:
     }
     for _ in range(2):
         # The ledger stays when the next status comes.
-        model.observe(RecorderStatus(read_recorder("service:recorder:a", status)), 0)
-        model.observe(RecorderLedger("service:recorder:a", (read_recorded(recorded),)), 0)
-    model.observe(RecorderStatus(read_recorder("service:recorder:a", status)), 0)
+        model.observe(RecorderReport(read_recorder("service:recorder:a", status)), 0)
+        model.observe(RecorderLedgerReport("service:recorder:a", (read_recorded(recorded),)), 0)
+    model.observe(RecorderReport(read_recorder("service:recorder:a", status)), 0)
     [recorder] = model.snapshot(0).recorders
     assert (recorder.instance, recorder.rows, recorder.written[0].span) == ("a", 5, 6)
     assert model.snapshot(60 * S).recorders == ()
@@ -313,12 +317,12 @@ def test_recorder_status_and_ledger_are_joined_and_expire() -> None:
 def test_removed_mappings_of_a_bridge_leave_no_rates() -> None:
     model = SystemModel()
 
-    def status(source_id: int, frames: int) -> BridgeStatus:
+    def status(source_id: int, frames: int) -> BridgeReport:
         row = {
             "direction": "send", "source_stream_id": source_id, "dest_stream_id": 1, "connected": True,
             "epoch": "1", "sent": frames, "published": frames, "bytes": 0, "dropped": {},
         }  # fmt: skip
-        return BridgeStatus("service:bridge", 4, (read_mapping(row),))
+        return BridgeReport("service:bridge", 4, (read_mapping(row),))
 
     for number in range(1, 500):
         model.observe(status(number, 1), number)
@@ -335,7 +339,7 @@ def test_invented_services_do_not_fill_the_model() -> None:
     model = SystemModel()
     for number in range(1200):
         model.observe(ServiceAlive(f"service:x:{number}", "x", str(number), 1), 0)
-        model.observe(BridgeStatus(f"service:bridge:{number}", 1, ()), 0)
+        model.observe(BridgeReport(f"service:bridge:{number}", 1, ()), 0)
     snapshot = model.snapshot(0)
     assert (len(snapshot.services), len(snapshot.bridges)) == (1024, 1024)
     assert snapshot.rejected == {"full": 176, "service": 176}
@@ -363,7 +367,7 @@ reports = st.one_of(
     st.builds(ProducerQos, ids, ids, ids, st.one_of(st.none(), counts)),
     st.builds(ConsumerQos, ids, ids, ids, st.one_of(st.none(), counts), counts, counts, st.booleans()),
     st.builds(
-        ConsumerStatus, ids, ids, ids, ids, counts, counts, counts, counts, st.just({}), st.just({}), counts,
+        ConsumerReport, ids, ids, ids, ids, counts, counts, counts, counts, st.just({}), st.just({}), counts,
         st.booleans(),
     ),
     st.builds(Activity, ids, ids, counts),
@@ -377,7 +381,7 @@ def test_consumer_count_is_right_after_any_events(events: list[tuple[object, int
         now_ns += later_ns
         model.observe(event, now_ns)
     snapshot = model.snapshot(now_ns)
-    assert model._consumers == sum(len(stream.consumers) for stream in snapshot.streams)
+    assert model.consumers == sum(len(stream.consumers) for stream in snapshot.streams)
     for stream in snapshot.streams:
         for consumer in stream.consumers:
             assert consumer.report_age_ns <= model.limits.forget_consumer_ns

@@ -13,11 +13,11 @@ from tensorpool import sbe
 from tensorpool.monitor.reports import (
     AnnounceReader,
     ConsumerQos,
-    ConsumerStatus,
+    ConsumerReport,
     LatencyStatus,
     MessageReader,
     ProducerQos,
-    ProducerStatus,
+    ProducerReport,
     RejectedMessage,
     RepeatedAnnounce,
     RepeatedMetadata,
@@ -244,7 +244,7 @@ def event(role: str, value: Any, key: str = sbe.STATUS_KEY) -> bytes:
 @given(producers)
 def test_producer_status_is_read_as_python_encodes_it(p: sbe.ProducerStatus) -> None:
     assert read_status(event("producer", p.encode())) == [
-        ProducerStatus(
+        ProducerReport(
             stream_id=p.stream_id,
             producer_id=p.producer_id,
             pid=p.pid,
@@ -266,7 +266,7 @@ def test_producer_status_is_read_as_python_encodes_it(p: sbe.ProducerStatus) -> 
 @given(consumers)
 def test_consumer_status_is_read_as_python_encodes_it(c: sbe.ConsumerStatus) -> None:
     ledger, *latencies = read_status(event("consumer", c.encode()))
-    assert ledger == ConsumerStatus(
+    assert ledger == ConsumerReport(
         stream_id=c.stream_id,
         consumer_id=c.consumer_id,
         pid=c.pid,
@@ -280,7 +280,7 @@ def test_consumer_status_is_read_as_python_encodes_it(c: sbe.ConsumerStatus) -> 
         polls=c.polls,
         is_final=c.is_final,
     )
-    assert type(ledger) is ConsumerStatus
+    assert type(ledger) is ConsumerReport
     has_latency = c.interval_frames and not c.is_final and c.latency_since is not sbe.TimeOrigin.NOTHING
     figures = (c.interval_frames, c.interval_p50_ns, c.interval_p99_ns, c.interval_max_ns)
     latency = LatencyStatus(c.stream_id, c.consumer_id, *figures, c.latency_since.name.lower())

@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 from tensorpool.monitor.reports import (
-    BridgeStatus,
+    BridgeReport,
     DriverLeases,
-    DriverStatus,
-    RecorderLedger,
-    RecorderStatus,
+    DriverReport,
+    RecorderLedgerReport,
+    RecorderReport,
     RejectedMessage,
     ServiceAlive,
     StatusEvent,
@@ -92,13 +92,13 @@ def test_answers_become_events_of_the_service_that_answered() -> None:
         ServiceAlive("service:camera:left", "camera", "left", 9)
     ]
     assert events(("service:driver", "status()"), DRIVER, "service:driver") == [
-        DriverStatus(DriverView("service:driver", "lab", "a", 4, "ada", 1, 2, 3, None, 0))
+        DriverReport(DriverView("service:driver", "lab", "a", 4, "ada", 1, 2, 3, None, 0))
     ]
     [status] = events(("service:recorder", "status()"), RECORDER, "service:recorder:r")
-    assert isinstance(status, RecorderStatus)
+    assert isinstance(status, RecorderReport)
     assert (status.recorder.instance, status.recorder.rows) == ("r", 5)
     assert events(("service:recorder", "ledger()"), [RECORDED], "service:recorder:r") == [
-        RecorderLedger("service:recorder:r", (RecordedView(5, 1, 0, 5, 6, 6, {}),))
+        RecorderLedgerReport("service:recorder:r", (RecordedView(5, 1, 0, 5, 6, 6, {}),))
     ]
     assert events(("service:driver", "leases()"), [], "service:driver") == [
         DriverLeases("service:driver", ())
@@ -126,7 +126,7 @@ def test_long_answers_are_requested_part_by_part() -> None:
     assert [(query.tag, query.value) for query in more] == [("service:bridge:b", '{"first": 1}')]
     last = {"pid": 3, "total": 2, "mappings": [mapping(2)]}
     [bridge], more = poller.on_status_event(answer(more[0], last))
-    assert isinstance(bridge, BridgeStatus)
+    assert isinstance(bridge, BridgeReport)
     assert (bridge.tag, bridge.pid, more) == ("service:bridge:b", 3, [])
     assert [found.source_stream_id for found in bridge.mappings] == [1, 2]
 
@@ -172,4 +172,4 @@ def test_unanswered_questions_do_not_fill_the_memory() -> None:
     poller = ServicePoller(S)
     for second in range(3000):
         due(poller, second * S)
-    assert len(poller._open) <= 4096
+    assert poller.unanswered <= 4096

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from tensorpool.monitor.model import SystemModel
-from tensorpool.monitor.reports import ConsumerStatus, LatencyStatus, ProducerQos, ProducerStatus
+from tensorpool.monitor.reports import ConsumerReport, LatencyStatus, ProducerQos, ProducerReport
 from tensorpool.monitor.snapshot import LatencyView
 from tests.unit.monitor.test_model import announce, report, stream_of
 
 S = 1_000_000_000
 
 
-def producer(epoch: int = 1, next_seq: int = 0, sources: tuple[int, ...] = ()) -> ProducerStatus:
-    return ProducerStatus(5, 9, 1, epoch, next_seq, next_seq, next_seq, {}, 0, {}, 0, 0, sources, False)
+def producer(epoch: int = 1, next_seq: int = 0, sources: tuple[int, ...] = ()) -> ProducerReport:
+    return ProducerReport(5, 9, 1, epoch, next_seq, next_seq, next_seq, {}, 0, {}, 0, 0, sources, False)
 
 
 def test_drops_on_purpose_are_no_loss() -> None:
@@ -19,7 +19,7 @@ def test_drops_on_purpose_are_no_loss() -> None:
     model.observe(announce(), 0)
     for second in range(3):
         dropped = {"rate_limited": 100 * second, "skipped": 10 * second, "late": 2 * second}
-        status = ConsumerStatus(5, 7, 2, 1, 0, 9, 10, 10, dropped, {}, 1, False)
+        status = ConsumerReport(5, 7, 2, 1, 0, 9, 10, 10, dropped, {}, 1, False)
         model.observe(status, second * S)
     [consumer] = stream_of(model, 2 * S).consumers
     assert consumer.dropped_per_s == 2
@@ -30,7 +30,7 @@ def test_newer_sequence_wins_over_the_order_of_reports() -> None:
     model = SystemModel()
     model.observe(announce(), 0)
     for at, event in enumerate(
-        (report(7, last=50), ConsumerStatus(5, 7, 2, 1, 0, 40, 41, 41, {}, {}, 1, False))
+        (report(7, last=50), ConsumerReport(5, 7, 2, 1, 0, 40, 41, 41, {}, {}, 1, False))
     ):
         model.observe(event, at)
     [consumer] = stream_of(model, 1).consumers
@@ -41,7 +41,7 @@ def test_status_reports_of_two_processes_are_a_collision() -> None:
     model = SystemModel()
     model.observe(announce(), 0)
     for at in range(6):
-        model.observe(ConsumerStatus(5, 7, 2 + at % 2, 1, 0, 40, 41, 41, {}, {}, 1, False), at)
+        model.observe(ConsumerReport(5, 7, 2 + at % 2, 1, 0, 40, 41, 41, {}, {}, 1, False), at)
     [collision] = model.snapshot(6).collisions
     assert (collision.kind, collision.stream_id, collision.id) == ("consumer", 5, 7)
 

@@ -219,6 +219,8 @@ def test_failed_test_reports_no_leak_in_addition(pytester: pytest.Pytester, monk
 def test_files_of_other_programs_are_foreign(shm_base: Path) -> None:
     # Process 1 runs and is not a descendant of this process.
     assert leaks.is_foreign(leaks.SHM / "tensorpool-test-1-aaaa" / "default")
+    assert leaks.is_foreign(leaks.SHM / "tensorpool-chaos-1-aaaa-there" / "default")
+    assert leaks.is_foreign(leaks.SHM / "aeron-chaos-1-aaaa" / "cnc.dat")
     assert not leaks.is_foreign(shm_base / "default")
     assert not leaks.is_foreign(leaks.SHM / "tensorpool-unmapped")
 

@@ -84,8 +84,15 @@ def test_old_rust_error_names_the_version(machine: Machine) -> None:
 def test_recent_rust_passes_without_output(machine: Machine, version: str) -> None:
     machine.add_program("cargo", "")
     machine.add_program("rustc", f"echo 'rustc {version} (x)'")
+    machine.add_program("rustfmt", "")
     result = machine.run("toolchains", "rust")
     assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_missing_rustfmt_error_names_the_installation(machine: Machine) -> None:
+    machine.add_program("cargo", "")
+    machine.add_program("rustc", f"echo 'rustc {rust_version()} (x)'")
+    assert "rustup component add rustfmt" in error_line(machine.run("toolchains", "rust"))
 
 
 def test_missing_clippy_error_names_the_installation(machine: Machine) -> None:
@@ -122,34 +129,97 @@ def test_recent_java_passes_without_output(machine: Machine) -> None:
     assert (result.returncode, result.stderr) == (0, "")
 
 
-def add_package_tools(machine: Machine, *, missing: str, user: int) -> None:
-    """Adds a fake dpkg-query, id and apt-get."""
+def add_package_tools(
+    machine: Machine, *, missing: str, user: int, offered: str = "rustup", after_update: str = ""
+) -> None:
+    """Adds a fake dpkg-query, id, apt-cache and apt-get. The package lists have the `offered` packages."""
     machine.add_program("dpkg-query", f'case "$*" in {missing}) exit 1;; *) printf installed;; esac')
     machine.add_program("id", f"echo {user}")
-    machine.add_program("apt-get", 'echo "apt-get $*" >&2')
+    lists = machine.directory / "lists"
+    lists.write_text(offered)
+    is_listed = f'{shutil.which("grep")} -qw -- "$2" {lists}'
+    candidate = "echo \"$2:\"; echo '  Candidate: 1.2'"
+    machine.add_program("apt-cache", f"if {is_listed}; then {candidate}; else echo '  Candidate: (none)'; fi")
+    update = f'[ "$2" != update ] || echo "{after_update or offered}" > {lists}'
+    machine.add_program("apt-get", f'echo "apt-get $*" >&2; {update}')
 
 
-def test_user_gets_the_command_that_installs_missing_packages(machine: Machine) -> None:
-    add_package_tools(machine, missing="*python3-venv|*libclang-dev", user=1000)
-    result = machine.run("system-packages")
+def test_user_gets_one_command_that_installs_everything(machine: Machine) -> None:
+    add_package_tools(machine, missing="*python3-venv|*libclang-dev|*rustup|*maven|*default-jdk*", user=1000)
+    result = machine.run("system-packages", "python", "build", "rust", "rust-checks", "java")
     assert result.returncode == 1
-    assert result.stderr.splitlines()[1:] == ["    sudo apt-get install -y python3-venv libclang-dev"]
+    message, command = result.stderr.splitlines()
+    assert "(python3-venv libclang-dev rustup default-jdk-headless maven)" in message
+    assert command == "    sudo tools/system-packages python build rust rust-checks java"
 
 
 def test_root_installs_only_missing_packages(machine: Machine) -> None:
     add_package_tools(machine, missing="*libclang-dev", user=0)
     result = machine.run("system-packages")
     assert result.returncode == 0
-    message, update, install = result.stderr.splitlines()
+    update, message, install = result.stderr.splitlines()
     assert "libclang-dev" in message
     assert update == "apt-get -qq update"
-    assert install.endswith(" libclang-dev")
+    assert install.endswith("--no-install-recommends libclang-dev")
+
+
+@pytest.mark.parametrize(
+    ("offered", "expected"),
+    [
+        ("rustup", "rustup"),
+        ("rustup rustc-web", "rustup"),
+        ("rustc rustc-web", "cargo-web rustc-web rustfmt-web rust-web-clippy"),
+    ],
+)
+def test_rust_comes_from_rustup_or_the_packages_for_browsers(
+    machine: Machine, offered: str, expected: str
+) -> None:
+    missing = "*rustup|*-web|*-web-clippy"
+    # The lists of a new machine are empty before the update.
+    add_package_tools(machine, missing=missing, user=0, offered="", after_update=offered)
+    result = machine.run("system-packages", "rust", "rust-checks")
+    assert result.returncode == 0
+    assert result.stderr.splitlines()[-1].endswith(f"--no-install-recommends {expected}")
 
 
 def test_no_package_is_installed_if_none_is_missing(machine: Machine) -> None:
     add_package_tools(machine, missing="nothing", user=0)
     result = machine.run("system-packages")
     assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_toolchains_from_elsewhere_need_no_package(machine: Machine) -> None:
+    add_package_tools(machine, missing="*rust*|*maven|*jdk*", user=1000)
+    machine.add_program("cargo", "")
+    machine.add_program("rustc", f"echo 'rustc {rust_version()} (x)'")
+    machine.add_program("rustfmt", "")
+    machine.add_program("javac", "echo 'javac 21.0.2'")
+    machine.add_program("mvn", "")
+    result = machine.run("system-packages", "rust", "rust-checks", "java")
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_rustup_without_a_toolchain_gets_one(machine: Machine, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    machine.add_program("cargo", "")
+    machine.add_program("rustc", f'[ -e {log} ] && echo "rustc {rust_version()} (x)"')
+    machine.add_program("rustfmt", "")
+    machine.add_program("rustup", f'echo "$*" >> {log}')
+    assert machine.run("toolchains", "--quiet", "rust").returncode == 0
+    assert not log.exists(), "a check changes nothing"
+    result = machine.run("toolchains", "rust")
+    assert result.returncode == 0, result.stderr
+    install, default = log.read_text().splitlines()
+    assert "toolchain install stable" in install
+    # The rustup of Ubuntu's package cannot update itself, and fails after the installation.
+    assert "--no-self-update" in install
+    assert "clippy" in install
+    assert default == "--quiet default stable"
+
+
+def test_unknown_part_is_refused(machine: Machine) -> None:
+    add_package_tools(machine, missing="nothing", user=1000)
+    assert machine.run("system-packages", "rost").returncode == 2
 
 
 def test_missing_python_error_names_the_setting(machine: Machine, tmp_path: Path) -> None:
@@ -202,3 +272,62 @@ def test_pins_cover_every_requirement() -> None:
     }
     specifiers = pins.requirements(tomllib.loads((ROOT / "pyproject.toml").read_text()))
     assert {re.split(r"[\[<>=!~]", requirement)[0] for requirement in specifiers} <= pinned
+
+
+def test_pins_install_on_the_oldest_python() -> None:
+    """Debian 12 has Python 3.11.2: a release that wants a later 3.11 cannot be installed there."""
+    from importlib.metadata import PackageNotFoundError, metadata
+
+    from packaging.specifiers import SpecifierSet
+
+    too_new = {}
+    for line in (ROOT / "requirements" / "constraints.txt").read_text().splitlines():
+        name, _, version = line.partition("==")
+        try:
+            found = metadata(name)
+        except PackageNotFoundError:
+            continue
+        wanted = found["Requires-Python"]
+        if found["Version"] == version and wanted and "3.11.2" not in SpecifierSet(wanted):
+            too_new[line] = wanted
+    assert too_new == {}
+
+
+@pytest.mark.parametrize(("tool", "program"), [("s3-server", "versitygw"), ("actionlint", "actionlint")])
+def test_tool_without_its_source_prints_that_tests_are_skipped(
+    machine: Machine, tmp_path: Path, tool: str, program: str
+) -> None:
+    for name in ("mkdir", "mktemp", "chmod", "tail"):
+        found = shutil.which(name)
+        assert found
+        (machine.directory / name).symlink_to(found)
+    machine.add_program("go", "[ $1 = env ] && echo go1.27.1 || { echo 'no route to host' >&2; exit 1; }")
+    ran = machine.run(tool, XDG_CACHE_HOME=str(tmp_path / "cache"), TMPDIR=str(tmp_path))
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == ""
+    assert "no route to host" in ran.stderr
+    assert ran.stderr.endswith(f"{program} could not be built: the tests that need {program} are skipped\n")
+
+
+@pytest.mark.parametrize(("tool", "program"), [("s3-server", "versitygw"), ("actionlint", "actionlint")])
+def test_tool_prints_a_program_of_the_path(machine: Machine, tool: str, program: str) -> None:
+    machine.add_program(program, "")
+    assert machine.run(tool).stdout.strip() == str(machine.directory / program)
+
+
+def test_tool_builds_a_program_once(machine: Machine, tmp_path: Path) -> None:
+    for name in ("mkdir", "mktemp", "chmod", "mv"):
+        found = shutil.which(name)
+        assert found
+        (machine.directory / name).symlink_to(found)
+    build = 'mkdir -p "$GOBIN" && echo "$2" > "$GOBIN/actionlint" && chmod +x "$GOBIN/actionlint"'
+    machine.add_program("go", f"[ $1 = env ] && echo go1.27.1 || {{ {build}; }}")
+    cache = tmp_path / "cache"
+    (built,) = {
+        machine.run("actionlint", XDG_CACHE_HOME=str(cache), TMPDIR=str(tmp_path)).stdout for _ in range(2)
+    }
+    (package, version) = Path(built.strip()).read_text().split("@")
+    assert package == "github.com/rhysd/actionlint/cmd/actionlint"
+    assert built.strip() == str(cache / "tensorpool" / f"actionlint-{version.strip()}" / "actionlint")
+    (machine.directory / "go").unlink()
+    assert machine.run("actionlint", XDG_CACHE_HOME=str(cache)).stdout == built

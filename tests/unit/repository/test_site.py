@@ -10,7 +10,8 @@ from urllib.parse import unquote
 
 import pytest
 
-from tools.site.__main__ import build
+from tests.browser import browser, missing
+from tools.site.__main__ import build, build_version
 from tools.site.navigation import MisplacedPage, navigation
 from tools.site.stage import PROJECT_PAGES, BrokenLink, stage
 
@@ -105,6 +106,21 @@ def test_search_finds_methods_of_native_classes(site: Path) -> None:
     assert "tensorpool driver revoke" in text
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(missing() is not None, reason=missing() or "")
+def test_search_answers_in_a_browser_without_a_server(site: Path, wait_until) -> None:
+    # The theme draws its dialog in a shadow tree, whose field has the focus once it is open.
+    dialog = "const dialog = document.activeElement.shadowRoot;"
+    with browser() as window:
+        window.open(site / "index.html")
+        window.run("document.querySelector('.md-search__button').click()")
+        is_open = f"{dialog} return !!dialog && dialog.activeElement?.tagName === 'INPUT'"
+        wait_until(lambda: window.run(is_open), timeout=120)
+        window.devtools("Input.insertText", text="Producer.offer")
+        titles = f"{dialog} return [...dialog.querySelectorAll('h2')].map(title => title.textContent.trim())"
+        wait_until(lambda: "Producer.offer" in window.run(titles)[:1], timeout=120)
+
+
 @pytest.mark.parametrize(
     ("link", "is_whole"), [("reference/page.md#a-part", True), ("reference/page.md#no-such-part", False)]
 )
@@ -149,3 +165,15 @@ def test_page_in_no_section_is_refused(tmp_path: Path) -> None:
     stage(root, tmp_path / "staged")
     with pytest.raises(MisplacedPage, match=r"stray\.md"):
         navigation(tmp_path / "staged")
+
+
+def test_versions_are_beside_each_other(tmp_path: Path) -> None:
+    pytest.importorskip("zensical")
+    root, target = make_tree(tmp_path / "tree", "# Start\n"), tmp_path / "site"
+    for version in ("1.9.0", "1.10.0"):
+        (root / "Cargo.toml").write_text(f'[workspace.package]\nversion = "{version}"\n')
+        assert build_version(root, target) == 0
+    listed = json.loads((target / "versions.json").read_text("utf-8"))
+    assert [entry["version"] for entry in listed] == ["1.10.0", "1.9.0"]
+    assert "TensorPool 1.9.0" in (target / "1.9.0" / "index.html").read_text("utf-8")
+    assert "url=1.10.0/index.html" in (target / "index.html").read_text("utf-8")

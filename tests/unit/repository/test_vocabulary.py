@@ -1,4 +1,4 @@
-"""The vocabulary of names and the docstrings of modules."""
+"""The vocabulary of names and of prose, and the docstrings of modules."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.repository.vocabulary import ROOT, exceptions, offences, python_names, retired_term
+from tests.unit.repository.vocabulary import (
+    ROOT,
+    exceptions,
+    offences,
+    prose_offences,
+    prose_term,
+    python_names,
+    retired_term,
+)
 
 PACKAGE = ROOT / "python" / "tensorpool"
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -23,8 +31,54 @@ def test_names_use_no_retired_word() -> None:
     assert not obsolete, "remove from vocabulary_exceptions.txt:\n" + "\n".join(obsolete)
 
 
-def test_exceptions_are_sorted_and_unique() -> None:
-    assert exceptions() == sorted(set(exceptions()))
+def test_prose_uses_no_retired_word() -> None:
+    """Comments, docstrings, messages and pages. There are no exceptions."""
+    found = [f"{location}  {term}" for location, term in prose_offences().items()]
+    assert not found, "rewrite (see docs/reference/vocabulary.md):\n" + "\n".join(found)
+
+
+def test_list_of_exceptions_is_empty() -> None:
+    assert exceptions() == []
+
+
+PLANTED = {
+    "comment.rs": "/// The regions\n/// that nobody\n/// has mapped.\nfn map() {}\n",
+    "end_of_line.rs": "fn map() {} // somebody maps\n",
+    "comment.py": "x = 1  # the driver is told\n",
+    "two_lines.py": "# The stream goes\n# on.\n",
+    "docstring.py": 'def f():\n    """What was said."""\n',
+    "attribute.py": 'class C:\n    x: int\n    """The wish of a consumer."""\n',
+    "message.py": 'raise ValueError(f"{x}: nobody answers")\n',
+    "stub.pyi": "# whoever asks\n",
+    "page.md": "# Page\n\nThe producer lets\ngo of it.\n",
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_retired_word_in_prose_is_found(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text(PLANTED[name], "utf-8")
+    assert prose_offences(path)
+    assert prose_offences(tmp_path) == prose_offences(path)
+
+
+ORDINARY = {
+    "code.rs": 'let told = "nobody"; let uri = "aeron:udp?endpoint=x//told"; /// The home directory.\n',
+    "code.py": "told = file.tell()\n# Takes up to 2 s; commit words of a ring; accounts for every frame.\n",
+    "page.md": "The lock is free; a driver takes up to a second. A consumer asks for a stream.\n",
+}
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+def test_code_and_ordinary_english_are_allowed(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text(ORDINARY[name], "utf-8")
+    assert prose_offences(path) == {}
+
+
+def test_retired_phrase_is_named_with_its_replacement() -> None:
+    assert prose_term("It goes\n on.") == "goes on (continue, resume)"
+    assert prose_term("It continues.") is None
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
-"""The vocabulary check: names in the source tree that contain a retired word. Pure.
+"""The vocabulary check: retired words in the names and in the prose of the source tree.
 
-`docs/reference/vocabulary.md` has the terms that replace them. Prints the offences below a path:
+Prose is comments of Rust and Python, docstrings, messages of the package, and pages of the documentation.
+`docs/reference/vocabulary.md` has the terms that replace the retired words. Prints the offences below a path:
 
     python -m tests.unit.repository.vocabulary [PATH ...]
 
@@ -11,8 +12,10 @@ from __future__ import annotations
 
 import argparse
 import ast
+import io
 import re
-from collections.abc import Iterator
+import tokenize
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -63,10 +66,49 @@ _PHRASES = {
 # Retired names as a whole.
 _NAMES = {"as_json": "to_json", "as_dict": "to_json"}
 
+# Words and phrases that are retired in prose, as patterns. They are fewer than those of names: "home
+# directory" and "a guest account" are ordinary English, and no name needs them.
+_PROSE = {
+    r"nobody|no one|somebody|someone|anybody|anyone|everybody|everyone|whoever": (
+        "name the client, consumer, producer, process or program"
+    ),
+    r"tell|tells|told|telling|said|spoken|speaks?|speaking": "send, publish, report, show, distinguish",
+    r"hears?|heard|hearing|unheard|ears|deaf": "receive, listener, subscription",
+    r"says? hello|said hello|saying hello": "sends a hello",
+    r"wish|wishes|wished": "request",
+    r"greetings?|greets?|farewells?|goodbye|detours?": "hello, detach, fallback",
+    r"births?|at home|comes? home|came home": "fork guard, owner process, context",
+    r"bulletins?|beacons?": "metadata schedule, announcer",
+    r"pictures?": "system model, snapshot, image, preview, screenshot",
+    r"judges?|judged|judging": "validate, check",
+    r"lanes?": "per-consumer stream",
+    r"books?|in words": "ledger, text",
+    r"crowds?|nursery|newcomers?|strangers?": "load, fork server, new consumer, untrusted client",
+    r"lets? go|letting go|let go": "release, unmap",
+    r"(?:sent|sends?|turned|turns?) away": "reject, refuse",
+    r"(?:takes?|took|taken|taking) up(?! to\b)": "map, start",
+    r"(?:gives?|gave|given|giving) back": "release, return",
+    r"(?:goes|go|going|went|gone) on": "continue, resume",
+}
+_PROSE_PATTERNS = {re.compile(rf"\b(?:{phrase})\b", re.I): terms for phrase, terms in _PROSE.items()}
+# A phrase may be broken by the end of a line and the marks of a comment.
+_ANY_PROSE = re.compile(rf"\b(?:{'|'.join(_PROSE)})\b".replace(" ", r"[\s/#!*>\"']+"), re.I)
+
+# Pages that contain retired words on purpose, or are not about the program.
+_OTHER_PAGES = (
+    "CHANGELOG.md",  # names what was renamed
+    "CODE_OF_CONDUCT.md",  # is about people
+    "docs/protocol",  # the text of the specifications
+)
+_ENDINGS = ("py", "pyi", "rs", "md")
+# The check itself has to contain the retired words.
+_CHECK = "tests/unit/repository"
+
 # Retired first words of constants.
 _PREFIXES = {"MOST": "MAX", "LONGEST": "MAX"}
 
 _PARTS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z]+")
+_RUST_COMMENT = re.compile(r"(?:^|\s)//[/!]? ?(.*)")
 _RUST_NAME = re.compile(
     r"\b(?:fn|struct|enum|trait|type|const|static|mod|let(?:\s+mut)?|ref)\s+(\w+)"
     r"|^\s*(?:pub(?:\([a-z]+\))?\s+)?(\w+):\s"
@@ -102,6 +144,81 @@ def offences(*roots: Path) -> dict[str, str]:
                 if (term := retired_term(name)) is not None:
                     result[location] = term
     return result
+
+
+def prose_term(text: str) -> str | None:
+    """The retired word or phrase that a text contains, with its replacements; None if there is none."""
+    for pattern, terms in _PROSE_PATTERNS.items():
+        if (match := pattern.search(" ".join(text.split()))) is not None:
+            return f"{match[0].lower()} ({terms})"
+    return None
+
+
+def prose_offences(*roots: Path) -> dict[str, str]:
+    """Retired words in comments, docstrings, messages and pages below the roots, by `path:line`."""
+    result = {}
+    for root in roots or (ROOT,):
+        for path in _prose_files(root):
+            source = path.read_text("utf-8")
+            if _ANY_PROSE.search(source) is None:
+                continue
+            name = path.resolve().relative_to(ROOT) if path.resolve().is_relative_to(ROOT) else path
+            for line, text in prose(path, source):
+                if (term := prose_term(text)) is not None:
+                    result[f"{name}:{line}"] = term
+    return result
+
+
+def prose(path: Path, source: str) -> Iterator[tuple[int, str]]:
+    """Paragraphs of prose of a file, with the line where each begins."""
+    if path.suffix == ".md":
+        return _paragraphs(enumerate(source.splitlines(), 1))
+    if path.suffix == ".rs":
+        comments = ((n, _RUST_COMMENT.search(line)) for n, line in enumerate(source.splitlines(), 1))
+        return _paragraphs((n, match[1] if match else "") for n, match in comments)
+    return _python_prose(path, source)
+
+
+def _python_prose(path: Path, source: str) -> Iterator[tuple[int, str]]:
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    comments = {token.start[0]: token.string for token in tokens if token.type == tokenize.COMMENT}
+    yield from _paragraphs((n, comments.get(n, "").lstrip("# ")) for n in range(1, source.count("\n") + 2))
+    is_package = "tests" not in path.parts and path.suffix == ".py"
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(text), lineno=line)):
+                yield line, text
+            # Messages and help texts have several words; keys and values have one.
+            case ast.Constant(value=str(text), lineno=line) if is_package and " " in text:
+                yield line, text
+
+
+def _paragraphs(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Joins lines up to the next empty one, so that a phrase across a line break is found."""
+    first, texts = 0, list[str]()
+    for number, line in lines:
+        if line.strip():
+            first = first if texts else number
+            texts.append(line)
+        elif texts:
+            yield first, " ".join(texts)
+            texts = []
+    if texts:
+        yield first, " ".join(texts)
+
+
+def _prose_files(root: Path) -> Iterator[Path]:
+    if root.is_file():
+        yield root
+        return
+    trees = [root / tree for tree in (*TREES, "docs", "deploy")] if root == ROOT else [root]
+    paths = [path for tree in trees for ending in _ENDINGS for path in tree.rglob(f"*.{ending}")]
+    if root == ROOT:
+        paths += ROOT.glob("*.md")
+    for path in sorted(paths):
+        name = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
+        if not any(name == other or name.startswith(f"{other}/") for other in (*_OTHER_PAGES, _CHECK)):
+            yield path
 
 
 def exceptions() -> list[str]:
@@ -155,9 +272,10 @@ def main() -> None:
         EXCEPTIONS.write_text("".join(f"{location}\n" for location in kept), "utf-8")
         return
     names = offences(*(path.resolve() for path in arguments.path))
-    for location, term in sorted(names.items()):
+    in_prose = prose_offences(*(path.resolve() for path in arguments.path))
+    for location, term in sorted({**names, **in_prose}.items()):
         print(f"{location}  {term}")
-    print(f"{len(names)} retired names")
+    print(f"{len(names)} retired names, {len(in_prose)} retired words in prose")
 
 
 if __name__ == "__main__":

@@ -48,6 +48,20 @@ def test_backoff_spins_then_yields_then_sleeps_longer_and_longer():
     assert [round(slept * 1e6) for slept in clock.sleeps] == [50, 100, 200, 400, 800, 1600, 3200, 5000]
 
 
+def test_backoff_rests_longer_only_after_a_long_time_without_work():
+    clock = ManualClock()
+    idle = idle_strategy("backoff", clock=clock)
+    while sum(clock.sleeps) < 5:
+        before = sum(clock.sleeps)
+        idle.idle(0)
+        assert not clock.sleeps or clock.sleeps[-1] <= max(5e-3, before / 64)
+    assert clock.sleeps[-1] == 20e-3
+    idle.idle(1)
+    for _ in range(16):
+        idle.idle(0)
+    assert clock.sleeps[-1] == pytest.approx(50e-6)
+
+
 def test_work_makes_backoff_start_over():
     clock = ManualClock()
     idle = idle_strategy("backoff", clock=clock)
@@ -77,12 +91,23 @@ def test_sleep_waits_at_once_and_not_after_work():
 
 
 @pytest.mark.parametrize("name", ["busy-spin", "yield"])
-def test_busy_spin_and_yield_never_sleep(name):
+def test_busy_spin_and_yield_do_not_wait_by_the_clock(name):
     clock = ManualClock()
     idle = idle_strategy(name, clock=clock)
     for _ in range(1000):
         idle.idle(0)
     assert clock.sleeps == []
+
+
+def test_yields_without_work_give_the_core_away_now_and_then(monkeypatch):
+    sleeps: list[float] = []
+    monkeypatch.setattr("tensorpool.runtime.agent.time.sleep", sleeps.append)
+    idle = idle_strategy("yield")
+    for _ in range(160):
+        idle.idle(0)
+    assert len(sleeps) == 10
+    idle.idle(1)
+    assert len(sleeps) == 10
 
 
 def test_unknown_idle_strategy_error_names_the_valid_names():

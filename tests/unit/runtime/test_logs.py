@@ -147,7 +147,7 @@ def test_rate_limiter_bounds_its_number_of_keys():
     limiter = RateLimiter(clock=ManualClock())
     for number in range(10_000):
         limiter.admit(number)
-    assert len(limiter._windows) <= 512
+    assert len(limiter) <= 512
 
 
 def test_repeat_filter_ignores_other_statements():

@@ -12,6 +12,7 @@ from tensorpool.errors import ConfigError, InvalidConfig
 from tensorpool.runtime.config import Config
 from tensorpool.service import Event, Property, Service, command
 from tensorpool.service.config import ServiceSettings
+from tensorpool.service.service import ReplyCache
 from tensorpool.transport.channels import ServiceStreams
 
 
@@ -92,11 +93,13 @@ def test_reused_correlation_id_is_rejected() -> None:
 
 
 def test_reply_cache_is_bounded_in_bytes() -> None:
-    service = EdgeCaseService()
+    cache = ReplyCache()
     for number in range(1, 60):
-        ask(service, "label", "x" * 500_000, correlation_id=number)
-    assert service._replies._bytes <= 4 << 20
-    assert len(service._replies) < 10
+        request = Event("service:edge_cases", "label", "x" * 500_000, number)
+        cache.put(request, [request])
+        assert cache.get(request) == [request]
+    assert 3 << 20 < cache.nbytes <= 4 << 20
+    assert len(cache) < 10
 
 
 def test_no_change_is_lost_between_threads() -> None:

@@ -141,9 +141,16 @@ def test_repeated_request_gets_the_same_replies_and_runs_once(heater: Heater) ->
 
 
 def test_reply_cache_is_bounded_in_number(heater: Heater) -> None:
-    for number in range(1, 3000):
+    """A request is recognised as repeated while fewer than 1024 others follow it."""
+    run = ("run()", '{"minutes": 5}')
+    ask(heater, *run, correlation_id=5000)
+    for number in range(1, 1024):
         ask(heater, "temperature", correlation_id=number)
-    assert len(heater._replies) == 1024
+    ask(heater, *run, correlation_id=5000)
+    assert heater.runs == 1
+    ask(heater, "temperature", correlation_id=1024)
+    ask(heater, *run, correlation_id=5000)
+    assert heater.runs == 2
 
 
 def test_token_is_required_and_never_repeated_in_replies(heater: Heater) -> None:

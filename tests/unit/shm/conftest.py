@@ -5,13 +5,13 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tensorpool import _native
+from tensorpool.shm.epoch_files import EpochSpec, PoolFile, PoolSpec, RegionAccess, create_epoch
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Epoch:
 
     directory: Path
     header_uri: str
-    pools: list[tuple[int, int, str]]
+    pools: list[PoolFile]
 
     @property
     def header(self) -> Path:
@@ -46,9 +46,12 @@ def make_epoch(shm_base: Path, free_stream_id: int) -> Iterator[Callable[..., Ep
             "epoch": 77,
             "nslots": 8,
             "pools": [(1, 4096), (2, 65536)],
-        }
-        directory, header_uri, pools = _native.create_epoch(**(settings | changes))
-        return Epoch(Path(directory), header_uri, pools)
+        } | changes
+        names = {field.name for field in fields(RegionAccess)} & settings.keys()
+        access = RegionAccess(**{name: settings.pop(name) for name in names})
+        pools = [PoolSpec(*pool) for pool in settings.pop("pools")]
+        files = create_epoch(EpochSpec(**settings, pools=pools, access=access))
+        return Epoch(files.directory, files.header_uri, files.pools)
 
     yield make
     for entry in shm_base.iterdir():

@@ -184,7 +184,7 @@ def test_stream_directory_report_has_all_epochs(make_epoch: Callable[..., Epoch]
 
 def test_region_uri_with_hugepages_is_checked(make_epoch: Callable[..., Epoch]) -> None:
     epoch = make_epoch()
-    (plain,) = inspect(epoch.pools[0][2])
+    (plain,) = inspect(epoch.pools[0].uri)
     assert [region.path for region in plain.regions] == [epoch.pool(1)]
     assert plain.all_problems() == []
     (huge,) = inspect(epoch.header_uri + "|require_hugepages=true")

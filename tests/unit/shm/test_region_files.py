@@ -167,9 +167,9 @@ def test_namespace_with_path_characters_is_refused(make_epoch, shm_base, name) -
 def test_region_modes_are_private_under_any_umask(make_epoch, shm_base, free_stream_id, umask) -> None:
     # In another process: all threads share the umask, and an embedded media driver may be one of them.
     script = (
-        "import sys; from tensorpool import _native; "
-        "print(_native.create_epoch(base=sys.argv[1], user='alice', namespace='default', "
-        "stream_id=int(sys.argv[2]), epoch=1, nslots=8, pools=[(1, 64)])[0])"
+        "import sys; from pathlib import Path; from tensorpool.shm import EpochSpec, PoolSpec, create_epoch; "
+        "spec = EpochSpec(Path(sys.argv[1]), 'default', int(sys.argv[2]), 1, 8, [PoolSpec(1, 64)]); "
+        "print(create_epoch(spec).directory)"
     )
     command = [sys.executable, "-c", script, str(shm_base), str(free_stream_id)]
     done = subprocess.run(command, umask=umask, capture_output=True, text=True, check=True)
@@ -257,12 +257,13 @@ def test_file_size_limit_is_an_error_and_leaves_no_files(shm_base, free_stream_i
     # The same failure without permission to mount: the kernel refuses to allocate beyond the limit.
     script = (
         "import resource, sys\n"
-        "from tensorpool import _native\n"
+        "from pathlib import Path\n"
         "from tensorpool.errors import RegionCreateError\n"
+        "from tensorpool.shm import EpochSpec, PoolSpec, create_epoch\n"
+        "pools = [PoolSpec(1, 64), PoolSpec(2, 1 << 20)]\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))\n"
         "try:\n"
-        "    _native.create_epoch(base=sys.argv[1], user='alice', namespace='default',\n"
-        "        stream_id=int(sys.argv[2]), epoch=1, nslots=8, pools=[(1, 64), (2, 1 << 20)])\n"
+        "    create_epoch(EpochSpec(Path(sys.argv[1]), 'default', int(sys.argv[2]), 1, 8, pools))\n"
         "except RegionCreateError as error:\n"
         "    print(error.reason)\n"
     )

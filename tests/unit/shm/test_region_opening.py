@@ -22,13 +22,13 @@ def epoch(make_epoch):
 
 
 @pytest.fixture
-def open_region(epoch, shm_base, free_stream_id) -> Callable[..., dict[str, int]]:
+def open_region(epoch, shm_base, free_stream_id) -> Callable[..., _native.Superblock]:
     """Opens the header ring (or pool 1) as announced, with the given changes."""
 
-    def open_region(uri: str = epoch.header_uri, *, pool: bool = False, **changes) -> dict[str, int]:
+    def open_region(uri: str = epoch.header_uri, *, pool: bool = False, **changes) -> _native.Superblock:
         settings = {"base_dirs": [shm_base], "epoch": 77, "stream_id": free_stream_id, "nslots": 8}
         if pool:
-            uri = epoch.pools[0][2] if uri == epoch.header_uri else uri
+            uri = epoch.pools[0].uri if uri == epoch.header_uri else uri
             settings |= {"pool_id": 1, "stride_bytes": 4096}
         return _native.open_region(uri, **(settings | changes))
 
@@ -66,35 +66,35 @@ def poke(path: Path, field: str, value: int) -> None:
 
 @pytest.mark.requirement("wire-7.1-1")
 def test_regions_that_match_the_announce_are_opened(open_region, epoch, nothing_mapped) -> None:
-    assert open_region()["slot_bytes"] == 256
-    assert open_region(pool=True)["stride_bytes"] == 4096
+    assert open_region().slot_bytes == 256
+    assert open_region(pool=True).stride_bytes == 4096
     assert nothing_mapped()
 
 
 @pytest.mark.parametrize("value", [0, 4096, 0xFFFF_FFFF])
 def test_pool_slot_size_has_several_valid_values(open_region, epoch, value) -> None:
     poke(epoch.pool(1), "slot_bytes", value)
-    assert open_region(pool=True)["slot_bytes"] == value
+    assert open_region(pool=True).slot_bytes == value
 
 
 @pytest.mark.parametrize("value", [0, 256, 0xFFFF_FFFF])
 def test_header_ring_stride_has_several_valid_values(open_region, epoch, value) -> None:
     poke(epoch.header, "stride_bytes", value)
-    assert open_region()["stride_bytes"] == value
+    assert open_region().stride_bytes == value
 
 
 def test_region_file_longer_than_needed_is_accepted(open_region, epoch) -> None:
     os.truncate(epoch.header, epoch.header.stat().st_size + 4096)
-    assert open_region()["nslots"] == 8
+    assert open_region().nslots == 8
 
 
 @pytest.mark.requirement("wire-15.21a.5-1")
 def test_symlinked_base_directory_is_resolved_once(open_region, epoch, shm_base, tmp_path) -> None:
     alias = tmp_path / "alias"
     alias.symlink_to(shm_base)
-    assert open_region(base_dirs=[alias])["epoch"] == 77
+    assert open_region(base_dirs=[alias]).epoch == 77
     through = str(epoch.header).replace(str(shm_base), str(alias))
-    assert open_region(uri_of(through), base_dirs=[alias])["epoch"] == 77
+    assert open_region(uri_of(through), base_dirs=[alias]).epoch == 77
 
 
 # --- paths
@@ -243,12 +243,12 @@ def test_superblock_field_that_contradicts_the_announce_is_refused(
 @pytest.mark.requirement("wire-7.1-3", "wire-7.1-4")
 def test_header_ring_and_pool_are_not_interchangeable(refused, epoch) -> None:
     assert refused(epoch.header_uri, pool_id=1, stride_bytes=4096).reason == "region_type"
-    assert refused(epoch.pools[0][2]).reason == "region_type"
+    assert refused(epoch.pools[0].uri).reason == "region_type"
 
 
 @pytest.mark.requirement("wire-7.1-4")
 def test_pool_with_another_pool_id_is_refused(refused, epoch) -> None:
-    assert refused(epoch.pools[1][2], pool=True).reason == "pool_id"
+    assert refused(epoch.pools[1].uri, pool=True).reason == "pool_id"
 
 
 @pytest.mark.parametrize("nslots", [0, 3, 12])
@@ -260,7 +260,7 @@ def test_nslots_must_be_a_power_of_two(refused, epoch, nslots) -> None:
 @pytest.mark.parametrize("stride", [0, 32, 96, 4095, 4097])
 def test_stride_must_be_a_power_of_two_from_64(refused, epoch, stride) -> None:
     poke(epoch.pool(1), "stride_bytes", stride)
-    assert refused(epoch.pools[0][2], pool=True, stride_bytes=stride).reason == "stride"
+    assert refused(epoch.pools[0].uri, pool=True, stride_bytes=stride).reason == "stride"
 
 
 # --- URIs
@@ -285,7 +285,7 @@ def test_unknown_parameter_is_refused(refused, epoch, tail) -> None:
 def test_region_without_required_hugepages_is_refused(refused, open_region, epoch) -> None:
     error = refused(f"{epoch.header_uri}|require_hugepages=true")
     assert (error.reason, "hugetlbfs" in str(error)) == ("not_hugepages", True)
-    assert open_region(f"{epoch.header_uri}|require_hugepages=false")["epoch"] == 77
+    assert open_region(f"{epoch.header_uri}|require_hugepages=false").epoch == 77
 
 
 @pytest.mark.requirement("wire-15.22-2", "wire-15.22-7")
@@ -307,7 +307,7 @@ def test_regions_on_hugepages_use_whole_pages(make_epoch, open_region, mounted) 
     epoch = make_epoch(base=base, pools=[(1, 4096)], require_hugepages=True)
     assert epoch.header_uri.endswith("|require_hugepages=true")
     assert epoch.header.stat().st_size == page
-    assert open_region(epoch.header_uri, base_dirs=[base])["nslots"] == 8
+    assert open_region(epoch.header_uri, base_dirs=[base]).nslots == 8
     _native.remove_epoch(epoch.directory)
 
 

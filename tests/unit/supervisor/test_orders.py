@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import pytest
+
+from tensorpool.errors import InvalidConfig
 from tensorpool.monitor.snapshot import Snapshot
-from tensorpool.sbe.wire import ConsumerConfig, ConsumerConfigR2, Mode
+from tensorpool.runtime.config import Config
+from tensorpool.sbe.wire import ConsumerConfigR2, Mode
+from tensorpool.supervisor.config import SupervisorSettings
 from tensorpool.supervisor.orders import MANUAL, Orders
 from tensorpool.supervisor.policy import Decision
 from tests.unit.supervisor.test_policy import S, consumer, system
 
 IDS = (31_000, 31_003)
-URI = "bridge://1?stream=5"
+URI = (
+    "bridge://1?payload=aeron%3Audp%3Fendpoint%3D10.0.0.2%3A40100&payload_stream=3000"
+    "&control=aeron%3Audp%3Fendpoint%3D10.0.0.2%3A40101&control_stream=3001&stream=5"
+)
 
 
 def limit(by: str = "rule") -> Decision:
@@ -39,13 +48,26 @@ def test_release_keeps_the_stream_and_restores_the_request() -> None:
     limited = consumer(0, mode="rate_limited", per_consumer_stream_id=31_002)
     orders.apply(limit(), system(limited))
     [config] = orders.apply(Decision("release", "rule", 5, 7, "low"), system(limited))
-    assert isinstance(config, ConsumerConfig)
+    assert isinstance(config, ConsumerConfigR2)
     assert (config.mode, config.descriptor_stream_id, config.use_shm) == (Mode.STREAM, 31_002, True)
+    # Without a rate it would be the answer of a producer that grants no stream.
+    assert config.max_rate_hz == 0
     assert list(orders.due(system(limited), S)) == []
     [config] = orders.apply(
         Decision("release", "rule", 5, 7, "low"), system(replace(limited, requested_limit=True))
     )
-    assert config.mode is Mode.RATE_LIMITED
+    assert isinstance(config, ConsumerConfigR2)
+    assert (config.mode, config.max_rate_hz) == (Mode.RATE_LIMITED, None)
+
+
+def test_limit_that_the_consumer_keeps_itself_is_proposed_again() -> None:
+    orders = Orders("aeron:ipc", IDS)
+    gated = system(consumer(0, mode="rate_limited"))
+    orders.apply(limit(), gated)
+    [first] = orders.due(gated, 0)
+    assert list(orders.due(gated, S)) == []
+    [second] = orders.due(gated, 3 * S)
+    assert first.descriptor_stream_id != second.descriptor_stream_id
 
 
 def test_redirect_sends_the_uri_and_ends_with_the_consumer() -> None:
@@ -93,3 +115,25 @@ def test_limit_keeps_a_granted_stream_and_replaces_a_declined_one() -> None:
     }
     assert len(proposed) > 1
     assert proposed <= set(range(IDS[0], IDS[1] + 1))
+
+
+@pytest.mark.requirement("wire-10.1.3-1")
+@pytest.mark.parametrize(
+    ("uri", "reason"),
+    [
+        (URI, None),
+        ("aeron:udp?endpoint=10.0.0.2:40100", "use bridge://<id>"),
+        ("bridge://1?stream=5", "payload, payload_stream, control, control_stream is missing"),
+        (URI.replace("3001", "none"), "control_stream"),
+    ],
+)
+def test_rule_needs_a_fallback_that_a_consumer_can_read(uri: str, reason: str | None) -> None:
+    rule = {"name": "slow", "when": "drops", "above": 1, "then": "redirect", "fallback_uri": uri}
+    tables: dict[str, Any] = {"supervisor": {"rules": [rule]}}
+    if reason is None:
+        [loaded] = Config.load(SupervisorSettings, tables=tables, environ={})[SupervisorSettings].rules
+        assert loaded.fallback_uri == uri
+        return
+    with pytest.raises(InvalidConfig) as invalid:
+        Config.load(SupervisorSettings, tables=tables, environ={})
+    assert reason in str(invalid.value)

@@ -149,6 +149,7 @@ def test_details_show_the_stream_and_escape_goes_back() -> None:
         "the left eye",
         "camera, lab",
         "feeds      10010 detections",
+        "up to 3 slots open at once",
         "late 120, gap 4",
         "back_pressured 1",
         "consumer 502 is used twice",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensorpool.top.app import without_consumers
+from tensorpool.monitor.snapshot import without_consumers
 from tests.unit.top.snapshots import system
 
 
