@@ -13,9 +13,11 @@ export PYTHON ?=
 
 VENV := $(CURDIR)/.venv
 CONSTRAINTS := $(CURDIR)/requirements/constraints.txt
+BUILD_DEPENDENCIES := $(VENV)/.build-dependencies
 DEPENDENCIES := $(VENV)/.dependencies
 BENCH_DEPENDENCIES := $(VENV)/.bench-dependencies
 DOCS_DEPENDENCIES := $(VENV)/.docs-dependencies
+WHEEL_DEPENDENCIES := $(VENV)/.wheel-dependencies
 NATIVE := python/tensorpool/_native.abi3.so
 AERON := target/.aeron
 
@@ -37,22 +39,33 @@ TYPED := python/tensorpool python/pyspark_tensorpool tools tests $(wildcard benc
 # One profile for all targets: a second profile would compile Aeron a second time.
 CARGO_FLAGS := --release --locked --workspace
 
-.PHONY: help demo test test-long chaos docs bench lint conformance pins clean native \
+.PHONY: help demo test test-long test-gpu bench-gpu gpu-folder chaos fuzz miri audit docs bench wheel sdist lint \
+    conformance pins clean native \
     check-rust check-tests check-source check-native check-requirements
 
 help:
 	@echo "make demo         a live demo: tensors move between processes"
 	@echo "make test         all checks and tests"
 	@echo "make test-long    the same, with the long tests"
+	@echo "make gpu-folder   build/gpu: all that a GPU machine without a network needs"
+	@echo "make test-gpu     the tests of frames on a GPU, with the python3 of the machine (torch, CuPy, JAX)"
+	@echo "make bench-gpu    copies to and from a GPU, beside torch's pinned memory"
 	@echo "make bench        the benchmarks (ARGS=\"--peers\" compares other libraries)"
+	@echo "make wheel        wheels for x86-64 and aarch64 and the source distribution, checked, into dist"
+	@echo "make sdist        the source distribution alone (ARGS=--from-sdist installs it too)"
 	@echo "make docs         the documentation site, into build/site"
 	@echo "make lint         formatting, style, types, layers, clippy"
 	@echo "make chaos        two hours of kills, pauses and damage; writes what was tried (ARGS=\"--minutes 10\")"
+	@echo "make fuzz         libFuzzer over all decoders (ARGS=\"--seconds 600\")"
+	@echo "make miri         the native core under Miri (needs a nightly Rust)"
+	@echo "make audit        licences, sources and known flaws of all dependencies"
 	@echo "make conformance  which requirements are proven, by the last test run (ARGS=\"--json\")"
 	@echo "make pins         newest versions of all Python dependencies into requirements/constraints.txt"
 	@echo "make clean        removes all build results"
 
+# The packages of the tests have Spark, which is half a gigabyte and of no use without Java.
 demo: $(NATIVE)
+	@! command -v java >/dev/null 2>&1 || $(MAKE) --no-print-directory $(DEPENDENCIES)
 	@tensorpool demo $(ARGS)
 
 # The steps run in sequence, cheap ones first, also under make -j: each is a separate make.
@@ -68,6 +81,8 @@ test-long: check-tests
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory check-native
 	@tools/step "requirement marks" python -m tools.conformance --marks
+	@tools/step fuzzing python -m tools.fuzz
+	@$(MAKE) --no-print-directory $(WHEEL_DEPENDENCIES)
 	@tools/step "pytest, long tests too" python -m pytest $(WORKERS) $(REPORT) $(ARGS)
 	@tools/step conformance python -m tools.conformance --quiet $(PARTIAL)
 
@@ -79,10 +94,35 @@ lint: check-rust
 	        --allowlist tools/stubtest.allowlist --ignore-unused-allowlist
 	@tools/step clippy tools/with-maturin-env cargo clippy $(CARGO_FLAGS) --all-targets --quiet -- --deny warnings
 
+# Takes no package from a registry: on the GPU machine python3 has torch, and build/gpu has the rest.
+GPU_PYTHON ?= /usr/bin/env -u VIRTUAL_ENV PYTHONPATH=$(CURDIR)/build/gpu python3
+
+gpu-folder: $(NATIVE) $(DEPENDENCIES)
+	@python -m tools.gpu_folder build/gpu
+
+build/gpu/tensorpool/__init__.py:
+	@$(MAKE) --no-print-directory gpu-folder
+
+test-gpu: build/gpu/tensorpool/__init__.py
+	@cd build/gpu && $(GPU_PYTHON) -m pytest -c tests/gpu/pytest.ini --rootdir . tests/gpu $(ARGS)
+
+bench-gpu: build/gpu/tensorpool/__init__.py
+	@cd build/gpu && $(GPU_PYTHON) -m benchmarks.gpu $(ARGS)
+
 # Two hours; it writes docs/explanation/what-was-tried.md. ARGS="--minutes 10 --seed 1 --only kills" for less.
-chaos: check-tests
+chaos: check-tests $(DEPENDENCIES)
 	@$(MAKE) --no-print-directory native >&2
 	@python -m tests.chaos --page $(ARGS)
+
+# 20 seconds for each target, as in test-long. ARGS="--seconds 600 --merge" searches longer, and keeps new inputs.
+fuzz: check-rust $(DEPENDENCIES)
+	@python -m tools.fuzz $(ARGS)
+
+miri: check-rust
+	@tools/miri $(ARGS)
+
+audit: check-rust $(DEPENDENCIES)
+	@python -m tools.audit $(ARGS)
 
 # Needs no native module: the generated pages are in docs/, and a test keeps them up to date.
 docs: $(DOCS_DEPENDENCIES)
@@ -91,9 +131,19 @@ docs: $(DOCS_DEPENDENCIES)
 bench: $(NATIVE) $(BENCH_DEPENDENCIES)
 	@python -m benchmarks $(ARGS)
 
+# ARGS="--arch x86_64" builds one of them; ARGS="--help" lists the options.
+wheel: $(WHEEL_DEPENDENCIES)
+	@tools/toolchains rust
+	@python -m tools.wheel $(ARGS)
+
+# ARGS=--from-sdist installs it into an empty environment too: minutes.
+sdist: $(WHEEL_DEPENDENCIES)
+	@tools/toolchains rust
+	@python -m tools.wheel --no-wheel $(ARGS)
+
 # It uses the reports of the last test run, or runs the tests that name a requirement if the sources have changed.
 # A test that fails is the verdict's to report.
-conformance: check-tests
+conformance: check-tests $(DEPENDENCIES)
 	@$(MAKE) --no-print-directory native >&2
 	@python -m tools.conformance --has-run || $(MAKE) --no-print-directory check-requirements >&2
 	@python -m tools.conformance $(ARGS)
@@ -114,11 +164,16 @@ clean:
 # --- the steps
 
 check-rust:
+	@tools/system-packages python build rust rust-checks
 	@tools/toolchains rust rust-checks
 
 check-tests:
+	@tools/system-packages python build rust rust-checks java
 	@tools/toolchains rust rust-checks java
+	@$(MAKE) --no-print-directory $(BUILD_DEPENDENCIES)
 	@tools/prometheus
+	@tools/s3-server >/dev/null
+	@tools/actionlint >/dev/null
 
 check-source: $(DEPENDENCIES)
 	@tools/step "ruff check" ruff check --quiet
@@ -127,7 +182,7 @@ check-source: $(DEPENDENCIES)
 	@tools/step layers env PYTHONPATH=python lint-imports --no-logo
 	@tools/step mypy python -m mypy $(TYPED)
 
-check-native: $(NATIVE)
+check-native: $(NATIVE) $(DEPENDENCIES)
 	@tools/step "cargo test" python -m tools.conformance.rust_run build/requirements-cargo.json \
 	    tools/with-maturin-env cargo test $(CARGO_FLAGS)
 	@tools/step "cargo test under loom" env RUSTFLAGS="--cfg loom" \
@@ -143,19 +198,30 @@ native: $(NATIVE)
 $(VENV)/bin/python:
 	@:
 
-$(DEPENDENCIES): pyproject.toml requirements/constraints.txt tools/environment $(VENV)/bin/python
-	@tools/system-packages
+# Rust is looked for here too, so that a user who lacks both gets one command to run with sudo.
+$(BUILD_DEPENDENCIES): pyproject.toml requirements/constraints.txt tools/environment $(VENV)/bin/python
+	@tools/system-packages python build rust
+	@tools/environment $(VENV) build
+	@touch $@
+
+# One after the other, because two pips must not run at once.
+$(DEPENDENCIES): pyproject.toml requirements/constraints.txt tools/environment $(VENV)/bin/python | $(BUILD_DEPENDENCIES)
 	@tools/environment $(VENV) dev
 	@touch $@
 
-# After the native module, because two pips must not run at once.
-$(BENCH_DEPENDENCIES): pyproject.toml requirements/constraints.txt tools/environment | $(NATIVE)
+$(BENCH_DEPENDENCIES): pyproject.toml requirements/constraints.txt tools/environment | $(NATIVE) $(DEPENDENCIES)
 	@tools/environment $(VENV) bench
 	@touch $@
 
 # A part of dev, so that a checkout that only builds the site installs no Spark.
 $(DOCS_DEPENDENCIES): pyproject.toml requirements/constraints.txt tools/environment
+	@tools/system-packages python
 	@tools/environment $(VENV) docs
+	@touch $@
+
+$(WHEEL_DEPENDENCIES): pyproject.toml requirements/constraints.txt tools/environment
+	@tools/system-packages python build rust
+	@tools/environment $(VENV) wheel
 	@touch $@
 
 # Cargo does not know that cmake/ decides how Aeron's media driver is compiled.
@@ -163,7 +229,7 @@ $(AERON): $(wildcard cmake/*)
 	@[ ! -d target/release ] || cargo clean --quiet --release --locked --package rusteron-media-driver
 	@mkdir -p target && touch $@
 
-$(NATIVE): $(DEPENDENCIES) $(NATIVE_SOURCES) | $(AERON)
+$(NATIVE): $(BUILD_DEPENDENCIES) $(NATIVE_SOURCES) | $(AERON)
 	@tools/toolchains rust
 	@tools/step "building the native module (about 3 minutes the first time)…" \
 	    env PIP_QUIET=1 PIP_CONSTRAINT=$(CONSTRAINTS) maturin develop --release --locked

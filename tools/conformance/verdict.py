@@ -55,7 +55,7 @@ class Outcomes:
     long: bool
     """Whether the Python run included the long tests."""
 
-    def of(self, mark: Mark) -> Outcome | None:
+    def outcome(self, mark: Mark) -> Outcome | None:
         """What became of a test; None if it did not run."""
         if mark.is_rust:
             pattern = re.compile(mark.test)
@@ -69,7 +69,7 @@ class Outcomes:
 
 def verdicts_on(requirements: Iterable[Requirement], marks: Marks, outcomes: Outcomes) -> list[Verdict]:
     """The verdicts on all requirements."""
-    known = {mark: outcomes.of(mark) for mark in marks.all()}
+    known = {mark: outcomes.outcome(mark) for mark in marks.all()}
     return [_verdict(requirement, marks, known) for requirement in requirements]
 
 
@@ -106,7 +106,8 @@ def _unique(texts: list[str]) -> list[str]:
 def not_run(marks: Marks, outcomes: Outcomes) -> list[Mark]:
     """Tests that name a requirement and are missing in the reports: the run was partial."""
     return sorted(
-        (mark for mark in marks.all() if outcomes.of(mark) is None), key=lambda mark: (mark.place, mark.test)
+        (mark for mark in marks.all() if outcomes.outcome(mark) is None),
+        key=lambda mark: (mark.place, mark.test),
     )
 
 

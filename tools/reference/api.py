@@ -46,8 +46,11 @@ import tensorpool as tp
 """,
         {
             "Opening": "open Context Event",
-            "Producing": "Producer Slot OfferResult Outcome ProducerLedger",
-            "Consuming": "Consumer Frame WholeFrame Progress Phase ConsumerLedger Latency Metadata",
+            "Producing": "Producer Slot OfferResult OfferManyResult Outcome ProducerLedger",
+            "Consuming": "Consumer Frame FrameBatch WholeFrame Progress Phase ConsumerLedger Latency "
+            "Metadata",
+            "Joining and limiting": "Join JoinedFrames JoinedBatch JoinLedger MergeMap MergeMapJoin Limiter "
+            "stage Stage",
             "Finding streams": "discover discover_async DiscoveredStream",
             "Recording and replaying": "record replay",
             "Services": "service Service Property command",
@@ -65,7 +68,7 @@ Every public name of `tensorpool.recording`. {_MADE}
 """,
         {
             "Reading": "open Recording Frames RecordedFrame FrameBatch FrameDataset Gap RecordingLedger",
-            "Checking and copying": "info verify repair cut merge export retain",
+            "Checking and copying": "info verify repair cut merge export apply_retention",
             "Other names": "*",
         },
     ),
@@ -169,8 +172,26 @@ def _methods(page: Page, module: types.ModuleType) -> set[str]:
     }
 
 
-def class_members(kind: type) -> Iterator[tuple[str, type, object]]:
+# What most programs use, before what few do. The others follow as they are defined.
+_FIRST: Final = {
+    "Producer": (
+        "offer", "offer_many", "claim", "wait_for_consumer", "set_metadata", "set_blob", "ledger", "close",
+    ),
+    "Consumer": (
+        "wait_for_producer", "map", "whole", "receive", "poll", "latest", "take", "batches",
+        "wait_for_metadata", "ledger", "latency", "close",
+    ),
+    "Frame": ("array", "valid", "copy"),
+}  # fmt: skip
+
+
+def class_members(kind: type) -> list[tuple[str, type, object]]:
     """Public methods and properties: name, the class that defines it, and the member as that class has it."""
+    first = _FIRST.get(kind.__name__, ())
+    return sorted(_members(kind), key=lambda item: first.index(item[0]) if item[0] in first else len(first))
+
+
+def _members(kind: type) -> Iterator[tuple[str, type, object]]:
     seen: set[str] = set()
     for base in kind.__mro__:
         if base.__module__.split(".")[0] != "tensorpool":

@@ -52,7 +52,9 @@ array of tables as in TOML (`[{stream_id = 1}]`); text needs no quotes.
 def import_roles() -> None:
     """Imports `config.py` of every package of tensorpool, which registers its settings."""
     root = Path(tensorpool.__path__[0])
-    importlib.import_module("tensorpool.runtime.role")
+    # The settings of a limiter are in the module of the limiter.
+    for name in ("tensorpool.runtime.role", "tensorpool.limiter"):
+        importlib.import_module(name)
     for package in pkgutil.iter_modules([str(root)]):
         name = f"tensorpool.{package.name}"
         if package.ispkg and (root / package.name / "config.py").is_file() and find_spec(f"{name}.config"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from .stage import BrokenLink, stage
 
 ROOT: Final = Path(__file__).parents[2]
 HERE: Final = Path(__file__).parent
+_VERSION: Final = re.compile(r"\d+(\.\d+)*")
 
 
 def build(root: Path, target: Path) -> int:
@@ -49,15 +51,41 @@ def build(root: Path, target: Path) -> int:
         return done.returncode
 
 
+def build_version(root: Path, target: Path) -> int:
+    """Builds the site of one version into a directory of its own below `target`, beside other versions.
+
+    `versions.json` lists all of them, newest first, for the selector on each page; `index.html` leads to the
+    newest. Returns the exit status of the generator.
+    """
+    version = project_version(root)
+    status = build(root, target / version)
+    if status == 0:
+        known = [
+            path.parent.name for path in target.glob("*/index.html") if _VERSION.fullmatch(path.parent.name)
+        ]
+        known.sort(key=lambda name: [int(part) for part in name.split(".")], reverse=True)
+        listed = [{"version": name, "title": name, "aliases": []} for name in known]
+        (target / "versions.json").write_text(json.dumps(listed, indent=2) + "\n", "utf-8")
+        page = f'<!doctype html><meta http-equiv="refresh" content="0; url={known[0]}/index.html">'
+        link = f'<a href="{known[0]}/index.html">TensorPool {known[0]}</a>'
+        (target / "index.html").write_text(f"{page}{link}\n", "utf-8")
+    return status
+
+
+def project_version(root: Path) -> str:
+    """The version of a repository."""
+    with (root / "Cargo.toml").open("rb") as file:
+        version: str = tomllib.load(file)["workspace"]["package"]["version"]
+    return version
+
+
 def _settings(root: Path, work: Path) -> str:
     """The settings file of the generator, with what depends on the pages and on the version."""
-    with (root / "Cargo.toml").open("rb") as file:
-        version = tomllib.load(file)["workspace"]["package"]["version"]
     # JSON is YAML.
     additions = {
         "docs_dir": "docs",
         "site_dir": "site",
-        "copyright": f"TensorPool {version}, Apache-2.0",
+        "copyright": f"TensorPool {project_version(root)}, Apache-2.0",
         "nav": navigation(work / "docs"),
     }
     lines = [f"{key}: {json.dumps(value)}\n" for key, value in additions.items()]
@@ -68,9 +96,15 @@ def main() -> int:
     """Builds the site. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tools.site", description=__doc__)
     parser.add_argument("--target", type=Path, default=ROOT / "build" / "site", help="directory to write")
-    target: Path = parser.parse_args().target
+    parser.add_argument(
+        "--versioned",
+        action="store_true",
+        help="write into a directory of this version, and list all versions that are there",
+    )
+    arguments = parser.parse_args()
+    target: Path = arguments.target
     try:
-        status = build(ROOT, target)
+        status = (build_version if arguments.versioned else build)(ROOT, target)
     except (BrokenLink, MisplacedPage) as error:
         print(error, file=sys.stderr)
         return 1

@@ -1,0 +1,1 @@
+"""Wheels and the source distribution: `make wheel`."""
