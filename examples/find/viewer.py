@@ -3,9 +3,8 @@
 import tensorpool as tp
 
 with tp.open() as ctx, ctx.consumer(name="camera-1", tags=["calibrated"], find_timeout=60) as frames:
-    for frame in frames:
-        with frame:
-            print(f"stream {frame.stream_id} frame {frame.seq}: {frame.array[0, 0]}", flush=True)
+    for frame, corner in frames.map(lambda frame: frame.array[0, 0]):
+        print(f"stream {frame.stream_id} frame {frame.seq}: {corner}", flush=True)
         if frame.seq > 20:
             break
     for stream in ctx.discover(data_source_id=4711):
