@@ -168,7 +168,7 @@ check-rust:
 	@tools/toolchains rust rust-checks
 
 check-tests:
-	@tools/system-packages python build rust rust-checks java
+	@tools/system-packages python build rust rust-checks java browser
 	@tools/toolchains rust rust-checks java
 	@$(MAKE) --no-print-directory $(BUILD_DEPENDENCIES)
 	@tools/prometheus
