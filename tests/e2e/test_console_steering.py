@@ -52,7 +52,7 @@ class Site:
     commands: CommandLine
 
     def is_supervised(self, consumer_id: int) -> bool:
-        """Whether the supervisor has seen the consumer. It receives reports on its own, later or sooner than the page."""
+        """Whether the supervisor has seen the consumer: it receives reports later or sooner than the page."""
         done = self.commands.run("supervisor", "status", "--json")
         streams = json.loads(done.stdout)["system"] if done.returncode == 0 else []
         return any(

@@ -83,8 +83,8 @@ def test_killed_consumers_do_not_affect_the_others(
     source = FrameSource(producer)
 
     def every_reader_is_connected() -> bool:
-        # Descriptors that are sent before Aeron has connected a reader are lost to it, and a busy machine may need
-        # seconds for twenty readers.
+        # Descriptors that are sent before Aeron has connected a reader are lost to it, and a busy machine
+        # may need seconds for twenty readers.
         source.run(SOURCE_HZ // 10)
         return all(ledger["received"] for process in processes for ledger in process.call("ledgers"))
 
