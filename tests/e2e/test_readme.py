@@ -1,4 +1,4 @@
-"""The quickstart of the README: its three blocks, in order, in one directory."""
+"""The quickstart of the README: its four blocks, in order, in one directory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run(program: str, directory: Path, environment: dict[str, str], timeout: flo
 
 
 def test_live_block_of_the_readme_receives_both_frames(environment: dict[str, str], tmp_path: Path) -> None:
-    live, _, _ = blocks(README, "python")
+    live, _, _, _ = blocks(README, "python")
     assert run(live, tmp_path, environment).splitlines() == [
         "0 (512, 512) 0.0",
         "1 (512, 512) 7.0",
@@ -51,11 +51,16 @@ def test_live_block_of_the_readme_receives_both_frames(environment: dict[str, st
     ]
 
 
+def test_stage_of_the_readme_is_the_example_that_is_run_by_tests() -> None:
+    _, stage, _, _ = blocks(README, "python")
+    assert stage.strip() in (ROOT / "examples" / "stage" / "difference.py").read_text("utf-8")
+
+
 @pytest.mark.timeout(400)
 def test_record_and_spark_blocks_of_the_readme_work_on_one_recording(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
-    _, record, spark = blocks(README, "python")
+    _, _, record, spark = blocks(README, "python")
     assert run(record, tmp_path, environment).split() == ["100", "(100,", "48,", "64)"]
     pytest.importorskip("pyspark")
     assert float(run(spark, tmp_path, environment, timeout=300)) == 99.0
