@@ -88,6 +88,8 @@ def extract(sdist: Path, directory: Path) -> Path:
     """Unpacks a source distribution; returns its top directory."""
     directory.mkdir(exist_ok=True)
     with tarfile.open(sdist) as archive:
-        archive.extractall(directory, filter="data")
+        # Python 3.11.2, of Debian 12, has no filters yet. The archive is our own.
+        has_filters = hasattr(tarfile, "data_filter")
+        archive.extractall(directory, **({"filter": "data"} if has_filters else {}))
     (tree,) = directory.iterdir()
     return tree
