@@ -114,11 +114,9 @@ def call(method: str, url: str, body: Any = None) -> Any:
 def browser() -> Iterator[Browser]:
     """Runs a private browser without network access."""
     with tempfile.TemporaryDirectory() as directory:
-        log = Path(directory, "driver.log")
-        with log.open("wb") as out:
-            driver = subprocess.Popen(["chromedriver", "--port=0"], stdout=out, stderr=subprocess.STDOUT)
+        driver, port = _start_driver(Path(directory, "driver.log"))
         try:
-            address = f"http://127.0.0.1:{_port(driver, log)}"
+            address = f"http://127.0.0.1:{port}"
             options = {
                 "args": [
                     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
@@ -136,13 +134,21 @@ def browser() -> Iterator[Browser]:
             driver.wait(TIMEOUT_S)
 
 
-def _port(driver: subprocess.Popen[bytes], log: Path) -> int:
+def _start_driver(log: Path) -> tuple[subprocess.Popen[bytes], int]:
+    """A running chromedriver and its port.
+
+    It picks a port that is free on IPv6, and ends if another program has the same one on IPv4: then another start
+    picks another port.
+    """
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
-        for line in log.read_text("utf-8", "replace").splitlines():
-            if "started successfully on port" in line:
-                return int(line.rpartition(" ")[2].strip("."))
-        if driver.poll() is not None:
-            break
-        time.sleep(0.05)
+        with log.open("wb") as out:
+            driver = subprocess.Popen(["chromedriver", "--port=0"], stdout=out, stderr=subprocess.STDOUT)
+        while driver.poll() is None and time.monotonic() < deadline:
+            for line in log.read_text("utf-8", "replace").splitlines():
+                if "started successfully on port" in line:
+                    return driver, int(line.rpartition(" ")[2].strip("."))
+            time.sleep(0.05)
+        driver.kill()
+        driver.wait()
     raise AssertionError(f"chromedriver did not start: {log.read_text('utf-8', 'replace')}")

@@ -27,7 +27,7 @@ SHM = Path("/dev/shm")
 # Names of files of TensorPool and Aeron; all others belong to other programs.
 SHM_NAMES = re.compile(r"^(tensorpool|aeron)")
 # The names of directories of the fixtures contain the process id of the test run: see `is_foreign`.
-PROGRAM_DIRECTORY = re.compile(r"^(?:tensorpool|aeron-tensorpool|aeron)-(?:demo|bench|clean)-")
+PROGRAM_DIRECTORY = re.compile(r"^(?:tensorpool|aeron-tensorpool|aeron)-(?:demo|bench|clean|wheel)-")
 TEST_DIRECTORY = re.compile(r"^(?:tensorpool|aeron)-(?:test|chaos)-(\d+)-")
 # The interpreter opens these once and keeps them.
 KEPT_OPEN = ("/dev/urandom", "/dev/random")

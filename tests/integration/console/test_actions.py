@@ -57,7 +57,9 @@ def shutter_console(lab: Laboratory, wait_until: WaitUntil) -> Iterator[ConsoleS
 
 
 def notices(server: ConsoleServer) -> list[str]:
-    rows = json.loads(server.feed.whole()[1])["set"]["notices"].values()
+    document = server.feed.whole()[1]
+    # Empty until the first period has passed.
+    rows = json.loads(document)["set"]["notices"].values() if document else []
     return [row["text"] for row in rows if row["kind"] == "order"]
 
 
