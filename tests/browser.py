@@ -137,8 +137,8 @@ def browser() -> Iterator[Browser]:
 def _start_driver(log: Path) -> tuple[subprocess.Popen[bytes], int]:
     """A running chromedriver and its port.
 
-    It picks a port that is free on IPv6, and ends if another program has the same one on IPv4: then another start
-    picks another port.
+    It picks a port that is free on IPv6, and ends if another program has the same one on IPv4: then another
+    start picks another port.
     """
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:

@@ -89,7 +89,8 @@ def extract(sdist: Path, directory: Path) -> Path:
     directory.mkdir(exist_ok=True)
     with tarfile.open(sdist) as archive:
         # Python 3.11.2, of Debian 12, has no filters yet. The archive is our own.
-        has_filters = hasattr(tarfile, "data_filter")
-        archive.extractall(directory, **({"filter": "data"} if has_filters else {}))
+        if hasattr(tarfile, "data_filter"):
+            archive.extraction_filter = tarfile.data_filter
+        archive.extractall(directory)
     (tree,) = directory.iterdir()
     return tree
