@@ -459,7 +459,7 @@ impl Endpoint for Consumer {
         }
         let (action, intact) = {
             let mut state = self.state.lock_priority();
-            if announce.epoch < state.reader.epoch.lowest_epoch {
+            if state.reader.epoch.is_over(announce.epoch, announce.producer_id) {
                 self.counters.ignored(IgnoreReason::OlderEpoch).fetch_add(1, Ordering::Relaxed);
                 return;
             }
