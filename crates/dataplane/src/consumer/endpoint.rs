@@ -417,8 +417,7 @@ impl Endpoint for Consumer {
         }
     }
 
-    fn send_control(&self, tick: &Tick<'_>, send: &mut dyn FnMut(&[u8]) -> bool) {
-        self.control().send_hello(tick.now.monotonic_ns, send);
+    fn send_lease(&self, tick: &Tick<'_>, send: &mut dyn FnMut(&[u8]) -> bool) {
         // Request the lease only after the subscription exists: descriptors published in between would be
         // lost.
         if self.has_subscription.load(Ordering::Relaxed)
@@ -426,6 +425,10 @@ impl Endpoint for Consumer {
         {
             self.unmap(tick, "the driver is lost");
         }
+    }
+
+    fn send_control(&self, tick: &Tick<'_>, send: &mut dyn FnMut(&[u8]) -> bool) {
+        self.control().send_hello(tick.now.monotonic_ns, send);
     }
 
     fn detach_message(&self) -> Option<Vec<u8>> {
