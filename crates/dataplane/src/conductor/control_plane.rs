@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn keepalives_of_all_endpoints_go_before_answers_to_hellos() {
-        let bases = AllowedBases::new(&["/dev/shm"]).unwrap();
+        let bases = AllowedBases::new(["/dev/shm"]).unwrap();
         let (events, is_active) = (Events::default(), Cell::default());
         let now = Now { monotonic_ns: 0, realtime_ns: 0 };
         let tick = Tick { now, bases: &bases, events: &events, is_active: &is_active };
