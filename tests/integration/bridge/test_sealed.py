@@ -139,7 +139,7 @@ def test_injected_messages_are_rejected_by_reason(
 def test_message_that_is_sent_back_to_its_host_is_rejected(
     pair: Pair, free_stream_ids: Callable[[], int], wait_until: Callable[..., Any], key_file: Path
 ):
-    """Both directions have the same stream ids and the same key: only the host tells their messages apart."""
+    """Both directions have the same stream ids and the same key: only the host distinguishes them."""
     source, dest = free_stream_ids(), free_stream_ids()
     tap = Wiretap(pair)
     producer = pair.here.context.producer(source, pools=["64KiB"], nslots=16)

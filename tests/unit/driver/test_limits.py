@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tensorpool.driver.plan import StreamLayout
 from tensorpool.driver.requests import RateLimit, RequestLimiter
 from tensorpool.sbe import ResponseCode, Role, ShmAttachRequest
@@ -80,7 +82,9 @@ def test_one_image_does_not_take_all_repetitions() -> None:
 
 def test_request_in_the_other_revision_is_a_repetition() -> None:
     limiter = RequestLimiter(per_second=1, per_image=1)
-    common = {"correlation_id": 5, "stream_id": 20_000, "client_id": 9, "role": Role.CONSUMER}
+    common: dict[str, Any] = {
+        "correlation_id": 5, "stream_id": 20_000, "client_id": 9, "role": Role.CONSUMER,
+    }  # fmt: skip
     first = ShmAttachRequest(**common, publish_mode=PublishMode.EXISTING_OR_CREATE)
     second = ShmAttachRequestR2(
         **common,

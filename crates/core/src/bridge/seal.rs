@@ -291,7 +291,7 @@ impl Opener {
         if bytes.len() < SEAL_BYTES || get_u16(bytes, MESSAGE_HEADER_BLOCK_LENGTH) != BLOCK_LENGTH {
             return Err(Fault::Malformed);
         }
-        // The number is authenticated with the message: whoever changes it makes an altered one of it.
+        // The number is authenticated with the message: with another number the message is an altered one.
         if get_u64(bytes, ORIGIN) == self.keys.origin {
             return Err(Fault::Reflected);
         }

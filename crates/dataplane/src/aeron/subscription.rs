@@ -77,8 +77,8 @@ unsafe extern "C-unwind" fn fragment<F: FnMut(&[u8], Header)>(
     unsafe { (*clientd.cast::<F>())(std::slice::from_raw_parts(buffer, length), Header(header)) }
 }
 
-/// The closure of `poll_while`, and whether it has stopped the poll. Aeron ends the poll of one image, and goes on
-/// with the next: what that one has stays there.
+/// The closure of `poll_while`, and whether it has stopped the poll. Aeron ends the poll of one image, and
+/// continues with the next: what that one has stays there.
 struct PollWhile<'a, F> {
     f: &'a mut F,
     has_stopped: bool,
