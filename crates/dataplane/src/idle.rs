@@ -86,12 +86,16 @@ const YIELDS_IN_A_ROW: u32 = 16;
 /// slice from a thread for each yield, so that threads which only yield starve one another, and whatever else
 /// runs on their cores, for minutes.
 pub fn yield_core(count: &mut u32) {
-    *count = count.wrapping_add(1);
-    if count.is_multiple_of(YIELDS_IN_A_ROW) {
-        std::thread::sleep(MIN_PARK);
-    } else {
-        std::thread::yield_now();
+    match sleep_instead_of_yield(count) {
+        Some(sleep) => std::thread::sleep(sleep),
+        None => std::thread::yield_now(),
     }
+}
+
+/// The sleep that takes the place of this yield. `None` for all but every sixteenth.
+fn sleep_instead_of_yield(count: &mut u32) -> Option<Duration> {
+    *count = count.wrapping_add(1);
+    count.is_multiple_of(YIELDS_IN_A_ROW).then_some(MIN_PARK)
 }
 
 /// The sleep after one of `park`, when nothing came for `idle`.
@@ -169,6 +173,22 @@ mod tests {
         }
         assert_eq!(park, MAX_REST);
         assert!(sleeps < 2_500, "{sleeps} sleeps in ten seconds");
+    }
+
+    #[test]
+    fn yielding_wait_sleeps_after_fifteen_yields_in_a_row() {
+        let mut count = 0;
+        for _ in 0..3 {
+            assert!((0..15).all(|_| sleep_instead_of_yield(&mut count).is_none()));
+            assert_eq!(sleep_instead_of_yield(&mut count), Some(MIN_PARK));
+        }
+        // A wait of this strategy uses it, and continues the count from one call to the next.
+        let mut idle = Idle::new(Strategy::Yield);
+        (0..16).for_each(|_| idle.idle());
+        assert_eq!(idle.idle_count, 16);
+        // The count wraps around without a longer row.
+        let mut last = u32::MAX;
+        assert_eq!(sleep_instead_of_yield(&mut last), Some(MIN_PARK));
     }
 
     #[test]

@@ -41,10 +41,12 @@ impl BridgeKeys {
 
 #[pymethods]
 impl BridgeKeys {
-    /// Takes keys of 32 bytes each. Raises `ValueError` for others, for none and for more than four.
+    /// Takes keys of 32 bytes each, and a number of the host: messages that were sealed with the same number are
+    /// not opened. Raises `ValueError` for other keys, for none and for more than four.
     #[new]
-    fn new(keys: Vec<Vec<u8>>) -> PyResult<Self> {
-        let keys = SharedKeys::new(&parsed(&keys)?).ok_or_else(|| PyValueError::new_err("no keys"))?;
+    fn new(keys: Vec<Vec<u8>>, origin: u64) -> PyResult<Self> {
+        let keys =
+            SharedKeys::new(&parsed(&keys)?, origin).ok_or_else(|| PyValueError::new_err("no keys"))?;
         Ok(Self { shared: Arc::new(keys) })
     }
 

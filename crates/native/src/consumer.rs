@@ -247,9 +247,9 @@ impl Consumer {
 
     /// Returns the frames that are ready, oldest first, without waiting.
     ///
-    /// Reads at most `limit` descriptors. The list is empty if none is ready or the consumer is closed.
-    /// Frames that were overwritten before this call are counted as drops and not returned. Any thread may
-    /// call this.
+    /// At most `limit` frames. The list is empty if none is ready or the consumer is closed. Frames that
+    /// were overwritten before this call are counted as drops and not returned: a caller that is slower than
+    /// its producer gets later frames. Any thread may call this.
     ///
     /// Raises `RegionRejected` once, if the announced regions were rejected and there are no frames.
     ///

@@ -101,7 +101,7 @@ class BridgeAgent:
         sending = [mapping for mapping in mappings if mapping.is_sending]
         receiving = [mapping for mapping in mappings if not mapping.is_sending]
         if self.settings.key_file is not None:
-            self._keys = BridgeKeyRing(self.settings.key_file, self._clock)
+            self._keys = BridgeKeyRing(self.settings.key_file, self._clock, self._context.aeron_dir)
         common = (self.counters, self._clock, self._keys)
         sender = SenderMappings(self._context, self.settings, sending, *common)
         self._stack.callback(sender.close)

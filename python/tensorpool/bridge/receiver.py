@@ -63,6 +63,8 @@ _REJECTIONS: Final = {
     "unsealed": "the sender does not seal; set the same key_file there",
     "wrong_key": "the sender uses a key that is not in this host's key_file; compare them (bridge status)",
     "altered": "a program without the key changes or invents messages, or the network corrupts them",
+    "reflected": "a program without the key sends this host its own messages, or both ends of the bridge use "
+    "one media driver; such ends need no key",
     "replayed": "a program without the key sends recorded messages again",
     "stale": "the clocks of the hosts differ by more than key_max_age, or old messages are sent again",
 }

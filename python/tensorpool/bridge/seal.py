@@ -9,10 +9,12 @@ so that two ends can change to another key one after the other.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import re
 import secrets
+import socket
 import stat
 from collections import Counter
 from dataclasses import dataclass
@@ -162,18 +164,38 @@ def _write(path: Path, keys: tuple[bytes, ...]) -> KeyFile:
 
 _LOG = logging.getLogger(__name__)
 _CHECK_PERIOD_NS: Final = 1_000_000_000
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+def host_number(aeron_dir: str) -> int:
+    """A number of the system that a bridge belongs to: the same for all its bridges, also after a restart.
+
+    A system is a media driver's directory on a running machine. Containers of one machine have host names or
+    memory filesystems of their own.
+    """
+    directory = Path(os.path.abspath(aeron_dir))
+    try:
+        boot_id = _BOOT_ID.read_bytes()
+    except OSError:
+        boot_id = b""
+    try:
+        device = os.stat(directory.parent).st_dev
+    except OSError:
+        device = 0
+    parts = (boot_id, socket.gethostname().encode(), str(device).encode(), os.fsencode(directory))
+    return int.from_bytes(hashlib.sha256(b"\0".join(parts)).digest()[:8], "little")
 
 
 class BridgeKeyRing:
     """The keys of an instance, read again when the file changes."""
 
-    def __init__(self, path: Path, clock: Clock) -> None:
-        """Raises ConfigError if the file cannot be used."""
+    def __init__(self, path: Path, clock: Clock, aeron_dir: str) -> None:
+        """Raises ConfigError if the file cannot be used. `aeron_dir`: that of the bridge's media driver."""
         self._file = KeyFile.read(path)
         self._clock = clock
         self._next_check_ns = 0
         self._fault = ""
-        self.native = _native.BridgeKeys(list(self._file.keys))
+        self.native = _native.BridgeKeys(list(self._file.keys), host_number(aeron_dir))
         _LOG.info("keys of %s: %s", path, ", ".join(self._file.ids))
 
     @property

@@ -81,17 +81,20 @@ class ControlStream:
         The present, or while the log is blocked the time before the block. None if that is not known, without
         a media driver.
         """
+        # Not the beginning of the duty cycle: in a flood it was long ago, and the log would seem to be
+        # blocked since then.
+        checked_ns = self._clock.monotonic_ns()
         lag_bytes = self._requests.lag_bytes(self._publication)
         if lag_bytes is None:
             return None
-        if self._blocked.update(lag_bytes > 0, now_ns):
+        if self._blocked.update(lag_bytes > 0, checked_ns):
             self._counters.blocked.add()
             _LOG.warning(
                 "control stream %d is blocked: a client has ended inside an offer, or is paused there. The "
                 "media driver unblocks it after its publication unblock timeout; no lease expires until then",
                 self.stream_id,
             )
-        return max(self._blocked.since_ns, now_ns - _MAX_BLOCKED_NS)
+        return max(min(self._blocked.since_ns, now_ns), now_ns - _MAX_BLOCKED_NS)
 
     # --- responses and notices
 

@@ -4,10 +4,11 @@ Both revisions of an attach are decoded to the same request, which keeps the rev
 
 `RequestLimiter` decides how many requests a second are handled, and which wait. All clients of a host usually
 share one Aeron publication, so the sender of a request is unknown and cannot be limited alone. But a client
-repeats a request that got no answer, unchanged, after 100 ms. So while requests come faster than the limit,
-or reservations pile up, a request is not handled at once but remembered, and handled when it is repeated. A
-sender that never repeats gets nothing; a client gets its lease one repetition later. What the driver
-remembers is bounded.
+repeats a request that got no answer after 100 ms, with the same ids, in either revision. So while requests
+come faster than the limit, or reservations pile up, a request is not handled at once but remembered, and
+handled when it is repeated. A sender that never repeats gets nothing; a client gets its lease one repetition
+later. A sender that repeats faster than a client gets nothing either, and one image never gets all
+repetitions: a client whose shared log is full has an image of its own. What the driver remembers is bounded.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ _REQUESTS: Final = (ShmAttachRequest, ShmDetachRequest, ShmLeaseKeepalive, ShmDr
 # The driver receives its own messages too, because the stream is shared.
 _OWN: Final = (ShmAttachResponse, ShmDetachResponse, ShmDriverShutdown, ShmLeaseRevoked)
 _HEADER_BYTES: Final = 8
+# Correlation id, stream id, client id and role: an attach of either revision begins with them.
+_ATTACH_IDS_END: Final = _HEADER_BYTES + 17
 # A later revision may add values to these enums: an unknown value is unsupported, not malformed.
 _EXTENSIBLE_ENUMS: Final = frozenset({"publish_mode", "hugepages_policy"})
 # A response has to fit one message of the control stream, with any path or reason in its text.
@@ -303,6 +306,11 @@ class ResponseCache:
         """Marks a request as in progress, before it has a response."""
         self._put(key, None)
 
+    def forget(self, key: Key) -> None:
+        """Forgets the response to a request: a repetition of it is a new request."""
+        for kind in self._kinds:
+            kind.pop(key, None)
+
     def respond(self, response: Response, key: Key | None = None) -> None:
         """Sends a response. Without a key it is not cached."""
         if response.code is not ResponseCode.OK:
@@ -312,8 +320,7 @@ class ResponseCache:
         self._actions.append(Send(response, client_id=None if key is None else key[1]))
 
     def _put(self, key: Key, response: Response | None) -> None:
-        for kind in self._kinds:
-            kind.pop(key, None)
+        self.forget(key)
         if response is None:
             self._in_progress[key] = None
         elif response.code is ResponseCode.OK:
@@ -329,7 +336,8 @@ SECOND_NS: Final = 1_000_000_000
 _MIN_REPEAT_NS: Final = 50_000_000
 # At 100,000 requests a second, those of the last third of a second.
 _MAX_REMEMBERED: Final = 32_768
-# Repeated requests a second, as a share of the limit: the driver has to stay able to answer them.
+# Repeated requests a second, as a share of the limit: the driver has to stay able to answer them. Those of
+# one image are the same share of that.
 _REPEAT_SHARE: Final = 2
 _MAX_IMAGES: Final = 1024
 
@@ -353,50 +361,61 @@ class RateLimit:
         return True
 
 
+class _ImageLimits(NamedTuple):
+    """The limits of one Aeron image."""
+
+    all: RateLimit
+    repeats: RateLimit
+
+
 class RequestLimiter:
     """Decides for each request whether it is handled now, or only when it is repeated."""
 
     def __init__(self, per_second: int, per_image: int) -> None:
         self._per_image = per_image
         self._all = RateLimit(per_second, burst=2 * per_second)
-        self._repeats = RateLimit(max(1, per_second // _REPEAT_SHARE), burst=per_second)
-        self._images: OrderedDict[int, RateLimit] = OrderedDict()
-        self._first_seen: OrderedDict[int, int] = OrderedDict()
+        self._repeats_per_second = max(1, per_second // _REPEAT_SHARE)
+        self._repeats = RateLimit(self._repeats_per_second, burst=per_second)
+        self._images: OrderedDict[int, _ImageLimits] = OrderedDict()
+        self._last_seen: OrderedDict[int, int] = OrderedDict()
+        """When each request that waits came last, the one that came longest ago first."""
 
     @property
     def remembered(self) -> int:
         """The number of requests that wait for their repetition."""
-        return len(self._first_seen)
+        return len(self._last_seen)
 
-    def admits(self, message: bytes, image: int, now_ns: int, *, is_pressed: bool) -> bool:
+    def admits(self, image: int, now_ns: int, *, is_repetition: bool, is_pressed: bool) -> bool:
         """Whether to handle a request of an Aeron image now. `is_pressed`: reservations have piled up."""
-        if not is_pressed and self._image(image).take(now_ns) and self._all.take(now_ns):
+        limits = self._image(image)
+        if not is_pressed and limits.all.take(now_ns) and self._all.take(now_ns):
             return True
-        return self.is_repetition(message, now_ns) and self._repeats.take(now_ns)
+        return is_repetition and limits.repeats.take(now_ns) and self._repeats.take(now_ns)
 
     def is_repetition(self, message: bytes, now_ns: int) -> bool:
-        """Whether the request came before, long enough ago. Remembers it if not."""
-        # Repetitions are unchanged, so they have the same hash. It differs between processes, and cannot be
-        # foreseen.
-        key = hash(message)
-        seen_ns = self._first_seen.get(key)
-        if seen_ns is None:
-            self._first_seen[key] = now_ns
-            if len(self._first_seen) > _MAX_REMEMBERED:
-                self._first_seen.popitem(last=False)
-            return False
-        return now_ns - seen_ns >= _MIN_REPEAT_NS
+        """Whether the request came before, and last time long enough ago. Remembers it: once a request."""
+        # The hash differs between processes, and cannot be foreseen.
+        key = hash(message[_HEADER_BYTES:_ATTACH_IDS_END])
+        seen_ns = self._last_seen.get(key)
+        self._last_seen[key] = now_ns
+        self._last_seen.move_to_end(key)
+        if len(self._last_seen) > _MAX_REMEMBERED:
+            self._last_seen.popitem(last=False)
+        return seen_ns is not None and now_ns - seen_ns >= _MIN_REPEAT_NS
 
     def forget_old(self, now_ns: int, max_age_ns: int) -> None:
         """Forgets requests that were not repeated in time, and images that sent none."""
-        while self._first_seen and next(iter(self._first_seen.values())) < now_ns - max_age_ns:
-            self._first_seen.popitem(last=False)
+        while self._last_seen and next(iter(self._last_seen.values())) < now_ns - max_age_ns:
+            self._last_seen.popitem(last=False)
 
-    def _image(self, image: int) -> RateLimit:
-        limit = self._images.get(image)
-        if limit is None:
-            limit = self._images[image] = RateLimit(self._per_image, burst=2 * self._per_image)
+    def _image(self, image: int) -> _ImageLimits:
+        limits = self._images.get(image)
+        if limits is None:
+            repeats = max(1, self._repeats_per_second // _REPEAT_SHARE)
+            limits = self._images[image] = _ImageLimits(
+                RateLimit(self._per_image, burst=2 * self._per_image), RateLimit(repeats, burst=2 * repeats)
+            )
             if len(self._images) > _MAX_IMAGES:
                 self._images.popitem(last=False)
         self._images.move_to_end(image)
-        return limit
+        return limits

@@ -132,11 +132,13 @@ class DriverState:
         if self.is_stopping:
             return []
         # Before it is decoded: a flood must not keep the driver from the keepalives behind it.
-        if is_attach(message) and not self._limiter.admits(
-            message, image, now_ns, is_pressed=self._has_many_unproven
-        ):
-            self.counters.postponed.add()
-            return []
+        is_repetition = False
+        if is_attach(message):
+            is_repetition = self._limiter.is_repetition(message, now_ns)
+            is_pressed = self._has_many_unproven
+            if not self._limiter.admits(image, now_ns, is_repetition=is_repetition, is_pressed=is_pressed):
+                self.counters.postponed.add()
+                return []
         match read_request(message):
             case None:
                 self.counters.foreign.add()
@@ -145,7 +147,7 @@ class DriverState:
                 if response is not None and self._is_answered(now_ns):
                     self._responses.respond(response)
             case Attach() as request:
-                self._on_attach(request, message, now_ns)
+                self._on_attach(request, now_ns, is_repetition=is_repetition)
             case ShmDetachRequest() as request:
                 self._on_detach(request, now_ns)
             case ShmLeaseKeepalive() as request:
@@ -210,6 +212,10 @@ class DriverState:
             return []
         expired_ns = now_ns - self.leases.lease_ns if read_until_ns is None else read_until_ns
         for lease in self.leases.overdue(expired_ns):
+            if not lease.is_proven:
+                # Its client may not have got the response, and asks still: with this one it would believe to
+                # have a lease.
+                self._responses.forget((Attach, lease.client_id, lease.correlation_id))
             self._lifecycle.end(lease, LeaseRevokeReason.EXPIRED, "no keepalive came in time", now_ns)
         self._lifecycle.remove_retired(now_ns)
         self._lifecycle.retry_waiting(now_ns)
@@ -299,7 +305,7 @@ class DriverState:
 
     # --- attach (driver §4.2, §4.3, §5)
 
-    def _on_attach(self, request: Attach, message: bytes, now_ns: int) -> None:
+    def _on_attach(self, request: Attach, now_ns: int, *, is_repetition: bool) -> None:
         held = self.leases.of_client(request.client_id)
         is_held = held is not None and (held.correlation_id, held.stream_id, held.role) == (
             request.correlation_id,
@@ -319,7 +325,7 @@ class DriverState:
         if (
             self._has_many_unproven_bytes
             and self._lifecycle.needs_files(request.stream_id)
-            and not self._limiter.is_repetition(message, now_ns)
+            and not is_repetition
         ):
             self.counters.postponed.add()
             return

@@ -12,12 +12,12 @@ import pytest
 
 import tensorpool as tp
 from tensorpool import _native, sbe
-from tensorpool.bridge.seal import KeyFile, add_key, create_key_file, promote_key, retire_keys
+from tensorpool.bridge.seal import KeyFile, add_key, create_key_file, host_number, promote_key, retire_keys
 from tensorpool.transport import StreamAddress
 from tests.integration.bridge.hosts import DEADLINE_S, Pair, flows, row, settings_of
 
-# Offset of the counter behind an SBE header, a key id and a session.
-COUNTER = 8 + 4 + 8
+# Offset of the counter behind an SBE header, a key id, the number of the host and a session.
+COUNTER = 8 + 4 + 8 + 8
 MAX_AGE_NS = 60_000_000_000
 
 
@@ -111,8 +111,10 @@ def test_injected_messages_are_rejected_by_reason(
         header_bytes=bytes(256),
         payload_bytes=bytes(100),
     ).encode()
-    foreign = _native.BridgeSealer(_native.BridgeKeys([b"?" * 32]), "payload").seal(plain)
-    control_sealer = _native.BridgeSealer(_native.BridgeKeys(list(KeyFile.read(key_file).keys)), "control")
+    foreign = _native.BridgeSealer(_native.BridgeKeys([b"?" * 32], 0), "payload").seal(plain)
+    keys = list(KeyFile.read(key_file).keys)
+    control_sealer = _native.BridgeSealer(_native.BridgeKeys(keys, 0), "control")
+    receiving_host = _native.BridgeKeys(keys, host_number(pair.there.context.aeron_dir))
     expected: dict[str, int] = {}
     for message, reason in (
         (chunk, "replayed"),
@@ -122,6 +124,8 @@ def test_injected_messages_are_rejected_by_reason(
         (foreign, "wrong_key"),
         # A message of the control stream is none of the payload stream, though its key is right.
         (control_sealer.seal(plain), "altered"),
+        # What the receiving host has sealed itself, in a bridge of the other direction.
+        (_native.BridgeSealer(receiving_host, "payload").seal(plain), "reflected"),
         (chunk[:30], "malformed"),
     ):
         tap.send(message)
@@ -130,6 +134,36 @@ def test_injected_messages_are_rejected_by_reason(
     assert row(ends[1])["delivered"] == 1
     wait_until(crosses(producer, consumer), timeout=DEADLINE_S)
     assert row(ends[1])["refused"] == expected
+
+
+def test_message_that_is_sent_back_to_its_host_is_rejected(
+    pair: Pair, free_stream_ids: Callable[[], int], wait_until: Callable[..., Any], key_file: Path
+):
+    """Both directions have the same stream ids and the same key: only the host distinguishes them."""
+    source, dest = free_stream_ids(), free_stream_ids()
+    tap = Wiretap(pair)
+    producer = pair.here.context.producer(source, pools=["64KiB"], nslots=16)
+    ends = pair.connect(source, dest, key_file=str(key_file), forward_metadata=False)
+    # The bridge of the other direction, at the end that sends in this one. Its sender is not needed.
+    channel = pair.common()["metadata_channel"]
+    receiver = pair.here.bridge(
+        settings_of(
+            instance_id="back",
+            direction="receive",
+            payload_channel=channel,
+            control_channel=channel,
+            mappings=[{"source_stream_id": source, "dest_stream_id": dest}],
+            key_file=str(key_file),
+            forward_metadata=False,
+        )
+    )
+    attacker = pair.there.context.connection.publication(StreamAddress(channel, 3000))
+    wait_until(lambda: flows(*ends, producer), timeout=DEADLINE_S)
+    producer.offer(np.full(100, 7, np.uint8))
+    [chunk] = wait_until(tap.poll, timeout=DEADLINE_S)
+    wait_until(lambda: attacker.offer(chunk) == "sent", timeout=DEADLINE_S)
+    wait_until(lambda: row(receiver)["refused"] == {"reflected": 1}, timeout=DEADLINE_S)
+    attacker.close()
 
 
 @pytest.mark.parametrize(("sends", "reason"), [(True, "sealed"), (False, "unsealed")])

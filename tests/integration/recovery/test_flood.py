@@ -39,7 +39,8 @@ def test_flood_of_attaches_costs_no_client_its_lease(
     consumer, producer = deployment.consumer(), deployment.streaming_producer()
     epoch = deployment.wait_epoch(consumer)
     leases = sorted(producer.call("leases") + consumer.call("leases"))
-    late_worker, other = deployment.worker(), flooding_process(deployment)
+    late_worker, late_reader = deployment.worker(), deployment.worker()
+    other = flooding_process(deployment)
     first = deployment.stream_id + 1
     other.send("flood", count=requests, stream_ids=(first, first + streams - 1), seconds=FLOOD_S)
     # In the middle of the flood.
@@ -47,6 +48,9 @@ def test_flood_of_attaches_costs_no_client_its_lease(
     began = time.monotonic()
     assert late_worker.call("produce", stream_id=first + streams) > 0
     attached_s = time.monotonic() - began
+    late_reader.call("consume", stream_id=deployment.stream_id)
+    deployment.until(lambda: late_reader.call("poll_all"))
+    late_reader.call("close_consumer")
     status = deployment.call_driver("status")
     outcomes = other.receive()
     print(f"\nattached after {attached_s:.2f} s; {outcomes}; {status['counters']['postponed']} postponed")

@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tensorpool.bridge.seal import KeyFile, add_key, create_key_file, promote_key, retire_keys
+from tensorpool.bridge.seal import (
+    KeyFile,
+    add_key,
+    create_key_file,
+    host_number,
+    promote_key,
+    retire_keys,
+)
 from tensorpool.cli import cli
 from tensorpool.errors import ConfigError
 
@@ -92,3 +99,12 @@ def test_keygen_shows_names_and_never_keys(tmp_path: Path):
         assert key.hex() not in first.output + added.output + repr(file)
     again = run(cli, ["bridge", "keygen", str(path)])
     assert again.exit_code != 0
+
+
+def test_host_number_is_that_of_a_media_driver_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    here = host_number(str(tmp_path / "aeron"))
+    assert here == host_number(f"{tmp_path}/other/../aeron")
+    assert 0 <= here < 1 << 64
+    assert here != host_number(str(tmp_path / "aeron-2"))
+    monkeypatch.setattr("socket.gethostname", lambda: "another-container")
+    assert here != host_number(str(tmp_path / "aeron"))

@@ -164,3 +164,24 @@ def test_busy_control_stream_is_not_reported_as_blocked(
     finally:
         flood.close()
         control.close()
+
+
+def test_long_duty_cycle_does_not_make_the_control_stream_seem_blocked(
+    conductor: _native.Conductor, wait_until: Callable[..., Any]
+) -> None:
+    """A duty cycle of a flood takes long, and knows only the time at which it began."""
+    clock, counters = ManualClock(), DriverCounters()
+    control = ControlStream(conductor, "aeron:ipc", IDS.control, counters=counters, clock=clock)
+    other = _native.Publication(conductor, "aeron:ipc", IDS.control)
+    try:
+        wait_until(lambda: control.is_ready and other.is_connected)
+        began_ns = clock.monotonic_ns()
+        clock.advance(0.6)
+        assert control.read_until_ns(began_ns) == began_ns
+        wait_until(lambda: other.offer(JUNK) == "sent")
+        next_ns = clock.monotonic_ns()
+        control.read_until_ns(next_ns)
+        assert (counters.blocked.value, control.blocked_s(next_ns)) == (0, 0.0), "one moment is no block"
+    finally:
+        other.close()
+        control.close()

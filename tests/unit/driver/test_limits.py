@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tensorpool.driver.plan import StreamLayout
 from tensorpool.driver.requests import RateLimit, RequestLimiter
 from tensorpool.sbe import ResponseCode, Role, ShmAttachRequest
-from tensorpool.sbe.driver import PublishMode
+from tensorpool.sbe.driver import HugepagesPolicy, PublishMode, ShmAttachRequestR2
 
 from .state_harness import S, StateHarness
 
@@ -22,6 +24,13 @@ def attach_request(number: int, stream_id: int = 20_000) -> bytes:
     ).encode()
 
 
+def admits(
+    limiter: RequestLimiter, message: bytes, image: int, now_ns: int, *, is_pressed: bool = False
+) -> bool:
+    is_repetition = limiter.is_repetition(message, now_ns)
+    return limiter.admits(image, now_ns, is_repetition=is_repetition, is_pressed=is_pressed)
+
+
 # --- rates
 
 
@@ -35,24 +44,69 @@ def test_rate_limit_allows_a_burst_and_then_its_rate() -> None:
 def test_limiter_postpones_what_exceeds_the_rate_until_it_is_repeated() -> None:
     limiter = RequestLimiter(per_second=10, per_image=10)
     flood = [attach_request(number) for number in range(1, 1000)]
-    admitted = [limiter.admits(message, 7, S, is_pressed=False) for message in flood]
+    admitted = [admits(limiter, message, 7, S) for message in flood]
     assert (sum(admitted), admitted[:21]) == (21, [True] * 21)
     client = attach_request(5000)
-    assert not limiter.admits(client, 7, S, is_pressed=False)
-    assert not limiter.admits(client, 7, S + 10 * MS, is_pressed=False), "too soon for a client"
-    assert limiter.admits(client, 7, S + 100 * MS, is_pressed=False)
+    assert not admits(limiter, client, 7, S)
+    assert not admits(limiter, client, 7, S + 10 * MS), "too soon for a client"
+    assert admits(limiter, client, 7, S + 100 * MS)
+
+
+def test_flood_that_loops_over_few_requests_takes_no_repetitions_of_a_client() -> None:
+    limiter = RequestLimiter(per_second=100, per_image=100)
+    flood = [attach_request(number) for number in range(1, 11)]
+    client = attach_request(5000)
+    # Two seconds of 10,000 requests a second, the same ten again and again, from the image of the client.
+    sent = [admits(limiter, flood[i % 10], 7, S + i * MS // 10) for i in range(20_000)]
+    assert sum(sent[1_000:]) < 2 * 100 + 2, "only what the limit lets pass at once"
+    admits(limiter, flood[0], 7, 3 * S)
+    assert not admits(limiter, client, 7, 3 * S)
+    for i in range(1_001):
+        admits(limiter, flood[i % 10], 7, 3 * S + i * MS // 10)
+    assert admits(limiter, client, 7, 3 * S + 100 * MS)
+
+
+def test_one_image_does_not_take_all_repetitions() -> None:
+    limiter = RequestLimiter(per_second=100, per_image=100)
+    flood = [attach_request(number) for number in range(1, 5_000)]
+    # Each is repeated as slowly as a client would, and there are far too many of them.
+    for second in range(1, 60):
+        for message in flood:
+            admits(limiter, message, 7, second * S, is_pressed=True)
+    client = attach_request(90_000)
+    assert not admits(limiter, client, 8, 60 * S, is_pressed=True)
+    for message in flood:
+        admits(limiter, message, 7, 60 * S + 90 * MS, is_pressed=True)
+    assert admits(limiter, client, 8, 60 * S + 100 * MS, is_pressed=True)
+
+
+def test_request_in_the_other_revision_is_a_repetition() -> None:
+    limiter = RequestLimiter(per_second=1, per_image=1)
+    common: dict[str, Any] = {
+        "correlation_id": 5, "stream_id": 20_000, "client_id": 9, "role": Role.CONSUMER,
+    }  # fmt: skip
+    first = ShmAttachRequest(**common, publish_mode=PublishMode.EXISTING_OR_CREATE)
+    second = ShmAttachRequestR2(
+        **common,
+        publish_mode=PublishMode.EXISTING_OR_CREATE,
+        hugepages_policy=HugepagesPolicy.UNSPECIFIED,
+    )
+    assert not limiter.is_repetition(first.encode(), S)
+    assert limiter.is_repetition(second.encode(), S + 100 * MS)
+    other = ShmAttachRequest(**common | {"correlation_id": 6})
+    assert not limiter.is_repetition(other.encode(), S + 200 * MS)
 
 
 def test_limiter_counts_each_image() -> None:
     limiter = RequestLimiter(per_second=1000, per_image=10)
-    assert sum(limiter.admits(attach_request(n), 1, S, is_pressed=False) for n in range(1, 100)) == 21
-    assert sum(limiter.admits(attach_request(n), 2, S, is_pressed=False) for n in range(100, 200)) == 21
+    assert sum(admits(limiter, attach_request(n), 1, S) for n in range(1, 100)) == 21
+    assert sum(admits(limiter, attach_request(n), 2, S) for n in range(100, 200)) == 21
 
 
 def test_limiter_remembers_a_bounded_number_for_a_bounded_time() -> None:
     limiter = RequestLimiter(per_second=1, per_image=1)
     for number in range(1, 100_000):
-        limiter.admits(number.to_bytes(8, "little"), number, S, is_pressed=True)
+        admits(limiter, attach_request(number), number, S, is_pressed=True)
     assert limiter.remembered == 32_768
     limiter.forget_old(10 * S, max_age_ns=3 * S)
     assert limiter.remembered == 0
@@ -156,3 +210,23 @@ def test_many_keepalives_without_a_lease_get_few_answers() -> None:
         harness.keep_alive(granted, 1, Role.CONSUMER, lease_id=10_000 + number)
     assert len(harness.notices()) <= 1001
     assert harness.state.counters.unanswered.value >= 3990
+
+
+def test_repeated_request_gets_a_new_lease_after_an_unused_one_expired() -> None:
+    """A client that did not get the response asks still. The old response names an ended lease."""
+    harness = StateHarness(nslots=8, pools=(4096,))
+    client = attach_request(900_000)
+    harness.send(client)
+    harness.work()
+    first = harness.response(900_000)
+    harness.tick(4.0)
+    assert len(harness.state.leases) == 0
+    harness.sent.clear()
+    harness.send(client)
+    harness.work()
+    again = harness.response(900_000)
+    assert again.code is ResponseCode.OK
+    assert again.lease_id != first.lease_id
+    held = harness.state.leases.of_client(900_000)
+    assert held is not None
+    assert held.lease_id == again.lease_id

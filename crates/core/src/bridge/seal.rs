@@ -2,7 +2,8 @@
 //! Pure.
 //!
 //! A sealed message is a prefix, the message and a tag. The prefix starts like an SBE header, so that
-//! programs without a key skip it by its schema id; it names the key, the session and the counter. Each
+//! programs without a key skip it by its schema id; it names the key, the sealing host, the session and the
+//! counter. Each
 //! publication is a session with a random number, and has a key of its own, derived from the shared key, the
 //! session and the purpose of the stream. So no nonce is used twice, and a message of one stream is invalid
 //! on another.
@@ -12,6 +13,9 @@
 //! their own, so messages of a publication may arrive out of order. It rejects times that differ too much
 //! from its own clock, so that a session that was recorded earlier cannot be sent again to a receiver that
 //! has not seen it.
+//!
+//! Both directions between two hosts may have one key. A receiver rejects what its own host has sealed, so a
+//! message cannot be sent back to its sender.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,9 +34,10 @@ pub const MAX_KEYS: usize = 4;
 pub const SEALED_SCHEMA_ID: u16 = 922;
 pub const SEALED_SCHEMA_VERSION: u16 = 1;
 pub const SEALED_TEMPLATE_ID: u16 = 1;
-const BLOCK_LENGTH: u16 = 20;
+const BLOCK_LENGTH: u16 = 28;
 const KEY_ID: usize = MESSAGE_HEADER_LENGTH;
-const SESSION: usize = KEY_ID + 4;
+const ORIGIN: usize = KEY_ID + 4;
+const SESSION: usize = ORIGIN + 8;
 const COUNTER: usize = SESSION + 8;
 /// Bytes before the message.
 pub const PREFIX_BYTES: usize = MESSAGE_HEADER_LENGTH + BLOCK_LENGTH as usize;
@@ -78,6 +83,8 @@ struct Key {
 pub struct SharedKeys {
     keys: RwLock<Arc<Vec<Key>>>,
     version: AtomicU64,
+    /// A number of the host that seals with them: the same for all its bridges, and another at the other end.
+    origin: u64,
 }
 
 /// A number that names a key without revealing it.
@@ -93,9 +100,13 @@ fn with_ids(keys: &[[u8; KEY_BYTES]]) -> Arc<Vec<Key>> {
 }
 
 impl SharedKeys {
-    /// `None` without a key.
-    pub fn new(keys: &[[u8; KEY_BYTES]]) -> Option<Self> {
-        (!keys.is_empty()).then(|| Self { keys: RwLock::new(with_ids(keys)), version: AtomicU64::new(0) })
+    /// The keys of a host with the number `origin`. `None` without a key.
+    pub fn new(keys: &[[u8; KEY_BYTES]], origin: u64) -> Option<Self> {
+        (!keys.is_empty()).then(|| Self {
+            keys: RwLock::new(with_ids(keys)),
+            version: AtomicU64::new(0),
+            origin,
+        })
     }
 
     /// Replaces the keys. Sealers change to the new first key with their next message.
@@ -178,6 +189,7 @@ impl Sealer {
         let (prefix, rest) = bytes.split_at_mut(PREFIX_BYTES);
         put_header_of(prefix, BLOCK_LENGTH, SEALED_TEMPLATE_ID, SEALED_SCHEMA_ID, SEALED_SCHEMA_VERSION);
         put_u32(prefix, KEY_ID, self.key_id);
+        put_u64(prefix, ORIGIN, self.keys.origin);
         put_u64(prefix, SESSION, self.session);
         put_u64(prefix, COUNTER, self.counter);
         let (message, tag) = rest.split_at_mut(rest.len() - TAG_BYTES);
@@ -278,6 +290,10 @@ impl Opener {
         }
         if bytes.len() < SEAL_BYTES || get_u16(bytes, MESSAGE_HEADER_BLOCK_LENGTH) != BLOCK_LENGTH {
             return Err(Fault::Malformed);
+        }
+        // The number is authenticated with the message: with another number the message is an altered one.
+        if get_u64(bytes, ORIGIN) == self.keys.origin {
+            return Err(Fault::Reflected);
         }
         if self.keys.version() != self.version {
             self.forget_removed_keys();

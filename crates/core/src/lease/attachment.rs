@@ -75,8 +75,10 @@ struct Held {
     directory: Option<PathBuf>,
     keepalive_ns: u64,
     next_keepalive_ns: u64,
-    /// Since when keepalives cannot be sent.
-    failing_since_ns: Option<u64>,
+    /// When the last keepalive was sent, or the lease granted.
+    kept_ns: u64,
+    /// How long the lease counts as held without a keepalive: one keepalive less than the time to its expiry.
+    hold_ns: u64,
     /// When the driver last announced the stream.
     announced_ns: u64,
 }
@@ -220,12 +222,9 @@ impl Attachment {
                 if now_ns >= held.next_keepalive_ns {
                     if send(&held.key.encode_keepalive(now_ns)) {
                         held.next_keepalive_ns = now_ns + held.keepalive_ns;
-                        held.failing_since_ns = None;
-                    } else {
-                        let since = *held.failing_since_ns.get_or_insert(now_ns);
-                        if now_ns - since >= held.keepalive_ns {
-                            return Some(self.lose(Lost::KeepaliveNotSent, now_ns));
-                        }
+                        held.kept_ns = now_ns;
+                    } else if now_ns - held.kept_ns >= held.hold_ns {
+                        return Some(self.lose(Lost::KeepaliveNotSent, now_ns));
                     }
                 }
                 let since_announce_ns = now_ns.saturating_sub(held.announced_ns);
@@ -311,6 +310,8 @@ impl Attachment {
             expiry => expiry.saturating_sub(now_ns),
         };
         let keepalive_ns = self.options.keepalive_ns.min(lease_ns / KEEPALIVES_A_LEASE).max(1);
+        let hold_ns =
+            if lease_ns == u64::MAX { 2 * keepalive_ns } else { lease_ns.saturating_sub(keepalive_ns) };
         let layout = GrantedLayout {
             nslots: response.header_nslots,
             strides: response.pools.iter().map(|pool| pool.stride_bytes).collect(),
@@ -323,7 +324,8 @@ impl Attachment {
             directory: stream_directory(&response.header_uri, response.epoch),
             keepalive_ns,
             next_keepalive_ns: now_ns + keepalive_ns,
-            failing_since_ns: None,
+            kept_ns: now_ns,
+            hold_ns,
             announced_ns: now_ns,
         });
         if self.options.tries_other_revision {

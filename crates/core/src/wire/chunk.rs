@@ -113,6 +113,8 @@ reasons! {
         Stale = "stale",
         /// More sessions of senders than are remembered.
         Sessions = "sessions",
+        /// Sealed by the receiver's own host, and sent back to it.
+        Reflected = "reflected",
     }
 }
 

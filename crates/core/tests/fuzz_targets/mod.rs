@@ -255,15 +255,15 @@ pub fn chunks(data: &[u8]) {
 pub fn sealed(data: &[u8]) {
     const NOW_NS: u64 = 1 << 40;
     let Some((choice, rest)) = data.split_first() else { return };
-    let keys = Arc::new(SharedKeys::new(&[[7; 32]]).expect("one key"));
-    let mut opener = Opener::new(keys.clone(), Purpose::Payload, 1 << 30);
+    let keys = |origin| Arc::new(SharedKeys::new(&[[7; 32]], origin).expect("one key"));
+    let mut opener = Opener::new(keys(1), Purpose::Payload, 1 << 30);
     if choice % 2 == 0 {
         for message in messages(rest) {
             assert!(opener.open(message, NOW_NS).is_err(), "a message without the key is accepted");
         }
         return;
     }
-    let Some(mut sealer) = Sealer::new(keys, Purpose::Payload) else { return };
+    let Some(mut sealer) = Sealer::new(keys(2), Purpose::Payload) else { return };
     let (message, changes) = rest.split_at(rest.len() / 2);
     let Some(whole) = sealer.seal_message(message, NOW_NS) else { return };
     let mut changed = whole.clone();

@@ -32,6 +32,8 @@ pub struct MessageSender {
     has_own_terms: bool,
     /// The end of our last message in the shared publication, until the subscribers have read it.
     unread: Option<i64>,
+    /// A message took the bypass, and the subscribers have not read it.
+    has_unread_bypass: bool,
     /// Since when a large message waits for that.
     waits_since: Option<Instant>,
 }
@@ -53,7 +55,7 @@ impl MessageSender {
         self.shared = Handle::None;
         self.large.disconnect();
         self.bypass.disconnect();
-        (self.unread, self.waits_since) = (None, None);
+        self.forget_unread();
     }
 
     /// The publication that all clients of the channel share. `None` while there is none.
@@ -75,20 +77,37 @@ impl MessageSender {
         Some(if self.has_own_terms { shared } else { shared.max(MAX_MESSAGE_BYTES) })
     }
 
-    /// Whether the subscribers have read what we sent through the shared publication.
-    fn shared_is_read(&mut self) -> bool {
-        let (Some(end), Some(shared)) = (self.unread, self.shared.get()) else { return true };
-        let waits_since = *self.waits_since.get_or_insert_with(Instant::now);
-        if shared.is_read_to(end) || waits_since.elapsed() > MAX_ORDER_WAIT {
-            (self.unread, self.waits_since) = (None, None);
+    fn forget_unread(&mut self) {
+        (self.unread, self.has_unread_bypass, self.waits_since) = (None, false, None);
+    }
+
+    /// Whether the subscribers have read what we sent through the shared publication, and past it.
+    fn earlier_is_read(&mut self) -> bool {
+        if self.unread.is_none() && !self.has_unread_bypass {
+            return true;
         }
-        self.unread.is_none()
+        let waits_since = *self.waits_since.get_or_insert_with(Instant::now);
+        let Self { shared, bypass, unread, has_unread_bypass, .. } = self;
+        let shared_is_read = unread.zip(shared.get()).is_none_or(|(end, shared)| shared.is_read_to(end));
+        let is_read = shared_is_read && (!*has_unread_bypass || bypass.is_read());
+        if is_read || waits_since.elapsed() > MAX_ORDER_WAIT {
+            self.forget_unread();
+            return true;
+        }
+        false
     }
 
     fn offer_shared(&mut self, message: &[u8]) -> Result<i64, NotTaken> {
-        let Self { shared, bypass, unread, .. } = self;
+        let Self { shared, bypass, unread, has_unread_bypass, .. } = self;
         let Some(shared) = shared.get() else { return Err(NotTaken::NotConnected) };
-        bypass.offer(message, |bytes| shared.offer(bytes).inspect(|end| *unread = Some(*end)))
+        let mut took_bypass = true;
+        let result = bypass.offer(message, |bytes| {
+            let offered = shared.offer(bytes).inspect(|end| *unread = Some(*end));
+            took_bypass = offered.is_err();
+            offered
+        });
+        *has_unread_bypass |= took_bypass && result.is_ok();
+        result
     }
 
     /// The first large message is back-pressured until its publication is ready, and the subscribers have read
@@ -106,7 +125,7 @@ impl MessageSender {
         if is_large {
             self.large.need();
         }
-        match self.shared_is_read() {
+        match self.earlier_is_read() {
             true => self.large.offer(message),
             false if is_large => Err(NotTaken::BackPressured),
             false => self.offer_shared(message),

@@ -98,7 +98,15 @@ impl Bypass {
         self.full_since = None;
     }
 
+    /// Whether the subscribers have read what took the bypass.
+    pub fn is_read(&mut self) -> bool {
+        self.own.is_read()
+    }
+
     /// Offers to the shared publication, or to our own while that one is full for long.
+    ///
+    /// A message that takes the bypass may be read before earlier ones, which wait in the log of others, and a
+    /// later one before it. So the messages of control streams must not depend on their order.
     pub fn offer(
         &mut self,
         message: &[u8],

@@ -77,19 +77,30 @@ unsafe extern "C-unwind" fn fragment<F: FnMut(&[u8], Header)>(
     unsafe { (*clientd.cast::<F>())(std::slice::from_raw_parts(buffer, length), Header(header)) }
 }
 
+/// The closure of `poll_while`, and whether it has stopped the poll. Aeron ends the poll of one image, and
+/// continues with the next: what that one has stays there.
+struct PollWhile<'a, F> {
+    f: &'a mut F,
+    has_stopped: bool,
+}
+
 unsafe extern "C-unwind" fn fragment_while<F: FnMut(&[u8], Header) -> bool>(
     clientd: *mut c_void,
     buffer: *const u8,
     length: usize,
     header: *mut c::aeron_header_t,
 ) -> c::aeron_controlled_fragment_handler_action_t {
-    // SAFETY: clientd is the closure of the poll below us; the bytes live through the call.
-    let continues =
-        unsafe { (*clientd.cast::<F>())(std::slice::from_raw_parts(buffer, length), Header(header)) };
-    if continues {
-        c::aeron_controlled_fragment_handler_action_en::AERON_ACTION_CONTINUE
-    } else {
+    // SAFETY: clientd is the value of the poll below us; the bytes live through the call.
+    let (poll, bytes) =
+        unsafe { (&mut *clientd.cast::<PollWhile<'_, F>>(), std::slice::from_raw_parts(buffer, length)) };
+    if poll.has_stopped {
+        return c::aeron_controlled_fragment_handler_action_en::AERON_ACTION_ABORT;
+    }
+    poll.has_stopped = !(poll.f)(bytes, Header(header));
+    if poll.has_stopped {
         c::aeron_controlled_fragment_handler_action_en::AERON_ACTION_BREAK
+    } else {
+        c::aeron_controlled_fragment_handler_action_en::AERON_ACTION_CONTINUE
     }
 }
 
@@ -151,7 +162,8 @@ impl Subscription {
     /// Passes up to `limit` raw fragments to `f` until it returns false. That fragment is consumed too.
     #[inline]
     pub fn poll_while<F: FnMut(&[u8], Header) -> bool>(&mut self, limit: usize, mut f: F) -> usize {
-        let clientd = (&raw mut f).cast::<c_void>();
+        let mut poll = PollWhile { f: &mut f, has_stopped: false };
+        let clientd = (&raw mut poll).cast::<c_void>();
         // SAFETY: as in poll.
         let rc = unsafe {
             c::aeron_subscription_controlled_poll(self.ptr, Some(fragment_while::<F>), clientd, limit)

@@ -91,6 +91,21 @@ fn leads_to_more(message: &ControlMessage) -> bool {
     matches!(message, ControlMessage::Progress(_))
 }
 
+/// Lets all endpoints send, their leases first: in a flood of hellos the answers of one producer take all the room
+/// that the control stream has, and a keepalive behind them, of any endpoint, would never be sent.
+fn send_in_order(
+    endpoints: &[&dyn Endpoint],
+    tick: &Tick<'_>,
+    mut send: impl FnMut(&dyn Endpoint, &[u8]) -> bool,
+) {
+    for endpoint in endpoints {
+        endpoint.send_lease(tick, &mut |message| send(*endpoint, message));
+    }
+    for endpoint in endpoints {
+        endpoint.send_control(tick, &mut |message| send(*endpoint, message));
+    }
+}
+
 impl ControlPlane {
     pub fn new(control: (&str, i32), qos: (&str, i32)) -> Self {
         Self { control: Streams::new(control.0, control.1), qos: Streams::new(qos.0, qos.1) }
@@ -162,14 +177,19 @@ impl ControlPlane {
 
     /// Sends the messages of the endpoints.
     pub fn send(&mut self, endpoints: &Endpoints, tick: &Tick<'_>) {
+        let mut ready: Vec<&dyn Endpoint> = Vec::with_capacity(endpoints.len());
+        if self.control.shared.is_open() {
+            let users =
+                endpoints.iter().map(|(_, endpoint)| &**endpoint).filter(|e| e.uses_control_streams());
+            ready.extend(
+                users.filter(|e| self.control.of(e.own_control_stream()).is_some_and(|s| s.is_open())),
+            );
+        }
+        send_in_order(&ready, tick, |endpoint, message| {
+            let own = if is_for_driver(message) { None } else { endpoint.own_control_stream() };
+            self.control.of(own).is_some_and(|s| s.offer(message).is_ok())
+        });
         for (_, endpoint) in endpoints.iter().filter(|(_, e)| e.uses_control_streams()) {
-            let own = endpoint.own_control_stream();
-            if self.control.shared.is_open() && self.control.of(own).is_some_and(|s| s.is_open()) {
-                endpoint.send_control(tick, &mut |message| {
-                    let own = if is_for_driver(message) { None } else { own };
-                    self.control.of(own).is_some_and(|s| s.offer(message).is_ok())
-                });
-            }
             if let Some(qos) = self.qos.of(endpoint.own_qos_stream())
                 && qos.is_open()
             {
@@ -186,5 +206,55 @@ impl ControlPlane {
         {
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use tensorpool_core::consumer::announce_filter::Now;
+    use tensorpool_core::shm::containment::AllowedBases;
+
+    use super::*;
+    use crate::aeron::AeronError;
+    use crate::conductor::events::Events;
+
+    /// An endpoint with a keepalive to send, and with answers to more hellos than the stream has room for.
+    struct FloodedEndpoint;
+
+    impl Endpoint for FloodedEndpoint {
+        fn connect(&self, _client: &Client) -> Result<(), AeronError> {
+            Ok(())
+        }
+
+        fn disconnect(&self) {}
+
+        fn close(&self) {}
+
+        fn send_lease(&self, _tick: &Tick<'_>, send: &mut dyn FnMut(&[u8]) -> bool) {
+            send(b"keepalive");
+        }
+
+        fn send_control(&self, _tick: &Tick<'_>, send: &mut dyn FnMut(&[u8]) -> bool) {
+            while send(b"answer") {}
+        }
+    }
+
+    #[test]
+    fn keepalives_of_all_endpoints_go_before_answers_to_hellos() {
+        let bases = AllowedBases::new(["/dev/shm"]).unwrap();
+        let (events, is_active) = (Events::default(), Cell::default());
+        let now = Now { monotonic_ns: 0, realtime_ns: 0 };
+        let tick = Tick { now, bases: &bases, events: &events, is_active: &is_active };
+        let mut log: Vec<Vec<u8>> = Vec::new();
+        send_in_order(&[&FloodedEndpoint, &FloodedEndpoint], &tick, |_, message| {
+            let has_room = log.len() < 3;
+            if has_room {
+                log.push(message.to_vec());
+            }
+            has_room
+        });
+        assert_eq!(log, [b"keepalive".as_slice(), b"keepalive", b"answer"]);
     }
 }

@@ -63,7 +63,9 @@ pub trait Endpoint: Send + Sync {
     fn on_control_message(&self, _message: &ControlMessage, _tick: &Tick<'_>) {}
     /// Sends due QoS reports with `send`, which returns whether the message was sent.
     fn send_qos(&self, _tick: &Tick<'_>, _send: &mut dyn FnMut(&[u8]) -> bool) {}
-    /// Sends due control messages with `send`, which returns whether the message was sent.
+    /// Sends due messages to the driver with `send`, which returns whether the message was sent.
+    fn send_lease(&self, _tick: &Tick<'_>, _send: &mut dyn FnMut(&[u8]) -> bool) {}
+    /// Sends other due control messages with `send`, which returns whether the message was sent.
     fn send_control(&self, _tick: &Tick<'_>, _send: &mut dyn FnMut(&[u8]) -> bool) {}
     /// The detach to send to the driver before it closes.
     fn detach_message(&self) -> Option<Vec<u8>> {

@@ -417,8 +417,7 @@ impl Endpoint for Consumer {
         }
     }
 
-    fn send_control(&self, tick: &Tick<'_>, send: &mut dyn FnMut(&[u8]) -> bool) {
-        self.control().send_hello(tick.now.monotonic_ns, send);
+    fn send_lease(&self, tick: &Tick<'_>, send: &mut dyn FnMut(&[u8]) -> bool) {
         // Request the lease only after the subscription exists: descriptors published in between would be
         // lost.
         if self.has_subscription.load(Ordering::Relaxed)
@@ -426,6 +425,10 @@ impl Endpoint for Consumer {
         {
             self.unmap(tick, "the driver is lost");
         }
+    }
+
+    fn send_control(&self, tick: &Tick<'_>, send: &mut dyn FnMut(&[u8]) -> bool) {
+        self.control().send_hello(tick.now.monotonic_ns, send);
     }
 
     fn detach_message(&self) -> Option<Vec<u8>> {
@@ -459,7 +462,7 @@ impl Endpoint for Consumer {
         }
         let (action, intact) = {
             let mut state = self.state.lock_priority();
-            if announce.epoch < state.reader.epoch.lowest_epoch {
+            if state.reader.epoch.is_over(announce.epoch, announce.producer_id) {
                 self.counters.ignored(IgnoreReason::OlderEpoch).fetch_add(1, Ordering::Relaxed);
                 return;
             }

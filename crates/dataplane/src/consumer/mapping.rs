@@ -16,12 +16,9 @@ impl Consumer {
     pub(super) fn on_producer_gone(&self, producer_id: u32, tick: &Tick<'_>) {
         {
             let mut state = self.state.lock_priority();
-            let Some(epoch) = state.reader.epoch.mapping.as_ref().map(|m| m.epoch) else { return };
-            // The announce may have come before the notice: then the later epoch is mapped already.
-            if state.reader.epoch.producer_id.is_some_and(|id| id != producer_id) {
+            if !state.reader.epoch.on_producer_gone(producer_id) {
                 return;
             }
-            state.reader.epoch.lowest_epoch = state.reader.epoch.lowest_epoch.max(epoch + 1);
         }
         self.unmap(tick, "the producer's lease has ended");
     }

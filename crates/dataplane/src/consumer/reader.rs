@@ -129,6 +129,8 @@ pub(crate) struct EpochState {
     pub(crate) lowest_epoch: u64,
     /// The producer of the mapped epoch, once an announce has named it.
     pub(crate) producer_id: Option<u32>,
+    /// A producer whose lease has ended. Its announces are ignored.
+    pub(crate) gone_producer_id: Option<u32>,
 }
 
 impl EpochState {
@@ -144,7 +146,29 @@ impl EpochState {
             granted_epoch: None,
             lowest_epoch: 0,
             producer_id: None,
+            gone_producer_id: None,
         }
+    }
+
+    /// A producer's lease has ended. True if the mapped epoch may be its, and has to be unmapped.
+    ///
+    /// Until an announce names the producer of a granted epoch, that may be another one: notices and grants of
+    /// a driver may take two ways, and then come in another order. So the epoch is not ruled out. The announces
+    /// of the producer that is gone are.
+    pub(crate) fn on_producer_gone(&mut self, producer_id: u32) -> bool {
+        let Some(epoch) = self.mapping.as_ref().map(|m| m.epoch) else { return false };
+        match self.producer_id {
+            // The announce of the later epoch came before the notice.
+            Some(id) if id != producer_id => return false,
+            Some(_) => self.lowest_epoch = self.lowest_epoch.max(epoch + 1),
+            None => self.gone_producer_id = Some(producer_id),
+        }
+        true
+    }
+
+    /// Whether an announce is of an epoch that is over.
+    pub(crate) fn is_over(&self, epoch: u64, producer_id: u32) -> bool {
+        epoch < self.lowest_epoch || self.gone_producer_id == Some(producer_id)
     }
 }
 
@@ -544,6 +568,24 @@ mod tests {
             all.sort_unstable();
             assert_eq!(all, (first..=last).collect::<Vec<_>>(), "seed {seed}");
         }
+    }
+
+    #[test]
+    fn late_notice_of_an_earlier_producer_does_not_rule_out_the_granted_epoch() {
+        let pools = [PoolSpec { pool_id: 1, stride_bytes: 64 }];
+        let mapping = MappedEpoch::anonymous(1, 7, NSLOTS as u32, &pools, 1 << 20).unwrap();
+        let mut epoch = EpochState::new(1_000, 256);
+        assert!(!epoch.on_producer_gone(5), "nothing is mapped");
+        let mapping = Arc::new(mapping);
+        // Granted, and not announced yet: the notice may be about the producer of an earlier epoch.
+        epoch.mapping = Some(mapping.clone());
+        assert!(epoch.on_producer_gone(5));
+        assert!(epoch.is_over(7, 5) && epoch.is_over(8, 5));
+        assert!(!epoch.is_over(7, 6), "the epoch has another producer, and is mapped again");
+        epoch.producer_id = Some(6);
+        assert!(!epoch.on_producer_gone(5), "announced by another producer");
+        assert!(epoch.on_producer_gone(6));
+        assert!(epoch.is_over(7, 6) && !epoch.is_over(8, 6));
     }
 
     #[test]

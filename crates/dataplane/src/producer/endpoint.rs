@@ -312,10 +312,7 @@ impl Endpoint for Producer {
         }
     }
 
-    fn send_control(&self, tick: &Tick<'_>, send: &mut dyn FnMut(&[u8]) -> bool) {
-        // The lease first: in a flood of hellos the answers take all the room that the control stream has, and
-        // a keepalive behind them would never be sent.
-        //
+    fn send_lease(&self, tick: &Tick<'_>, send: &mut dyn FnMut(&[u8]) -> bool) {
         // Request the lease only after the descriptor publication exists: frames written before could not be
         // published.
         if self.has_publication.load(Ordering::Relaxed)
@@ -323,6 +320,9 @@ impl Endpoint for Producer {
         {
             self.unmap();
         }
+    }
+
+    fn send_control(&self, _tick: &Tick<'_>, send: &mut dyn FnMut(&[u8]) -> bool) {
         self.grants().send(send);
     }
 

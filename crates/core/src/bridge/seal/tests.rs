@@ -6,18 +6,20 @@ use super::*;
 
 const NOW: u64 = 1_800_000_000_000_000_000;
 const AGE: u64 = 60_000_000_000;
+const HERE: u64 = 1;
+const THERE: u64 = 2;
 
-fn keys(bytes: &[u8]) -> Arc<SharedKeys> {
+fn keys(bytes: &[u8], origin: u64) -> Arc<SharedKeys> {
     let all: Vec<[u8; KEY_BYTES]> = bytes.iter().map(|b| [*b; KEY_BYTES]).collect();
-    Arc::new(SharedKeys::new(&all).expect("at least one key"))
+    Arc::new(SharedKeys::new(&all, origin).expect("at least one key"))
 }
 
 fn sealer(bytes: &[u8]) -> Sealer {
-    Sealer::new(keys(bytes), Purpose::Payload).expect("random numbers")
+    Sealer::new(keys(bytes, HERE), Purpose::Payload).expect("random numbers")
 }
 
 fn opener(bytes: &[u8]) -> Opener {
-    Opener::new(keys(bytes), Purpose::Payload, AGE)
+    Opener::new(keys(bytes, THERE), Purpose::Payload, AGE)
 }
 
 #[test]
@@ -99,14 +101,28 @@ fn old_or_future_message_is_rejected_by_a_fresh_receiver() {
 fn other_key_other_purpose_and_no_seal_are_rejected() {
     let sealed = sealer(&[1]).seal_message(b"x", NOW).unwrap();
     assert_eq!(opener(&[2]).open(&sealed, NOW), Err(Fault::WrongKey));
-    let mut control = Opener::new(keys(&[1]), Purpose::Control, AGE);
+    let mut control = Opener::new(keys(&[1], THERE), Purpose::Control, AGE);
     assert_eq!(control.open(&sealed, NOW), Err(Fault::Altered));
     assert_eq!(opener(&[1]).open(b"plain message", NOW), Err(Fault::Unsealed));
 }
 
 #[test]
+fn message_that_comes_back_to_its_host_is_rejected() {
+    let mut sealer = sealer(&[1]);
+    let sealed = sealer.seal_message(b"x", NOW).unwrap();
+    // Another bridge of the sending host, and the same one after a restart, have its number too.
+    let mut own = Opener::new(keys(&[1], HERE), Purpose::Payload, AGE);
+    assert_eq!(own.open(&sealed, NOW), Err(Fault::Reflected));
+    let mut disguised = sealed.clone();
+    put_u64(&mut disguised, ORIGIN, THERE + 1);
+    assert_eq!(own.open(&disguised, NOW), Err(Fault::Altered));
+    assert!(own.sessions.is_empty());
+    assert_eq!(opener(&[1]).open(&sealed, NOW), Ok(b"x".as_slice()));
+}
+
+#[test]
 fn keys_change_while_both_ends_run() {
-    let (sending, receiving) = (keys(&[1]), keys(&[1]));
+    let (sending, receiving) = (keys(&[1], HERE), keys(&[1], THERE));
     let mut sealer = Sealer::new(sending.clone(), Purpose::Payload).unwrap();
     let mut opener = Opener::new(receiving.clone(), Purpose::Payload, AGE);
     let old = sealer.seal_message(b"1", NOW).unwrap();
@@ -125,7 +141,7 @@ fn keys_change_while_both_ends_run() {
 #[test]
 fn sessions_are_bounded() {
     let mut opener = opener(&[1]);
-    let shared = keys(&[1]);
+    let shared = keys(&[1], HERE);
     let sealed_by_new =
         |now: u64| Sealer::new(shared.clone(), Purpose::Payload).unwrap().seal_message(b"x", now).unwrap();
     for _ in 0..MAX_SESSIONS {

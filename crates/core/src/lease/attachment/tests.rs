@@ -94,6 +94,19 @@ fn lease_without_sent_keepalives_is_lost() {
     assert!(!a.is_held());
 }
 
+/// A control stream that is full for a while costs no lease that the driver still holds.
+#[test]
+fn lease_is_held_while_a_keepalive_can_still_come_in_time() {
+    let often = LeaseOptions { keepalive_ns: S / 10, announce_period_ns: 10 * S, ..options(Role::Consumer) };
+    let mut a = Attachment::new(often, 9);
+    let (sent, _) = work(&mut a, 0);
+    a.on_response(&granted(&sent[0], 3 * S), 0);
+    assert_eq!(a.work(2 * S, &mut |_| false), None);
+    assert_eq!(templates(&work(&mut a, 28 * S / 10).0), [SHM_LEASE_KEEPALIVE_TEMPLATE_ID]);
+    assert_eq!(a.work(56 * S / 10, &mut |_| false), None);
+    assert_eq!(a.work(57 * S / 10, &mut |_| false), Some(Lost::KeepaliveNotSent));
+}
+
 /// requirement: driver-4.12-4, driver-10-1
 #[test]
 fn three_missed_announces_lose_the_driver() {
