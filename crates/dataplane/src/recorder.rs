@@ -13,7 +13,7 @@ use tensorpool_core::recording::rows::{Arena, ArenaPool};
 use tensorpool_core::recording::stream_buffer::{BACKLOG, Counts, DISK_FULL, Limits, StreamBuffer};
 
 use crate::consumer::Consumer;
-use crate::idle::{Idle, Strategy};
+use crate::idle::{Idle, IdleStrategy};
 use crate::priority_lock::PriorityLock;
 
 /// How long the loop continues after it was stopped, while there are more frames.
@@ -59,7 +59,7 @@ impl Recorder {
         block_bytes: usize,
         rows: usize,
         age_ns: u64,
-        strategy: Strategy,
+        strategy: IdleStrategy,
     ) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
             streams: PriorityLock::new(Vec::new()),
@@ -182,7 +182,7 @@ impl Shared {
         self.full.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn run(&self, strategy: Strategy) {
+    fn run(&self, strategy: IdleStrategy) {
         let mut idle = Idle::new(strategy);
         let mut last_by: Option<Instant> = None;
         loop {

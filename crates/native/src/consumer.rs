@@ -12,7 +12,7 @@ use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_core::wire::driver::Role;
 use tensorpool_dataplane::consumer as plane;
 use tensorpool_dataplane::consumer::{BatchEnd, Waited};
-use tensorpool_dataplane::idle::Strategy;
+use tensorpool_dataplane::idle::IdleStrategy;
 
 use crate::conductor::Conductor;
 use crate::errors;
@@ -40,7 +40,7 @@ pub struct Consumer {
     origin: Arc<Origin>,
     conductor: Py<Conductor>,
     id: u64,
-    idle: Strategy,
+    idle: IdleStrategy,
     latest_only: bool,
     fork_guard: ForkGuard,
 }

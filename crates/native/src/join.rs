@@ -11,7 +11,7 @@ use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 use tensorpool_core::join::{Basis, Drive, InputCounts, JoinReason, JoinRules, JoinedSet, Select};
 use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_dataplane::consumer as consumer_plane;
-use tensorpool_dataplane::idle::Strategy;
+use tensorpool_dataplane::idle::IdleStrategy;
 use tensorpool_dataplane::join as plane;
 use tensorpool_dataplane::join::{JoinWait, JoinedRun, TimestampSource};
 
@@ -94,7 +94,7 @@ struct RuleOptions {
 pub struct Join {
     join: Arc<plane::Join>,
     inputs: Arc<Inputs>,
-    idle: Strategy,
+    idle: IdleStrategy,
     fork_guard: ForkGuard,
 }
 

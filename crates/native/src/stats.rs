@@ -10,7 +10,7 @@ use tensorpool_core::consumer::announce_filter::IgnoreReason;
 use tensorpool_core::consumer::latency;
 use tensorpool_core::consumer::phase::Phase;
 use tensorpool_core::drop_reason::DropReason;
-use tensorpool_core::lease::attachment::Refusal;
+use tensorpool_core::lease::attachment::AttachRefusal;
 use tensorpool_core::shm::superblock;
 use tensorpool_core::wire::driver::code_str;
 use tensorpool_core::wire::hello::{Mode, StreamAddress};
@@ -154,11 +154,11 @@ impl LeaseStatus {
         let status = py.detach(|| Some(lease?.status()))?;
         let (code, message) = match status.refusal {
             None => (None, None),
-            Some(Refusal::Code(code, message)) => (Some(code_str(code)), Some(message)),
-            Some(Refusal::Protocol(why)) => (Some("PROTOCOL"), Some(why)),
-            Some(Refusal::Regions(why)) => (Some("REGIONS"), Some(why)),
-            Some(Refusal::Clock(why)) => (Some("CLOCK_DOMAIN"), Some(why)),
-            Some(Refusal::NoAnswer) => (Some("NO_ANSWER"), Some(String::new())),
+            Some(AttachRefusal::Code(code, message)) => (Some(code_str(code)), Some(message)),
+            Some(AttachRefusal::Protocol(why)) => (Some("PROTOCOL"), Some(why)),
+            Some(AttachRefusal::Regions(why)) => (Some("REGIONS"), Some(why)),
+            Some(AttachRefusal::Clock(why)) => (Some("CLOCK_DOMAIN"), Some(why)),
+            Some(AttachRefusal::NoAnswer) => (Some("NO_ANSWER"), Some(String::new())),
         };
         Some(Self {
             lease_id: status.lease_id,

@@ -26,7 +26,7 @@ use crate::aeron::channels::tethered;
 use crate::aeron::{AeronError, Assembler, Client, Header, Subscription};
 use crate::conductor::Endpoint;
 use crate::conductor::handle::Handle;
-use crate::idle::Strategy;
+use crate::idle::IdleStrategy;
 use crate::priority_lock::PriorityLock;
 use crate::producer::Producer;
 
@@ -130,7 +130,7 @@ fn opened<'a>(opener: &'a mut Option<Opener>, bytes: &'a [u8], now_ns: u64) -> R
 }
 
 impl Receiver {
-    pub fn start(config: Config, idle: Strategy) -> std::io::Result<Self> {
+    pub fn start(config: Config, idle: IdleStrategy) -> std::io::Result<Self> {
         let state = State {
             payload: Handle::None,
             control: Handle::None,

@@ -22,7 +22,7 @@ use crate::aeron::{AeronError, Client, ExclusivePublication, NotTaken};
 use crate::conductor::Endpoint;
 use crate::conductor::handle::Handle;
 use crate::consumer::{Consumer, Frame};
-use crate::idle::Strategy;
+use crate::idle::IdleStrategy;
 use crate::priority_lock::PriorityLock;
 
 /// Chunks sent in one duty cycle, after which the conductor may take the lock.
@@ -116,7 +116,7 @@ enum Sent {
 }
 
 impl Sender {
-    pub fn start(config: Config, idle: Strategy) -> std::io::Result<Self> {
+    pub fn start(config: Config, idle: IdleStrategy) -> std::io::Result<Self> {
         let state = State {
             publication: Handle::None,
             chunk_sizes: None,

@@ -6,7 +6,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use tensorpool_core::consumer::announce_filter::{AnnounceAction, CurrentMapping, IgnoreReason};
 use tensorpool_core::consumer::hello_state;
 use tensorpool_core::drop_reason::DropReason;
-use tensorpool_core::lease::attachment::Refusal;
+use tensorpool_core::lease::attachment::AttachRefusal;
 use tensorpool_core::os::time::monotonic_ns;
 use tensorpool_core::shm::epoch::MappedEpoch;
 use tensorpool_core::shm::region::one_line;
@@ -157,7 +157,7 @@ impl Consumer {
         self.event(tick.events, tick.now.monotonic_ns, "id_collision", epoch, String::new());
         match &self.lease {
             Some(lease) => {
-                lease.release(tick, Refusal::Regions("another consumer has the same id".to_owned()));
+                lease.release(tick, AttachRefusal::Regions("another consumer has the same id".to_owned()));
                 self.unmap(tick, "another consumer has the same id");
             }
             None => {

@@ -16,7 +16,7 @@ use crate::bridge::receiver::Config as ReceiverConfig;
 use crate::bridge::{PrivateRing, Receiver};
 use crate::conductor::events::Event;
 use crate::conductor::{Endpoint, Tick};
-use crate::idle::Strategy;
+use crate::idle::IdleStrategy;
 
 const MAX_CHUNK_BYTES: u32 = 65_535;
 const MAX_PAYLOAD_BYTES: u32 = 1 << 30;
@@ -31,7 +31,7 @@ pub struct FallbackOptions {
     pub max_bytes: u64,
     /// How long a source's epoch stays valid without announces before a lower one is accepted.
     pub silence_ns: u64,
-    pub idle: Strategy,
+    pub idle: IdleStrategy,
 }
 
 /// The fallback in use, or about to be.

@@ -14,7 +14,7 @@ use tensorpool_core::wire::descriptor::FrameDescriptor;
 use tensorpool_core::wire::hello::Mode;
 
 use crate::descriptor_queue::DescriptorQueue;
-use crate::idle::{Idle, Strategy};
+use crate::idle::{Idle, IdleStrategy};
 use crate::lease::Lease;
 use crate::priority_lock::PriorityLock;
 
@@ -302,7 +302,7 @@ impl Consumer {
     }
 
     /// Waits for something to poll. Consumes nothing. The wait began at `since`, and may be a part of it.
-    pub fn wait(&self, timeout: Duration, strategy: Strategy, since: Instant) -> Waited {
+    pub fn wait(&self, timeout: Duration, strategy: IdleStrategy, since: Instant) -> Waited {
         let deadline = Instant::now() + timeout;
         let mut idle = Idle::since(strategy, since);
         loop {

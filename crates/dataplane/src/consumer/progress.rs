@@ -20,7 +20,7 @@ use super::{Consumer, ProgressCounters, Waited};
 use crate::aeron::channels::untethered;
 use crate::aeron::{AeronError, Client, Subscription};
 use crate::conductor::handle::Handle;
-use crate::idle::{Idle, Strategy};
+use crate::idle::{Idle, IdleStrategy};
 
 /// Messages of the shared stream that wait to be polled. The oldest is dropped first.
 const MAX_RECEIVED: usize = 1024;
@@ -162,7 +162,7 @@ impl Consumer {
     }
 
     /// Waits for something to poll. The wait began at `since`, and may be a part of it.
-    pub fn wait_progress(&self, timeout: Duration, strategy: Strategy, since: Instant) -> Waited {
+    pub fn wait_progress(&self, timeout: Duration, strategy: IdleStrategy, since: Instant) -> Waited {
         let deadline = Instant::now() + timeout;
         let mut idle = Idle::since(strategy, since);
         loop {

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use tensorpool_core::consumer::announce_filter::{AnnounceFilter, Now};
-use tensorpool_core::lease::attachment::Refusal;
+use tensorpool_core::lease::attachment::AttachRefusal;
 use tensorpool_core::os::time::monotonic_ns;
 use tensorpool_core::producer::grants::StreamChange;
 use tensorpool_core::producer::metadata_schedule::ProducerIdentity;
@@ -47,10 +47,10 @@ impl Producer {
     fn map(&self, lease: &Lease, response: &AttachResponse, tick: &Tick<'_>) {
         let regions = response.regions(tick.now.monotonic_ns);
         let mapped = RegionLock::acquire(&response.header_uri, tick.bases)
-            .map_err(|error| Refusal::Regions(error.to_string()))
+            .map_err(|error| AttachRefusal::Regions(error.to_string()))
             .and_then(|lock| {
                 let mapping = MappedEpoch::open(&regions, tick.bases, Access::Write)
-                    .map_err(|error| Refusal::Regions(error.to_string()))?;
+                    .map_err(|error| AttachRefusal::Regions(error.to_string()))?;
                 Ok((lock, Arc::new(mapping)))
             })
             .and_then(|(lock, mapping)| self.check_clock(&mapping, tick).map(|()| (lock, mapping)));
@@ -87,13 +87,13 @@ impl Producer {
 
     /// Driver and producer write the same superblocks, so their times must be of one clock. No message names
     /// the driver's before the announce, but its activity timestamp does. 0: it has delegated the refresh.
-    fn check_clock(&self, mapping: &MappedEpoch, tick: &Tick<'_>) -> Result<(), Refusal> {
+    fn check_clock(&self, mapping: &MappedEpoch, tick: &Tick<'_>) -> Result<(), AttachRefusal> {
         let activity_ns = mapping.activity_ns();
         let (own, drivers) = (self.config.clock, tick.now.clock_of(activity_ns));
         if activity_ns == 0 || drivers == own {
             return Ok(());
         }
-        Err(Refusal::Clock(format!(
+        Err(AttachRefusal::Clock(format!(
             "the clock domain of the driver is {}, that of this program is {}",
             drivers.as_str(),
             own.as_str()
