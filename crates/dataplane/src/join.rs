@@ -86,7 +86,7 @@ pub struct JoinedRun {
 impl JoinedRun {
     /// Appends a result. False, and nothing changed, if its frames do not continue the run.
     fn append(&mut self, set: &JoinedSet<Frame>) -> bool {
-        let frames = (0..set.len()).map(|input| set.of(input));
+        let frames = (0..set.len()).map(|input| set.frames(input));
         if self.outs.is_empty() {
             let run = |frames: &[Frame]| frames.first().map(|first| Run { first: first.clone(), len: 1 });
             self.inputs.extend(frames.map(run));

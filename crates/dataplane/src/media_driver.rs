@@ -238,7 +238,7 @@ pub struct MediaDriverWatch {
 impl MediaDriverWatch {
     /// Created before a client connects, so that a driver that starts in between is recognised as another
     /// one.
-    pub fn of(dir: &str, lock_path: &Path) -> Self {
+    pub fn new(dir: &str, lock_path: &Path) -> Self {
         let files = files_in(dir);
         let named = std::fs::read_to_string(lock_path).unwrap_or_default();
         let is_makers =

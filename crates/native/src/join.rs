@@ -345,7 +345,7 @@ impl Join {
         let (results, missed) = py.detach(|| self.join.counts(&mut counts));
         let dict = PyDict::new(py);
         for (name, counts) in self.inputs.names.iter().zip(&counts) {
-            dict.set_item(name, Bound::new(py, JoinCounts::of(py, counts)?)?)?;
+            dict.set_item(name, Bound::new(py, JoinCounts::from_counts(py, counts)?)?)?;
         }
         Ok((dict, results, missed))
     }
@@ -381,7 +381,7 @@ pub struct JoinedFrames {
 }
 
 impl JoinedFrames {
-    fn of(&self, at: usize) -> &[Py<Frame>] {
+    fn frames_at(&self, at: usize) -> &[Py<Frame>] {
         if self.ends.is_empty() {
             return &self.frames[at..=at];
         }
@@ -390,7 +390,7 @@ impl JoinedFrames {
     }
 
     fn value<'py>(&self, py: Python<'py>, at: usize) -> PyResult<Bound<'py, PyAny>> {
-        let frames = self.of(at);
+        let frames = self.frames_at(at);
         if self.inputs.is_window[at] {
             return Ok(PyTuple::new(py, frames.iter().map(|frame| frame.bind(py)))?.into_any());
         }
@@ -423,7 +423,7 @@ impl JoinedFrames {
 
     /// Whether an input has a frame in this result.
     fn __contains__(&self, name: &Bound<'_, PyAny>) -> PyResult<bool> {
-        Ok(self.inputs.index(name)?.is_some_and(|at| !self.of(at).is_empty()))
+        Ok(self.inputs.index(name)?.is_some_and(|at| !self.frames_at(at).is_empty()))
     }
 
     /// Number of frames.
@@ -458,7 +458,7 @@ impl JoinedFrames {
     #[getter]
     fn absent<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let names = self.inputs.names.iter().enumerate();
-        let absent = names.filter(|(at, _)| self.of(*at).is_empty()).map(|(_, name)| name.bind(py));
+        let absent = names.filter(|(at, _)| self.frames_at(*at).is_empty()).map(|(_, name)| name.bind(py));
         PyTuple::new(py, absent.collect::<Vec<_>>())
     }
 
@@ -509,10 +509,10 @@ impl JoinedFrames {
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         let fields = PyDict::new(py);
         for (at, name) in self.inputs.names.iter().enumerate() {
-            let seqs: Vec<u64> = self.of(at).iter().map(|frame| frame.get().frame_seq()).collect();
+            let seqs: Vec<u64> = self.frames_at(at).iter().map(|frame| frame.get().frame_seq()).collect();
             match seqs[..] {
                 [seq] if !self.inputs.is_window[at] => fields.set_item(name, seq)?,
-                _ if self.of(at).is_empty() => fields.set_item(name, py.None())?,
+                _ if self.frames_at(at).is_empty() => fields.set_item(name, py.None())?,
                 _ => fields.set_item(name, seqs)?,
             }
         }
@@ -538,7 +538,7 @@ pub struct JoinCounts {
 }
 
 impl JoinCounts {
-    fn of(py: Python<'_>, counts: &InputCounts) -> PyResult<Self> {
+    fn from_counts(py: Python<'_>, counts: &InputCounts) -> PyResult<Self> {
         let drops = PyDict::new(py);
         for reason in JoinReason::ALL {
             drops.set_item(reason.as_str(), counts.dropped(reason))?;

@@ -7,7 +7,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use tensorpool_core::os::fork::ForkGuard;
-use tensorpool_core::shm::filled::{self, Unit};
+use tensorpool_core::shm::filled::{self, ProgressUnit};
 use tensorpool_core::shm::tensor::TensorSpec;
 use tensorpool_core::wire::control::ProgressState;
 use tensorpool_core::wire::layout::*;
@@ -17,13 +17,14 @@ use crate::metadata::{MetadataView, Origin};
 use crate::{arrays, errors};
 
 /// The spec with the unit of that name, the bytes of one unit, and the unit.
-pub fn in_unit(spec: TensorSpec, unit_name: &str) -> PyResult<(TensorSpec, u32, Unit)> {
+pub fn in_unit(spec: TensorSpec, unit_name: &str) -> PyResult<(TensorSpec, u32, ProgressUnit)> {
     let (unit, remedy) = match unit_name {
-        "rows" => (Unit::Rows, "rows follow one another only in order \"C\""),
-        "columns" => {
-            (Unit::Columns, "columns follow one another only in order \"F\", with 2 dimensions at most")
-        }
-        "bytes" => (Unit::Bytes, "its rows are longer than 4 GiB"),
+        "rows" => (ProgressUnit::Rows, "rows follow one another only in order \"C\""),
+        "columns" => (
+            ProgressUnit::Columns,
+            "columns follow one another only in order \"F\", with 2 dimensions at most",
+        ),
+        "bytes" => (ProgressUnit::Bytes, "its rows are longer than 4 GiB"),
         other => {
             return Err(PyValueError::new_err(format!(
                 "progress {other:?}: use \"rows\", \"columns\" or \"bytes\""
@@ -37,7 +38,7 @@ pub fn in_unit(spec: TensorSpec, unit_name: &str) -> PyResult<(TensorSpec, u32, 
 }
 
 /// The progress of a slot, in the unit it was claimed with.
-pub struct Meter {
+pub struct SlotProgress {
     unit_bytes: u64,
     /// How many units there are, and how many of them are filled.
     units: u64,
@@ -45,13 +46,13 @@ pub struct Meter {
     unit_name: &'static str,
 }
 
-impl Meter {
-    pub fn new(unit: Unit, stride: u32, spec: &TensorSpec, len: u64) -> Self {
+impl SlotProgress {
+    pub fn new(unit: ProgressUnit, stride: u32, spec: &TensorSpec, len: u64) -> Self {
         let dim = spec.dims[filled::outermost(spec.major_order, spec.ndims)] as u64;
         let (unit_bytes, units, unit_name) = match unit {
-            Unit::Bytes => (1, len, "bytes"),
-            Unit::Rows => (u64::from(stride), dim, "rows"),
-            Unit::Columns => (u64::from(stride), dim, "columns"),
+            ProgressUnit::Bytes => (1, len, "bytes"),
+            ProgressUnit::Rows => (u64::from(stride), dim, "rows"),
+            ProgressUnit::Columns => (u64::from(stride), dim, "columns"),
         };
         Self { unit_bytes, units, filled: 0, unit_name }
     }

@@ -30,7 +30,7 @@ impl<T> Default for JoinedSet<T> {
 
 impl<T> JoinedSet<T> {
     /// The frames of an input, oldest first. Empty if the input is absent.
-    pub fn of(&self, input: usize) -> &[T] {
+    pub fn frames(&self, input: usize) -> &[T] {
         let start = if input == 0 { 0 } else { self.ends[input - 1] };
         &self.frames[start..self.ends[input]]
     }

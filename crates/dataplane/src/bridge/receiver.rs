@@ -11,11 +11,11 @@ use std::sync::{Arc, MutexGuard};
 
 use tensorpool_core::bridge::assembly::AssemblyCounters;
 use tensorpool_core::bridge::seal::{Opener, Purpose, SharedKeys, is_sealed};
-use tensorpool_core::bridge::session_ledger::{Counts, LedgerStart};
+use tensorpool_core::bridge::session_ledger::{LedgerStart, SessionCounts};
 use tensorpool_core::bridge::source::SourceLayout;
 use tensorpool_core::os::time::{monotonic_ns, realtime_ns};
 use tensorpool_core::wire::announce::{Decoded, PoolAnnounce};
-use tensorpool_core::wire::chunk::{Chunk, Fault, Limits, MTU_OVERHEAD};
+use tensorpool_core::wire::chunk::{Chunk, ChunkLimits, Fault, MTU_OVERHEAD};
 use tensorpool_core::wire::control::ControlMessage;
 
 use super::mapping::ReceiverMapping;
@@ -45,7 +45,7 @@ pub struct Config {
     pub payload_stream_id: i32,
     pub control_channel: String,
     pub control_stream_id: i32,
-    pub limits: Limits,
+    pub limits: ChunkLimits,
     /// Chunks also have to fit the MTU of their session. False: an MTU is configured, and in `limits`.
     pub fits_session_mtu: bool,
     pub timeout_ns: u64,
@@ -59,7 +59,7 @@ pub struct Config {
 impl Config {
     /// The limits of the session that a message belongs to.
     #[cold]
-    fn session_limits(&self, header: Header) -> Limits {
+    fn session_limits(&self, header: Header) -> ChunkLimits {
         let mut limits = self.limits;
         if self.fits_session_mtu
             && let Some(mtu) = header.mtu()
@@ -94,7 +94,7 @@ struct State {
     payload_opener: Option<Opener>,
     control_opener: Option<Opener>,
     /// The session of the last chunk, and its limits.
-    session_limits: Option<(i32, Limits)>,
+    session_limits: Option<(i32, ChunkLimits)>,
     /// Chunks of streams that are not mapped here.
     unmapped: u64,
     messages: VecDeque<Vec<u8>>,
@@ -218,7 +218,7 @@ impl Receiver {
     }
 
     /// The counts of these sessions. False if one of them may have been evicted.
-    pub fn received(&self, stream_id: u32, sessions: &[i32]) -> Option<(Counts, bool)> {
+    pub fn received(&self, stream_id: u32, sessions: &[i32]) -> Option<(SessionCounts, bool)> {
         self.with(stream_id, |mapping| mapping.ledger.sum(sessions, mapping.table.counters()))
     }
 
@@ -230,7 +230,7 @@ impl Receiver {
         let ReceiverMapping { ledger, table, .. } = &mut state.mappings[at];
         let Some(position) = position else {
             ledger.begin(session, table.counters());
-            return Some(LedgerStart::At(Counts::default()));
+            return Some(LedgerStart::At(SessionCounts::default()));
         };
         Some(ledger.ledger_start(session, position, reached, table.counters()))
     }
@@ -241,7 +241,7 @@ impl Receiver {
         let state = self.core.enter();
         let counters = state.mappings.iter().map(|mapping| mapping.table.counters());
         counters.fold((0, 0, 0), |(delivered, bytes, dropped), t| {
-            (delivered + t.delivered, bytes + t.bytes, dropped + t.turned_away + t.lost.iter().sum::<u64>())
+            (delivered + t.delivered, bytes + t.bytes, dropped + t.not_ready + t.lost.iter().sum::<u64>())
         })
     }
 

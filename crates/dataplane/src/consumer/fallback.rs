@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use tensorpool_core::wire::chunk::Limits;
+use tensorpool_core::wire::chunk::ChunkLimits;
 use tensorpool_core::wire::fallback_uri::FallbackUri;
 use tensorpool_core::wire::layout::CLOCK_DOMAIN_MONOTONIC;
 
@@ -83,8 +83,11 @@ impl Consumer {
 
     fn start_fallback(&self, uri: &str) -> Result<(Arc<PrivateRing>, Receiver), String> {
         let (uri, options) = (FallbackUri::parse(uri)?, &self.config.fallback);
-        let limits =
-            Limits { chunk_bytes: MAX_CHUNK_BYTES, payload_bytes: MAX_PAYLOAD_BYTES, needs_checksum: false };
+        let limits = ChunkLimits {
+            chunk_bytes: MAX_CHUNK_BYTES,
+            payload_bytes: MAX_PAYLOAD_BYTES,
+            needs_checksum: false,
+        };
         let config = ReceiverConfig {
             payload_channel: uri.payload.0,
             payload_stream_id: uri.payload.1,

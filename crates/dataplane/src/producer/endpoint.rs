@@ -231,12 +231,12 @@ impl Endpoint for Producer {
         !self.closed.load(Ordering::Relaxed)
     }
 
-    fn own_control_stream(&self) -> Option<i32> {
-        self.config.own_control_stream
+    fn dedicated_control_stream(&self) -> Option<i32> {
+        self.config.dedicated_control_stream
     }
 
-    fn own_qos_stream(&self) -> Option<i32> {
-        self.config.own_qos_stream
+    fn dedicated_qos_stream(&self) -> Option<i32> {
+        self.config.dedicated_qos_stream
     }
 
     fn receives_announces(&self) -> bool {
@@ -344,7 +344,7 @@ impl Endpoint for Producer {
         self.next_activity_ns.store(now_ns + self.config.announce_period_ns, Ordering::Relaxed);
         let Some(mapping) = self.state.lock_priority().mapping.clone() else { return };
         if !mapping.probe() {
-            mapping.refresh_activity(tick.now.of(self.config.clock));
+            mapping.refresh_activity(tick.now.time_ns(self.config.clock));
         }
         if let Some(why) = mapping.lost_reason() {
             self.on_regions_lost(why, mapping.epoch, tick);
@@ -366,7 +366,7 @@ impl Endpoint for Producer {
         if now.monotonic_ns < self.next_announce_ns.load(Ordering::Relaxed) {
             return;
         }
-        if send(&PoolAnnounce { timestamp_ns: now.of(self.config.clock), ..announce.clone() }.encode()) {
+        if send(&PoolAnnounce { timestamp_ns: now.time_ns(self.config.clock), ..announce.clone() }.encode()) {
             self.announced_ns.store(now.monotonic_ns, Ordering::Relaxed);
             self.next_announce_ns.store(now.monotonic_ns + self.config.announce_period_ns, Ordering::Relaxed);
         }

@@ -136,7 +136,7 @@ impl GrantSender {
 
     /// How many consumers have mapped this epoch, by their QoS reports.
     pub fn readers(&self, epoch: u64, now_ns: u64) -> usize {
-        self.readers.of(epoch, now_ns)
+        self.readers.count(epoch, now_ns)
     }
 
     pub fn consumers(&self) -> usize {

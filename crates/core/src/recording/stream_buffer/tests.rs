@@ -6,7 +6,7 @@ const BLOCK: usize = 4096;
 
 fn track(blocks: usize, rows: usize) -> StreamBuffer {
     let memory = ArenaPool::new(BlockPool::new(blocks * BLOCK, BLOCK).unwrap());
-    StreamBuffer::new(7, memory, Limits { rows, age_ns: 100 }, None)
+    StreamBuffer::new(7, memory, BufferLimits { rows, age_ns: 100 }, None)
 }
 
 fn frame(track: &mut StreamBuffer, epoch: u64, seq: u64, len: usize) -> bool {
@@ -123,7 +123,7 @@ fn unmapped_frames_begin_the_epoch() {
     }
     frame(&mut t, 2, 4, 10);
     assert_eq!(gaps_in(&all(&mut t)), [(2, 0, 3, UNMAPPED), (2, 3, 1, GAP)]);
-    assert_eq!(t.counts, Counts { rows: 2, bytes: 20, lost: 4, strays: 0 });
+    assert_eq!(t.counts, BufferCounts { rows: 2, bytes: 20, lost: 4, strays: 0 });
 }
 
 #[test]
@@ -134,13 +134,13 @@ fn forged_sequence_counts_up_to_the_next_frame() {
     t.unmapped(1, 9_000_000_000_000_000_000);
     frame(&mut t, 1, 9, 10);
     assert_eq!(gaps_in(&all(&mut t)), [(1, 6, 1, GAP), (1, 7, 2, UNMAPPED)]);
-    assert_eq!(t.counts, Counts { rows: 2, bytes: 20, lost: 3, strays: 0 });
+    assert_eq!(t.counts, BufferCounts { rows: 2, bytes: 20, lost: 3, strays: 0 });
 }
 
 #[test]
 fn resumed_recording_records_the_missed_gap() {
     let memory = ArenaPool::new(BlockPool::new(BLOCK, BLOCK).unwrap());
-    let mut t = StreamBuffer::new(7, memory, Limits { rows: 100, age_ns: 0 }, Some((1, 9)));
+    let mut t = StreamBuffer::new(7, memory, BufferLimits { rows: 100, age_ns: 0 }, Some((1, 9)));
     assert!(!frame(&mut t, 1, 9, 10), "it is recorded already");
     t.lost(1, 15, 1, "late");
     frame(&mut t, 1, 17, 10);
