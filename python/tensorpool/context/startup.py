@@ -25,7 +25,7 @@ from ..runtime.config.sources import FILE_VARIABLE
 from ..service import ServiceClient
 from ..service.client import DEFAULT_TIMEOUT_S
 from ..service.config import ServiceSettings
-from ..transport import ConnectionOptions, OwnStreams, ServiceStreams, StreamIds, default_aeron_dir
+from ..transport import ConnectionOptions, DedicatedStreams, ServiceStreams, StreamIds, default_aeron_dir
 from .config import AeronSettings, ContextSettings, ShmSettings
 from .context import Context
 from .driver_host import Mode
@@ -183,8 +183,8 @@ def read_stream_ids(aeron: AeronSettings) -> StreamIds:
         control_channel=aeron.control_channel,
         qos_channel=aeron.qos_channel,
         metadata_channel=aeron.metadata_channel,
-        own=tuple(
-            OwnStreams(
+        dedicated=tuple(
+            DedicatedStreams(
                 stream_id=each.stream_id,
                 descriptor=each.descriptor_stream_id,
                 control=each.control_stream_id,
