@@ -14,6 +14,7 @@ use tensorpool_dataplane::consumer as plane;
 
 use crate::mapped_pools::MappedPools;
 use crate::metadata::{MetadataView, Origin};
+use crate::slot_view::{SlotView, frame_overwritten};
 use crate::{arrays, errors};
 
 /// A received frame: read-only views of one slot in shared memory, which the producer may reuse at any
@@ -62,11 +63,7 @@ impl Frame {
                  work faster, copy first, or give the stream more slots"
             ),
         };
-        errors::raise(py, "FrameOverwritten", &message, |f| {
-            f.set_item("stream_id", stream_id)?;
-            f.set_item("epoch", epoch)?;
-            f.set_item("seq", seq)
-        })
+        frame_overwritten(py, stream_id, Some(epoch), seq, &message)
     }
 
     pub fn frame_seq(&self) -> u64 {
@@ -114,6 +111,22 @@ impl Frame {
             Some(extension) => extension.view(&array),
             None => Ok(array),
         }
+    }
+}
+
+impl SlotView for Frame {
+    type Overwritten = ();
+
+    fn fork_guard(&self) -> ForkGuard {
+        self.fork_guard
+    }
+
+    fn first_overwritten(&self) -> Option<()> {
+        (!self.check()).then_some(())
+    }
+
+    fn overwritten_error(&self, py: Python<'_>, (): ()) -> PyErr {
+        self.overwritten(py)
     }
 }
 
@@ -246,8 +259,7 @@ impl Frame {
     ///     if frame.valid():
     ///         report(total)
     fn valid(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::check_fork(py, self.fork_guard)?;
-        Ok(self.check())
+        self.is_valid(py)
     }
 
     /// Returns a writable copy of the payload, which no producer can change.
@@ -326,15 +338,7 @@ impl Frame {
         traceback: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<bool> {
         let _ = (exc, traceback);
-        if exc_type.is_some() && !self.fork_guard.is_owner() {
-            return Ok(false);
-        }
-        errors::check_fork(py, self.fork_guard)?;
-        // Always checked, so that the ledger is correct. An error that is being raised is not replaced.
-        if !self.check() && exc_type.is_none() {
-            return Err(self.overwritten(py));
-        }
-        Ok(false)
+        self.end_block(py, exc_type.is_some())
     }
 
     /// Returns a DLPack capsule: of `array`, or of a `copy()` of it, or with `dl_device` of a copy on a GPU.

@@ -20,6 +20,7 @@ use crate::errors;
 use crate::frame::Frame;
 use crate::joined_batch::JoinedBatch;
 use crate::metadata::Origin;
+use crate::slot_view::SlotView;
 use crate::stats::text_form;
 use crate::wait::{deadline, in_slices};
 
@@ -399,16 +400,28 @@ impl JoinedFrames {
             None => py.None().into_bound(py),
         })
     }
+}
 
-    /// Checks every frame, so that each ledger is correct. Returns the first that was overwritten.
-    fn first_overwritten(&self) -> Option<&Py<Frame>> {
+impl SlotView for JoinedFrames {
+    /// Its number among the frames of all inputs.
+    type Overwritten = usize;
+
+    fn fork_guard(&self) -> ForkGuard {
+        self.fork_guard
+    }
+
+    fn first_overwritten(&self) -> Option<usize> {
         let mut first = None;
-        for frame in &self.frames {
-            if !frame.get().check() && first.is_none() {
-                first = Some(frame);
+        for (at, frame) in self.frames.iter().enumerate() {
+            if !frame.get().check() {
+                first.get_or_insert(at);
             }
         }
         first
+    }
+
+    fn overwritten_error(&self, py: Python<'_>, at: usize) -> PyErr {
+        self.frames[at].get().overwritten(py)
     }
 }
 
@@ -476,8 +489,7 @@ impl JoinedFrames {
 
     /// Returns whether all slots still hold these frames, so that everything read so far was of them.
     fn valid(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::check_fork(py, self.fork_guard)?;
-        Ok(self.first_overwritten().is_none())
+        self.is_valid(py)
     }
 
     /// Returns the result.
@@ -496,14 +508,7 @@ impl JoinedFrames {
         traceback: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<bool> {
         let _ = (exc, traceback);
-        if exc_type.is_some() && !self.fork_guard.is_owner() {
-            return Ok(false);
-        }
-        errors::check_fork(py, self.fork_guard)?;
-        match self.first_overwritten() {
-            Some(frame) if exc_type.is_none() => Err(frame.get().overwritten(py)),
-            _ => Ok(false),
-        }
+        self.end_block(py, exc_type.is_some())
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {

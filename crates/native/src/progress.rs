@@ -14,6 +14,7 @@ use tensorpool_core::wire::layout::*;
 use tensorpool_dataplane::consumer as plane;
 
 use crate::metadata::{MetadataView, Origin};
+use crate::slot_view::{SlotView, frame_overwritten};
 use crate::{arrays, errors};
 
 /// The spec with the unit of that name, the bytes of one unit, and the unit.
@@ -111,9 +112,27 @@ impl Progress {
     fn along(&self, axis: usize) -> Option<i32> {
         self.part.filled_slices.filter(|w| w.axis == axis).map(|w| w.count)
     }
+}
 
-    fn is_unchanged(&self) -> bool {
-        self.part.mapping.still_belongs(self.part.slot_ref.seq)
+/// A partial frame counts in no ledger.
+impl SlotView for Progress {
+    type Overwritten = ();
+
+    fn fork_guard(&self) -> ForkGuard {
+        self.fork_guard
+    }
+
+    fn first_overwritten(&self) -> Option<()> {
+        (!self.part.mapping.still_belongs(self.part.slot_ref.seq)).then_some(())
+    }
+
+    fn overwritten_error(&self, py: Python<'_>, (): ()) -> PyErr {
+        let (stream_id, seq) = (self.stream_id(), self.seq());
+        let message = format!(
+            "frame {seq} of stream {stream_id} was overwritten while a part of it was used; \
+             work faster, copy first, or give the stream more slots"
+        );
+        frame_overwritten(py, stream_id, Some(self.epoch()), seq, &message)
     }
 }
 
@@ -224,8 +243,7 @@ impl Progress {
     /// Returns whether the slot still belongs to this frame, so that everything read so far was of this
     /// frame.
     fn valid(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::check_fork(py, self.fork_guard)?;
-        Ok(self.is_unchanged())
+        self.is_valid(py)
     }
 
     /// Returns the partial frame.
@@ -245,23 +263,7 @@ impl Progress {
         traceback: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<bool> {
         let _ = (exc, traceback);
-        if exc_type.is_some() {
-            return Ok(false);
-        }
-        errors::check_fork(py, self.fork_guard)?;
-        if self.is_unchanged() {
-            return Ok(false);
-        }
-        let (stream_id, epoch, seq) = (self.stream_id(), self.epoch(), self.seq());
-        let message = format!(
-            "frame {seq} of stream {stream_id} was overwritten while a part of it was used; \
-             work faster, copy first, or give the stream more slots"
-        );
-        Err(errors::raise(py, "FrameOverwritten", &message, |f| {
-            f.set_item("stream_id", stream_id)?;
-            f.set_item("epoch", epoch)?;
-            f.set_item("seq", seq)
-        }))
+        self.end_block(py, exc_type.is_some())
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
