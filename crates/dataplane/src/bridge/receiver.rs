@@ -6,8 +6,8 @@
 //! being written.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, MutexGuard};
 
 use tensorpool_core::bridge::assembly::AssemblyCounters;
 use tensorpool_core::bridge::seal::{Opener, Purpose, SharedKeys, is_sealed};
@@ -105,6 +105,7 @@ struct State {
 
 struct Core {
     config: Config,
+    /// The worker never pauses under load: it yields to the other threads.
     state: PriorityLock<State>,
     connected: AtomicBool,
     closed: AtomicBool,
@@ -170,7 +171,7 @@ impl Receiver {
         let config = &self.core.config;
         let mut mapping = ReceiverMapping::new(dest_stream_id, config.timeout_ns, config.silence_ns);
         mapping.progress_address = progress_publication;
-        let mut state = self.core.enter();
+        let mut state = self.core.state.lock_priority();
         let at = state.mappings.len();
         if state.by_stream.contains_key(&stream_id) {
             return false;
@@ -199,7 +200,7 @@ impl Receiver {
     }
 
     fn with<T>(&self, stream_id: u32, f: impl FnOnce(&mut ReceiverMapping) -> T) -> Option<T> {
-        let mut state = self.core.enter();
+        let mut state = self.core.state.lock_priority();
         let at = *state.by_stream.get(&stream_id)?;
         Some(f(&mut state.mappings[at]))
     }
@@ -224,7 +225,7 @@ impl Receiver {
 
     /// The counts at a position of a session, or at its start.
     pub fn ledger_start(&self, stream_id: u32, session: i32, position: Option<i64>) -> Option<LedgerStart> {
-        let mut state = self.core.enter();
+        let mut state = self.core.state.lock_priority();
         let at = *state.by_stream.get(&stream_id)?;
         let reached = state.payload.get().and_then(|p| p.position(session));
         let ReceiverMapping { ledger, table, .. } = &mut state.mappings[at];
@@ -238,7 +239,7 @@ impl Receiver {
     /// Frames delivered, their bytes, and frames that were received in part and not delivered; over all
     /// mappings.
     pub fn totals(&self) -> (u64, u64, u64) {
-        let state = self.core.enter();
+        let state = self.core.state.lock_priority();
         let counters = state.mappings.iter().map(|mapping| mapping.table.counters());
         counters.fold((0, 0, 0), |(delivered, bytes, dropped), t| {
             (delivered + t.delivered, bytes + t.bytes, dropped + t.not_ready + t.lost.iter().sum::<u64>())
@@ -247,7 +248,7 @@ impl Receiver {
 
     /// Source streams that have no destination at the moment.
     pub fn without_destination(&self) -> Vec<u32> {
-        let state = self.core.enter();
+        let state = self.core.state.lock_priority();
         let lacks = |at: usize| !state.mappings[at].has_destination();
         state.by_stream.iter().filter(|(_, at)| lacks(**at)).map(|(stream_id, _)| *stream_id).collect()
     }
@@ -255,13 +256,13 @@ impl Receiver {
     /// Rejected messages by fault; chunks without a mapping; messages dropped incomplete; forwarded messages
     /// dropped.
     pub fn rejected(&self) -> ([u64; Fault::COUNT], u64, u64, u64) {
-        let state = self.core.enter();
+        let state = self.core.state.lock_priority();
         (state.faults, state.unmapped, state.reassembly.dropped(), state.messages_dropped)
     }
 
     /// Messages of the control stream that are neither announces nor progress.
     pub fn poll_messages(&self, limit: usize) -> Vec<Vec<u8>> {
-        let mut state = self.core.enter();
+        let mut state = self.core.state.lock_priority();
         let count = limit.min(state.messages.len());
         let taken: Vec<_> = state.messages.drain(..count).collect();
         state.messages_bytes -= taken.iter().map(Vec::len).sum::<usize>();
@@ -269,35 +270,25 @@ impl Receiver {
     }
 
     pub fn is_ready(&self) -> bool {
-        let mut state = self.core.enter();
+        let mut state = self.core.state.lock_priority();
         state.payload.get().is_some() && state.control.get().is_some()
     }
 
     pub fn is_connected(&self) -> bool {
-        self.core.enter().payload.get().is_some_and(|s| s.is_connected())
+        self.core.state.lock_priority().payload.get().is_some_and(|s| s.is_connected())
     }
 
     pub fn stop(&self) {
         self.worker.stop();
-        let mut state = self.core.enter();
+        let mut state = self.core.state.lock_priority();
         state.mappings.clear();
         state.by_stream.clear();
     }
 }
 
 impl Core {
-    /// For the worker thread.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
-
-    /// For other threads: the worker, which never pauses under load, yields.
-    fn enter(&self) -> MutexGuard<'_, State> {
-        self.state.lock_priority()
-    }
-
     fn do_work(&self) -> usize {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let now_ns = monotonic_ns();
         let mut done = state.poll_control(now_ns);
         done += state.receive(&self.config, now_ns);

@@ -5,8 +5,8 @@
 //! and the claim with its torn bytes becomes padding. Back-pressure sets the pace: the frame waits in its
 //! slot.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, MutexGuard};
 
 use tensorpool_core::bridge::seal::{PREFIX_BYTES, Purpose, SEAL_BYTES, Sealer, SharedKeys};
 use tensorpool_core::os::time::{monotonic_ns, realtime_ns};
@@ -96,6 +96,7 @@ struct State {
 
 struct Core {
     config: Config,
+    /// The worker never pauses under load: it yields to the other threads.
     state: PriorityLock<State>,
     connected: AtomicBool,
     /// The publication is closed and must be replaced.
@@ -145,7 +146,7 @@ impl Sender {
     /// Sends the frames of that consumer from now on.
     pub fn add(&self, consumer: Arc<Consumer>) -> Arc<SourceStream> {
         let source = Arc::new(SourceStream::new(consumer));
-        let mut state = self.core.enter();
+        let mut state = self.core.state.lock_priority();
         state.fanout.add(source.consumer().clone());
         state.sources.push(SourceQueue { source: source.clone(), held: None });
         self.core.connected.store(false, Ordering::Relaxed);
@@ -153,21 +154,21 @@ impl Sender {
     }
 
     pub fn is_ready(&self) -> bool {
-        self.core.enter().publication.get().is_some()
+        self.core.state.lock_priority().publication.get().is_some()
     }
 
     pub fn is_connected(&self) -> bool {
-        self.core.enter().publication.get().is_some_and(|p| p.is_connected())
+        self.core.state.lock_priority().publication.get().is_some_and(|p| p.is_connected())
     }
 
     /// The slice sizes on this channel. `None` while there is no publication.
     pub fn chunk_sizes(&self) -> Option<ChunkSizes> {
-        self.core.enter().chunk_sizes
+        self.core.state.lock_priority().chunk_sizes
     }
 
     /// The position of a stream. `None` while there is no publication.
     pub fn position_of(&self, source: &SourceStream) -> Option<SenderPosition> {
-        let mut state = self.core.enter();
+        let mut state = self.core.state.lock_priority();
         let State { publication, outgoing, sessions, .. } = &mut *state;
         let publication = publication.get()?;
         let position = outgoing.as_ref().map_or_else(|| publication.position(), |out| out.from)?;
@@ -177,7 +178,7 @@ impl Sender {
 
     /// Frames sent, their bytes, and frames not sent; over all streams.
     pub fn totals(&self) -> (u64, u64, u64) {
-        let state = self.core.enter();
+        let state = self.core.state.lock_priority();
         state.sources.iter().fold((0, 0, 0), |(sent, bytes, dropped), queue| {
             let (counters, consumer) = (queue.source.counters(), queue.source.consumer().counters());
             (
@@ -190,25 +191,15 @@ impl Sender {
 
     pub fn stop(&self) {
         self.worker.stop();
-        let mut state = self.core.enter();
+        let mut state = self.core.state.lock_priority();
         state.sources.clear();
         state.outgoing = None;
     }
 }
 
 impl Core {
-    /// For the worker thread.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
-
-    /// For other threads: the worker, which never pauses under load, yields.
-    fn enter(&self) -> MutexGuard<'_, State> {
-        self.state.lock_priority()
-    }
-
     fn do_work(&self) -> usize {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let now_ns = monotonic_ns();
         // Also under back-pressure, so that no producer waits for this subscription.
         if (state.outgoing.is_none() && !state.has_more) || now_ns >= state.next_descriptor_poll_ns {
@@ -444,6 +435,6 @@ impl Endpoint for Sender {
     fn close(&self) {
         self.core.closed.store(true, Ordering::Relaxed);
         self.disconnect();
-        self.core.enter().fanout.clear();
+        self.core.state.lock_priority().fanout.clear();
     }
 }
