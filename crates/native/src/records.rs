@@ -225,7 +225,7 @@ record! {
     ReplayResult {
         /// The first entry that was not published.
         position: usize,
-        /// Why it stopped there: "done", "time", "away", "no_pool" or "closed".
+        /// Why it stopped there: "done", "time", "not_ready", "no_pool" or "closed".
         stop: &'static str,
         /// The stream of that entry, by its place in the list of streams.
         stream: usize,

@@ -147,7 +147,7 @@ pub fn replay_rows<'py>(
     let (stop, at) = match result.stop {
         ReplayStop::Done => ("done", 0),
         ReplayStop::Time => ("time", 0),
-        ReplayStop::NotReady(at) => ("away", at),
+        ReplayStop::NotReady(at) => ("not_ready", at),
         ReplayStop::NoPool(at) => ("no_pool", at),
         ReplayStop::Closed(at) => ("closed", at),
         ReplayStop::Misread(at) => {
