@@ -195,7 +195,7 @@ impl Lease {
         if timed_out {
             self.report_refusal(tick);
         }
-        self.lost(lost, tick)
+        self.report_loss(lost, tick)
     }
 
     /// Whether an announce of the stream may be of the driver that granted the lease.
@@ -206,18 +206,18 @@ impl Lease {
     /// The stream was announced. True if that ends the lease.
     pub fn on_announce(&self, epoch: u64, tick: &Tick<'_>) -> bool {
         let lost = self.attachment().on_announce(epoch, tick.now.monotonic_ns);
-        self.lost(lost, tick)
+        self.report_loss(lost, tick)
     }
 
     /// The media driver is lost. True if a lease was lost with it.
     pub fn on_media_driver_lost(&self, tick: &Tick<'_>) -> bool {
         let lost = self.attachment().on_media_driver_lost(tick.now.monotonic_ns);
-        self.lost(lost, tick)
+        self.report_loss(lost, tick)
     }
 
-    fn lost(&self, lost: Option<LossReason>, tick: &Tick<'_>) -> bool {
+    fn report_loss(&self, lost: Option<LossReason>, tick: &Tick<'_>) -> bool {
         if let Some(lost) = lost {
-            self.end(tick, "driver_lost", lost.why().to_owned());
+            self.end(tick, "driver_lost", lost.as_str().to_owned());
         }
         lost.is_some()
     }

@@ -110,14 +110,14 @@ impl Limiter {
             match self.held.take() {
                 Some(held) => {
                     idle = Idle::new(strategy);
-                    self.pass(held, now_ns);
+                    self.forward(held, now_ns);
                 }
                 None => idle.idle(),
             }
         }
     }
 
-    fn pass(&mut self, held: FrameDescriptor, now_ns: u64) {
+    fn forward(&mut self, held: FrameDescriptor, now_ns: u64) {
         self.epoch = Some(held.epoch);
         let Some(frame) = self.consumer.accept_held(held) else {
             // The place stays free: the newest frame gets it.

@@ -106,7 +106,7 @@ impl Mailbox {
         self.queue.lock().map_or(true, |k| k.closed)
     }
 
-    fn keep(&self, message: &[u8]) {
+    fn push(&self, message: &[u8]) {
         let Ok(mut queue) = self.queue.lock() else { return };
         while queue.messages.len() >= MAX_MESSAGES || queue.bytes + message.len() > MAX_BYTES {
             self.counters.overflowed.fetch_add(1, Ordering::Relaxed);
@@ -177,7 +177,7 @@ impl Endpoint for Mailbox {
             assembler.poll_some(subscription, FRAGMENTS_A_ROUND, is_wanted, |message, _| {
                 // Events of one subject come one after the other.
                 tick.is_active.set(true);
-                self.keep(message);
+                self.push(message);
             });
         }
     }

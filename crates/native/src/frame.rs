@@ -90,7 +90,7 @@ impl Frame {
 
     /// The metadata of its version.
     #[inline]
-    fn shown(&self, py: Python<'_>) -> PyResult<Option<Arc<MetadataView>>> {
+    fn metadata_view(&self, py: Python<'_>) -> PyResult<Option<Arc<MetadataView>>> {
         let (epoch, version) = self.version();
         self.origin.view(py, epoch, version)
     }
@@ -106,7 +106,7 @@ impl Frame {
     }
 
     /// The array with its declared type.
-    fn seen<'py>(&self, array: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    fn with_declared_type<'py>(&self, array: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         match self.extended(array.py())?.as_ref().and_then(|s| s.extension.as_ref()) {
             Some(extension) => extension.view(&array),
             None => Ok(array),
@@ -176,7 +176,7 @@ impl Frame {
     #[getter]
     fn meta(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         errors::check_fork(py, self.fork_guard)?;
-        Ok(self.shown(py)?.map(|s| s.mapping.clone_ref(py)))
+        Ok(self.metadata_view(py)?.map(|s| s.mapping.clone_ref(py)))
     }
 
     /// The trace id that the frame carries. None if it carries none.
@@ -248,7 +248,7 @@ impl Frame {
                 slf.clone().into_any(),
             )
         }?;
-        this.seen(array)
+        this.with_declared_type(array)
     }
 
     /// Returns whether the slot still holds this frame, so that everything read so far was of this frame.
@@ -286,7 +286,7 @@ impl Frame {
         // SAFETY: locate held the extent of shape and strides against this length.
         let array =
             unsafe { arrays::view(data as *mut u8, tensor.dtype, tensor.shape(), strides, true, memory) }?;
-        this.seen(array)
+        this.with_declared_type(array)
     }
 
     /// Begins a copy of the payload to the device of the consumer, and returns a `tensorpool.cuda.DeviceFrame`.

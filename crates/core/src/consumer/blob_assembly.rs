@@ -12,7 +12,7 @@ pub const MAX_BLOB_BYTES: u64 = 128 << 20;
 /// Bytes of all complete blobs of a stream, and of all incomplete ones.
 pub const MAX_BYTES: usize = 256 << 20;
 /// Incomplete blobs at a time. A new one evicts the oldest.
-pub const MAX_UNDERWAY: usize = 4;
+pub const MAX_PARTIAL: usize = 4;
 /// Complete blobs of one type that are kept: one for frames to come, one for frames in flight.
 pub const MAX_OF_A_TYPE: usize = 2;
 /// Complete blobs of a stream.
@@ -83,7 +83,7 @@ struct PartialBlob {
 /// The blobs of one stream.
 #[derive(Default)]
 pub struct BlobAssembly {
-    underway: VecDeque<PartialBlob>,
+    partial: VecDeque<PartialBlob>,
     complete: VecDeque<Arc<Blob>>,
     discarded: [u64; DiscardReason::ALL.len()],
     completed: u64,
@@ -105,12 +105,12 @@ impl BlobAssembly {
 
     /// Chunks name no type, so a session has one incomplete blob for each metadata version.
     fn find(&self, session_id: i32, version: u32) -> Option<usize> {
-        self.underway.iter().position(|u| u.session_id == session_id && u.announce.meta_version == version)
+        self.partial.iter().position(|u| u.session_id == session_id && u.announce.meta_version == version)
     }
 
     pub fn on_announce(&mut self, session_id: i32, epoch: Option<u64>, announce: BlobAnnounce) {
         if let Some(at) = self.find(session_id, announce.meta_version) {
-            self.give_up(at, DiscardReason::Unfinished);
+            self.discard_partial(at, DiscardReason::Unfinished);
         }
         if announce.total_len > MAX_BLOB_BYTES {
             self.discard(DiscardReason::TooLarge);
@@ -125,21 +125,14 @@ impl BlobAssembly {
                     && b.checksum == announce.checksum
                     && b.bytes.len() as u64 == announce.total_len
             });
-        if self.underway.len() >= MAX_UNDERWAY {
-            self.give_up(0, DiscardReason::Unfinished);
+        if self.partial.len() >= MAX_PARTIAL {
+            self.discard_partial(0, DiscardReason::Unfinished);
         }
-        self.underway.push_back(PartialBlob {
-            session_id,
-            announce,
-            epoch,
-            bytes: Vec::new(),
-            crc: 0,
-            known,
-        });
+        self.partial.push_back(PartialBlob { session_id, announce, epoch, bytes: Vec::new(), crc: 0, known });
     }
 
-    fn give_up(&mut self, at: usize, why: DiscardReason) {
-        if self.underway.remove(at).is_some_and(|u| !u.known) {
+    fn discard_partial(&mut self, at: usize, why: DiscardReason) {
+        if self.partial.remove(at).is_some_and(|u| !u.known) {
             self.discard(why);
         }
     }
@@ -149,8 +142,8 @@ impl BlobAssembly {
             self.discard(DiscardReason::Stray);
             return;
         };
-        let all: usize = self.underway.iter().map(|u| u.bytes.len()).sum();
-        let one = &mut self.underway[at];
+        let all: usize = self.partial.iter().map(|u| u.bytes.len()).sum();
+        let one = &mut self.partial[at];
         if one.known {
             return;
         }
@@ -165,7 +158,7 @@ impl BlobAssembly {
             _ => Some(DiscardReason::Overrun),
         };
         if let Some(why) = why {
-            self.give_up(at, why);
+            self.discard_partial(at, why);
             return;
         }
         one.bytes.extend_from_slice(chunk.bytes);
@@ -177,7 +170,7 @@ impl BlobAssembly {
             self.discard(DiscardReason::Stray);
             return;
         };
-        let Some(one) = self.underway.remove(at) else { return };
+        let Some(one) = self.partial.remove(at) else { return };
         if one.known {
             return;
         }
@@ -191,7 +184,7 @@ impl BlobAssembly {
             return;
         }
         self.completed += 1;
-        self.keep(Blob {
+        self.insert(Blob {
             epoch: one.epoch,
             version: one.announce.meta_version,
             blob_type: one.announce.blob_type,
@@ -200,7 +193,7 @@ impl BlobAssembly {
         });
     }
 
-    fn keep(&mut self, blob: Blob) {
+    fn insert(&mut self, blob: Blob) {
         let (blob_type, key) = (blob.blob_type, (blob.epoch, blob.version));
         self.complete.retain(|b| b.blob_type != blob_type || (b.epoch, b.version) != key);
         self.complete.push_back(Arc::new(blob));

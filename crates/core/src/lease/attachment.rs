@@ -509,7 +509,7 @@ pub enum LossReason {
 }
 
 impl LossReason {
-    pub const fn why(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::NoAnnounce => "the driver sends no announces",
             Self::KeepaliveNotSent => "keepalives cannot be sent",

@@ -122,14 +122,14 @@ impl StreamBuffer {
     }
 
     /// Records sequences of an epoch that will never be rows.
-    pub fn lost(&mut self, epoch: u64, first_seq: u64, count: u64, reason: &'static str) {
+    pub fn add_gap(&mut self, epoch: u64, first_seq: u64, count: u64, reason: &'static str) {
         if count == 0 {
             return;
         }
         match self.position {
             Some(at) if epoch < at.epoch => self.lost_before(epoch, first_seq, count),
             _ => {
-                self.reach(epoch, first_seq);
+                self.advance_to(epoch, first_seq);
                 // Aeron lets a new subscription begin at the slowest reader's position, which is before we
                 // joined.
                 let reason = if self.is_resuming { NOT_RECORDING } else { reason };
@@ -157,7 +157,7 @@ impl StreamBuffer {
             self.counts.strays += 1;
             return None;
         }
-        self.reach(epoch, seq);
+        self.advance_to(epoch, seq);
         let needed = len.next_multiple_of(ALIGNMENT);
         if needed > MAX_PAYLOAD_BYTES || needed > self.memory.blocks.total_bytes() {
             self.note(epoch, seq, 1, TOO_LARGE);
@@ -247,7 +247,7 @@ impl StreamBuffer {
     }
 
     /// Advances to `seq`. Sequences in between are missing.
-    fn reach(&mut self, epoch: u64, seq: u64) {
+    fn advance_to(&mut self, epoch: u64, seq: u64) {
         match self.position {
             Some(at) if at.epoch == epoch => {
                 let reason = if self.is_resuming { NOT_RECORDING } else { GAP };

@@ -75,7 +75,7 @@ impl Config {
 pub struct ReceiverState {
     pub announced: Option<SourceLayout>,
     pub has_destination: bool,
-    pub seen: Option<(u64, u64)>,
+    pub seq_range: Option<(u64, u64)>,
     pub counters: AssemblyCounters,
     pub announces: u64,
     pub announces_ignored: u64,
@@ -185,31 +185,31 @@ impl Receiver {
     /// Adds a source stream for one consumer of this process.
     pub fn add_private(&self, stream_id: u32, private: Arc<PrivateRing>) {
         if self.add(stream_id, stream_id, None) {
-            self.with(stream_id, |mapping| mapping.set_private_ring(private));
+            self.with_mapping(stream_id, |mapping| mapping.set_private_ring(private));
         }
     }
 
     /// Sets a destination that nothing was written to. False: no such mapping.
     pub fn set_destination(&self, stream_id: u32, producer: Arc<Producer>) -> bool {
-        self.with(stream_id, |mapping| mapping.set_destination(producer)).is_some()
+        self.with_mapping(stream_id, |mapping| mapping.set_destination(producer)).is_some()
     }
 
     /// Removes the destination: nothing is written to it from here on.
     pub fn clear_destination(&self, stream_id: u32) -> bool {
-        self.with(stream_id, ReceiverMapping::clear_destination).unwrap_or(false)
+        self.with_mapping(stream_id, ReceiverMapping::clear_destination).unwrap_or(false)
     }
 
-    fn with<T>(&self, stream_id: u32, f: impl FnOnce(&mut ReceiverMapping) -> T) -> Option<T> {
+    fn with_mapping<T>(&self, stream_id: u32, f: impl FnOnce(&mut ReceiverMapping) -> T) -> Option<T> {
         let mut state = self.core.state.lock_priority();
         let at = *state.by_stream.get(&stream_id)?;
         Some(f(&mut state.mappings[at]))
     }
 
     pub fn state_of(&self, stream_id: u32) -> Option<ReceiverState> {
-        self.with(stream_id, |mapping| ReceiverState {
+        self.with_mapping(stream_id, |mapping| ReceiverState {
             announced: mapping.source.announced().cloned(),
             has_destination: mapping.has_destination(),
-            seen: mapping.table.seen(),
+            seq_range: mapping.table.seq_range(),
             counters: mapping.table.counters().clone(),
             announces: mapping.announces,
             announces_ignored: mapping.announces_ignored,
@@ -220,7 +220,7 @@ impl Receiver {
 
     /// The counts of these sessions. False if one of them may have been evicted.
     pub fn received(&self, stream_id: u32, sessions: &[i32]) -> Option<(SessionCounts, bool)> {
-        self.with(stream_id, |mapping| mapping.ledger.sum(sessions, mapping.table.counters()))
+        self.with_mapping(stream_id, |mapping| mapping.ledger.sum(sessions, mapping.table.counters()))
     }
 
     /// The counts at a position of a session, or at its start.

@@ -154,7 +154,7 @@ impl Producer {
     fn unmap(&self) {
         let gone = {
             let mut state = self.state.lock_priority();
-            let deferred = state.sequencer.give_up();
+            let deferred = state.sequencer.close();
             state.progress.schedule.clear();
             self.counters.closed.fetch_add(deferred, Ordering::Relaxed);
             (state.mapping.take(), state.lock.take())

@@ -131,7 +131,7 @@ pub struct AssemblyTable<P> {
     epoch: u64,
     /// Sequences below this are over.
     floor: u64,
-    seen: Option<(u64, u64)>,
+    seq_range: Option<(u64, u64)>,
     counters: AssemblyCounters,
 }
 
@@ -145,7 +145,7 @@ impl<P> AssemblyTable<P> {
             refused: None,
             epoch: 0,
             floor: 0,
-            seen: None,
+            seq_range: None,
             counters: AssemblyCounters::default(),
         }
     }
@@ -155,33 +155,33 @@ impl<P> AssemblyTable<P> {
     }
 
     pub fn is_idle(&self) -> bool {
-        self.live.is_empty() && !self.dropped.owes()
+        self.live.is_empty() && !self.dropped.has_pending()
     }
 
     /// The first and the last sequence of the epoch so far.
-    pub fn seen(&self) -> Option<(u64, u64)> {
-        self.seen
+    pub fn seq_range(&self) -> Option<(u64, u64)> {
+        self.seq_range
     }
 
     /// Starts a new epoch: drops assemblies in flight.
     pub fn restart(&mut self) {
         self.mark_latest_not_ready();
         self.abandon(Loss::Epoch);
-        let given_up = self.dropped.give_up(|_, _| true);
-        self.count(Loss::Epoch, given_up);
-        (self.floor, self.seen) = (0, None);
+        let expired = self.dropped.expire(|_, _| true);
+        self.count(Loss::Epoch, expired);
+        (self.floor, self.seq_range) = (0, None);
         self.dropped.clear();
     }
 
     /// An announce may overtake chunks: the frame that its sender is sending may still complete.
     fn mark_latest_not_ready(&mut self) {
         let live = self.live.iter().filter(|a| !a.has_last()).map(|a| a.seq).max();
-        let Some(seq) = live.max(self.dropped.latest_owed()) else { return };
+        let Some(seq) = live.max(self.dropped.latest_pending()) else { return };
         self.refused = Some((self.epoch, seq));
         if let Some(at) = self.live.iter().position(|a| a.seq == seq) {
             self.spare.push(self.live.swap_remove(at).chunks);
         } else {
-            self.dropped.take_owed(seq);
+            self.dropped.take_pending(seq);
         }
     }
 
@@ -200,8 +200,8 @@ impl<P> AssemblyTable<P> {
             let assembly = self.live.swap_remove(at);
             self.count_lost(assembly, Loss::Timeout);
         }
-        let given_up = self.dropped.give_up(|_, begun_ns| is_over(begun_ns));
-        self.count(Loss::Timeout, given_up);
+        let expired = self.dropped.expire(|_, begun_ns| is_over(begun_ns));
+        self.count(Loss::Timeout, expired);
     }
 
     /// Ignores a chunk. If its frame is refused for that, it counts with its last chunk.
@@ -224,7 +224,7 @@ impl<P> AssemblyTable<P> {
         if !chunk.is_last() {
             return step;
         }
-        let Some(why) = self.dropped.take_owed(chunk.seq) else { return step };
+        let Some(why) = self.dropped.take_pending(chunk.seq) else { return step };
         self.count(why, 1);
         ChunkOutcome::Lost(why)
     }
@@ -241,8 +241,8 @@ impl<P> AssemblyTable<P> {
     /// `has_last`: the last chunk of the frame has arrived.
     fn note_dropped(&mut self, seq: u64, why: Loss, has_last: bool, begun_ns: u64) -> ChunkOutcome {
         let is_counted = has_last || why.is_incomplete();
-        let given_up = self.dropped.note(seq, (!is_counted).then_some((why, begun_ns)));
-        self.count(Loss::Superseded, given_up);
+        let expired = self.dropped.note(seq, (!is_counted).then_some((why, begun_ns)));
+        self.count(Loss::Superseded, expired);
         if !is_counted {
             return ChunkOutcome::Refused(why);
         }
@@ -250,10 +250,10 @@ impl<P> AssemblyTable<P> {
         ChunkOutcome::Lost(why)
     }
 
-    fn see(&mut self, seq: u64) {
-        let before = self.seen.map_or(0, |(first, last)| last - first + 1);
-        let (first, last) = self.seen.map_or((seq, seq), |(f, l)| (f.min(seq), l.max(seq)));
-        self.seen = Some((first, last));
+    fn extend_range(&mut self, seq: u64) {
+        let before = self.seq_range.map_or(0, |(first, last)| last - first + 1);
+        let (first, last) = self.seq_range.map_or((seq, seq), |(f, l)| (f.min(seq), l.max(seq)));
+        self.seq_range = Some((first, last));
         self.counters.span = self.counters.span.wrapping_add(last - first + 1 - before);
     }
 
@@ -303,7 +303,7 @@ impl<P> AssemblyTable<P> {
             // A restarted sender sends the frame again.
             self.refused = None;
         }
-        self.see(seq);
+        self.extend_range(seq);
         self.epoch = chunk.epoch;
         // One assembly per slot, and a bounded number in total: the oldest is evicted.
         let nslots = u64::from(store.nslots().max(1));
@@ -392,8 +392,8 @@ impl<P> AssemblyTable<P> {
         if let Err(why) = store.commit(assembly.slot, seq, assembly.trace_id) {
             return self.note_dropped(seq, why, true, assembly.begun_ns);
         }
-        let given_up = self.dropped.give_up(|dropped, _| dropped < seq);
-        self.count(Loss::Superseded, given_up);
+        let expired = self.dropped.expire(|dropped, _| dropped < seq);
+        self.count(Loss::Superseded, expired);
         self.floor = seq + 1;
         self.counters.delivered += 1;
         self.counters.bytes += u64::from(payload_length);

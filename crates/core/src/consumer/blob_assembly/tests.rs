@@ -117,8 +117,8 @@ fn announced_blob_length_allocates_nothing() {
         let claim = BlobAnnounce { total_len: MAX_BLOB_BYTES, ..announce(version, 7, b"") };
         blobs.on_announce(version as i32, None, claim);
     }
-    assert_eq!(blobs.underway.len(), MAX_UNDERWAY);
-    assert!(blobs.underway.iter().all(|u| u.bytes.capacity() == 0));
+    assert_eq!(blobs.partial.len(), MAX_PARTIAL);
+    assert!(blobs.partial.iter().all(|u| u.bytes.capacity() == 0));
     blobs.on_announce(
         SESSION_ID,
         None,
