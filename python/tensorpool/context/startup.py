@@ -35,6 +35,15 @@ _T = TypeVar("_T")
 _MIN_TIMEOUT_S: Final = 0.01
 _MAX_TIMEOUT_S: Final = 86_400.0
 _NAMESPACE: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
+CONTEXT_TABLES: Final = (
+    ContextSettings,
+    AeronSettings,
+    ShmSettings,
+    ServiceSettings,
+    DriverSettings,
+    DiscoverySettings,
+)
+"""The tables of the configuration that `open` reads."""
 
 
 def open(
@@ -146,8 +155,7 @@ def load_config(file: str | Path | None) -> Config:
     """The tables that `open` reads, from the file (or `$TENSORPOOL_CONFIG`) and the environment."""
     name = file or os.environ.get(FILE_VARIABLE)
     path = Path(name) if name else None
-    tables = (ContextSettings, AeronSettings, ShmSettings, ServiceSettings, DriverSettings, DiscoverySettings)
-    return Config.load(*tables, file=path)
+    return Config.load(*CONTEXT_TABLES, file=path)
 
 
 def _or_defaults(config: Config, table: type[_T]) -> _T:
