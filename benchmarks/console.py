@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +25,7 @@ import numpy as np
 import tensorpool as tp
 
 from .dataplane import Run, Settings, measure_undisturbed, show_progress
+from .pacing import repeating
 from .targets import Target
 
 HEAD = [
@@ -151,28 +152,16 @@ def _run(directory: str, is_quick: bool) -> Run:
     return run
 
 
-@contextmanager
-def _publishing(watched: tp.Producer, small: list[tp.Producer]) -> Iterator[None]:
+def _publishing(watched: tp.Producer, small: list[tp.Producer]) -> AbstractContextManager[None]:
     """Offers 1 MiB frames at 25 Hz, and a small frame of every other stream as often."""
-    stop = threading.Event()
     image, line = np.zeros((1024, 1024), np.uint8), np.zeros(16, np.float32)
 
     def offer() -> None:
-        due = time.monotonic()
-        while not stop.is_set():
-            watched.offer(image)
-            for producer in small:
-                producer.offer(line)
-            due = max(due + 1 / _HZ, time.monotonic() - 0.2)
-            stop.wait(max(0.0, due - time.monotonic()))
+        watched.offer(image)
+        for producer in small:
+            producer.offer(line)
 
-    thread = threading.Thread(target=offer)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+    return repeating(offer, _HZ)
 
 
 @contextmanager

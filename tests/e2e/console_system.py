@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 import tensorpool as tp
+from benchmarks.pacing import repeating
 from tensorpool.client import ReportOptions
 from tensorpool.console.access import Tokens, new_token
 from tensorpool.console.actions import request_handlers
@@ -58,27 +59,12 @@ def volume(count: int) -> Frame:
     return planes.astype(np.float32)
 
 
-@contextmanager
-def publishing(producer: tp.Producer, make: Callable[[int], Frame], hz: float) -> Iterator[None]:
+def publishing(
+    producer: tp.Producer, make: Callable[[int], Frame], hz: float
+) -> AbstractContextManager[None]:
     """Offers frames on another thread; they are made before, so that the rate holds on a busy machine."""
-    frames = [make(count) for count in range(0, 180, 3)]
-    stop = threading.Event()
-
-    def offer() -> None:
-        count, due = 0, time.monotonic()
-        while not stop.is_set():
-            producer.offer(frames[count % len(frames)])
-            count += 1
-            due = max(due + 1 / hz, time.monotonic() - 0.5)
-            stop.wait(max(0.0, due - time.monotonic()))
-
-    thread = threading.Thread(target=offer)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+    frames = itertools.cycle([make(count) for count in range(0, 180, 3)])
+    return repeating(lambda: producer.offer(next(frames)), hz)
 
 
 @contextmanager

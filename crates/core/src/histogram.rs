@@ -35,7 +35,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    fn of(counts: &[u64], highest: u64) -> Self {
+    fn from_counts(counts: &[u64], highest: u64) -> Self {
         let count: u64 = counts.iter().sum();
         let Some(last) = counts.iter().rposition(|n| *n > 0) else { return Self::default() };
         // A value counted in one interval may have been recorded as the maximum of the one before.
@@ -88,7 +88,7 @@ impl Histogram {
     /// All values so far.
     pub fn summary(&self) -> Summary {
         let highest = self.before.load(Ordering::Relaxed).max(self.lately.load(Ordering::Relaxed));
-        Summary::of(&self.load(), highest.saturating_sub(1))
+        Summary::from_counts(&self.load(), highest.saturating_sub(1))
     }
 
     fn load(&self) -> Vec<u64> {
@@ -116,7 +116,7 @@ impl Intervals {
         let ended = std::mem::replace(&mut self.ended, counts);
         let fresh: Vec<u64> =
             self.ended.iter().enumerate().map(|(i, n)| n - ended.get(i).unwrap_or(&0)).collect();
-        Summary::of(&fresh, highest - 1)
+        Summary::from_counts(&fresh, highest - 1)
     }
 }
 
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn of(values: &[u64]) -> Histogram {
+    fn histogram_of(values: &[u64]) -> Histogram {
         let histogram = Histogram::default();
         values.iter().for_each(|v| histogram.record(*v));
         histogram
@@ -145,20 +145,23 @@ mod tests {
 
     #[test]
     fn summary_of_no_value_and_of_one() {
-        assert_eq!(of(&[]).summary(), Summary::default());
-        assert_eq!(of(&[5]).summary(), Summary { count: 1, p50: 5, p99: 5, max: 5 });
-        assert_eq!(of(&[u64::MAX]).summary(), Summary { count: 1, p50: HIGHEST, p99: HIGHEST, max: HIGHEST });
+        assert_eq!(histogram_of(&[]).summary(), Summary::default());
+        assert_eq!(histogram_of(&[5]).summary(), Summary { count: 1, p50: 5, p99: 5, max: 5 });
+        assert_eq!(
+            histogram_of(&[u64::MAX]).summary(),
+            Summary { count: 1, p50: HIGHEST, p99: HIGHEST, max: HIGHEST }
+        );
     }
 
     #[test]
     fn percentile_is_an_upper_bound_of_its_share() {
-        let summary = of(&(1..=100).collect::<Vec<_>>()).summary();
+        let summary = histogram_of(&(1..=100).collect::<Vec<_>>()).summary();
         assert_eq!(summary, Summary { count: 100, p50: 50, p99: 99, max: 100 });
     }
 
     #[test]
     fn each_value_belongs_to_one_interval() {
-        let (histogram, mut intervals) = (of(&[1000, 10]), Intervals::default());
+        let (histogram, mut intervals) = (histogram_of(&[1000, 10]), Intervals::default());
         assert_eq!(intervals.close(&histogram), Summary { count: 2, p50: 10, p99: 1000, max: 1000 });
         assert_eq!(intervals.close(&histogram), Summary::default());
         histogram.record(20);
@@ -169,7 +172,7 @@ mod tests {
     proptest! {
         #[test]
         fn percentile_error_is_below_one_part_in_64(mut values in prop::collection::vec(0..=HIGHEST, 1..300)) {
-            let summary = of(&values).summary();
+            let summary = histogram_of(&values).summary();
             values.sort_unstable();
             prop_assert_eq!(summary.count, values.len() as u64);
             prop_assert_eq!(summary.max, values[values.len() - 1]);

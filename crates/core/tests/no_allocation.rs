@@ -7,7 +7,7 @@ use tensorpool_core::consumer::latency::Latency;
 use tensorpool_core::join::{Arrival, Basis, Drive, JoinRules, JoinedSet, Matcher, Select};
 use tensorpool_core::recording::block_pool::BlockPool;
 use tensorpool_core::recording::rows::{ArenaPool, Row};
-use tensorpool_core::recording::stream_buffer::{Limits, StreamBuffer};
+use tensorpool_core::recording::stream_buffer::{BufferLimits, StreamBuffer};
 use tensorpool_core::wire::event::{TagFilter, TagMatch};
 use tensorpool_core::wire::layout::*;
 
@@ -77,7 +77,7 @@ fn latency_costs_no_allocation() {
 #[test]
 fn recording_costs_no_allocation() {
     let memory = ArenaPool::new(BlockPool::new(4 << 20, 1 << 16).unwrap());
-    let mut track = StreamBuffer::new(1, memory, Limits { rows: 128, age_ns: 0 }, None);
+    let mut track = StreamBuffer::new(1, memory, BufferLimits { rows: 128, age_ns: 0 }, None);
     let (mut out, mut seq) = (Vec::with_capacity(16), 0);
     let mut record = |frames: u64| {
         for _ in 0..frames {

@@ -84,7 +84,7 @@ struct OwnedStream {
 
 /// An epoch whose regions were truncated or overwritten.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Damaged {
+pub struct DamagedEpoch {
     pub stream_id: u32,
     pub epoch: u64,
     pub reason: String,
@@ -114,7 +114,7 @@ struct State {
     /// When each lock is checked. All wait equally long, so the next one is always in front.
     watched: VecDeque<(u64, u32)>,
     dead_producers: Vec<(u32, u64)>,
-    damaged: Vec<Damaged>,
+    damaged: Vec<DamagedEpoch>,
     closed: bool,
 }
 
@@ -197,7 +197,7 @@ impl StreamAnnouncer {
     }
 
     /// The epochs that were found damaged since the last call, each once.
-    pub fn damaged(&self) -> Vec<Damaged> {
+    pub fn damaged(&self) -> Vec<DamagedEpoch> {
         std::mem::take(&mut self.lock().damaged)
     }
 
@@ -256,10 +256,14 @@ impl State {
                             // No later refresh: consumers see the epoch become stale, unless the driver is
                             // faster with a new one.
                             stream.is_damaged = true;
-                            self.damaged.push(Damaged { stream_id, epoch: stream.announce.epoch, reason });
+                            self.damaged.push(DamagedEpoch {
+                                stream_id,
+                                epoch: stream.announce.epoch,
+                                reason,
+                            });
                             continue;
                         }
-                        stream.mapping.refresh_activity(now.of(config.clock));
+                        stream.mapping.refresh_activity(now.time_ns(config.clock));
                         stream.refresh_ns = next_refresh_ns(stream_id, now_ns, period_ns);
                         self.schedule.insert((stream.refresh_ns, stream_id));
                     }
@@ -348,7 +352,7 @@ impl Endpoint for StreamAnnouncer {
             let Some(stream_id) = due.front() else { return };
             if let Some(stream) = streams.get_mut(stream_id) {
                 let body = &mut stream.message[MESSAGE_HEADER_LENGTH..];
-                put_u64(body, SHM_POOL_ANNOUNCE_ANNOUNCE_TIMESTAMP_NS, now.of(self.config.clock));
+                put_u64(body, SHM_POOL_ANNOUNCE_ANNOUNCE_TIMESTAMP_NS, now.time_ns(self.config.clock));
                 if !send(&stream.message) {
                     return;
                 }

@@ -4,7 +4,7 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Strategy {
+pub enum IdleStrategy {
     /// Spin briefly, yield briefly, then sleep up to a millisecond, and longer when nothing comes for long: next
     /// to no CPU when idle.
     Backoff,
@@ -16,7 +16,7 @@ pub enum Strategy {
     Sleep,
 }
 
-impl FromStr for Strategy {
+impl FromStr for IdleStrategy {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -41,19 +41,19 @@ const REST_PART: u32 = 128;
 
 /// The state of one wait.
 pub struct Idle {
-    strategy: Strategy,
+    strategy: IdleStrategy,
     idle_count: u32,
     park: Duration,
     since: Instant,
 }
 
 impl Idle {
-    pub fn new(strategy: Strategy) -> Self {
+    pub fn new(strategy: IdleStrategy) -> Self {
         Self::since(strategy, Instant::now())
     }
 
     /// Continues a wait that began at `since`: it is in the phase that it had reached by now.
-    pub fn since(strategy: Strategy, since: Instant) -> Self {
+    pub fn since(strategy: IdleStrategy, since: Instant) -> Self {
         let has_parked = since.elapsed() > 4 * MAX_PARK;
         let (idle_count, park) = if has_parked { (YIELDS, MAX_PARK) } else { (0, MIN_PARK) };
         Self { strategy, idle_count, park, since }
@@ -61,10 +61,10 @@ impl Idle {
 
     pub fn idle(&mut self) {
         match self.strategy {
-            Strategy::BusySpin => std::hint::spin_loop(),
-            Strategy::Yield => yield_core(&mut self.idle_count),
-            Strategy::Sleep => std::thread::sleep(MAX_PARK),
-            Strategy::Backoff => {
+            IdleStrategy::BusySpin => std::hint::spin_loop(),
+            IdleStrategy::Yield => yield_core(&mut self.idle_count),
+            IdleStrategy::Sleep => std::thread::sleep(MAX_PARK),
+            IdleStrategy::Backoff => {
                 self.idle_count = self.idle_count.saturating_add(1);
                 if self.idle_count < SPINS {
                     std::hint::spin_loop();
@@ -194,8 +194,8 @@ mod tests {
     #[test]
     fn wait_that_is_continued_does_not_spin_again() {
         let Some(long_ago) = Instant::now().checked_sub(Duration::from_secs(1)) else { return };
-        let idle = Idle::since(Strategy::Backoff, long_ago);
+        let idle = Idle::since(IdleStrategy::Backoff, long_ago);
         assert_eq!((idle.idle_count, idle.park), (YIELDS, MAX_PARK));
-        assert_eq!(Idle::new(Strategy::Backoff).park, MIN_PARK);
+        assert_eq!(Idle::new(IdleStrategy::Backoff).park, MIN_PARK);
     }
 }

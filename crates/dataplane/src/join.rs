@@ -9,7 +9,7 @@ use tensorpool_core::join::{Arrival, Basis, InputCounts, JoinRules, JoinedSet, M
 use tensorpool_core::os::time::monotonic_ns;
 
 use crate::consumer::{Consumer, Frame, RegionRefusal};
-use crate::idle::{Idle, Strategy};
+use crate::idle::{Idle, IdleStrategy};
 
 /// Messages that one round takes from one input at most, so that no input is far ahead of the others.
 const MESSAGES_PER_ROUND: usize = 64;
@@ -86,7 +86,7 @@ pub struct JoinedRun {
 impl JoinedRun {
     /// Appends a result. False, and nothing changed, if its frames do not continue the run.
     fn append(&mut self, set: &JoinedSet<Frame>) -> bool {
-        let frames = (0..set.len()).map(|input| set.of(input));
+        let frames = (0..set.len()).map(|input| set.frames(input));
         if self.outs.is_empty() {
             let run = |frames: &[Frame]| frames.first().map(|first| Run { first: first.clone(), len: 1 });
             self.inputs.extend(frames.map(run));
@@ -276,7 +276,7 @@ impl Join {
     }
 
     /// Waits for the next joined set.
-    pub fn wait(&self, timeout: Duration, strategy: Strategy, set: &mut JoinedSet<Frame>) -> JoinWait {
+    pub fn wait(&self, timeout: Duration, strategy: IdleStrategy, set: &mut JoinedSet<Frame>) -> JoinWait {
         let deadline = Instant::now() + timeout;
         let mut idle = Idle::new(strategy);
         loop {

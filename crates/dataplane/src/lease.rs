@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tensorpool_core::lease::attachment::{
-    Answer, Attachment, GrantedLayout, LeaseOptions, Lost, Refusal, Revocation,
+    AttachRefusal, Attachment, GrantedLayout, LeaseOptions, LossReason, ResponseOutcome, Revocation,
 };
 use tensorpool_core::os::time::monotonic_ns;
 use tensorpool_core::wire::announce::PoolAnnounce;
@@ -34,7 +34,7 @@ pub struct Lease {
     refused: AtomicU64,
     ended: AtomicU64,
     /// The last reported refusal, so that each is reported once.
-    reported: Mutex<Option<Refusal>>,
+    reported: Mutex<Option<AttachRefusal>>,
 }
 
 /// A snapshot of the lease.
@@ -44,7 +44,7 @@ pub struct Status {
     pub client_id: Option<u32>,
     pub revision: Revision,
     pub layout: Option<GrantedLayout>,
-    pub refusal: Option<Refusal>,
+    pub refusal: Option<AttachRefusal>,
     pub granted: u64,
     pub refused: u64,
     pub ended: u64,
@@ -103,9 +103,9 @@ impl Lease {
             DriverMessage::Attached(response) => {
                 let answer = self.attachment().on_response(response, now_ns);
                 match answer {
-                    Answer::Ignored => LeaseEvent::Nothing,
-                    Answer::Granted => LeaseEvent::Granted(response),
-                    Answer::Refused => {
+                    ResponseOutcome::Ignored => LeaseEvent::Nothing,
+                    ResponseOutcome::Granted => LeaseEvent::Granted(response),
+                    ResponseOutcome::Refused => {
                         self.report_refusal(tick);
                         LeaseEvent::Nothing
                     }
@@ -160,14 +160,14 @@ impl Lease {
     }
 
     /// The regions cannot be used here: releases the lease.
-    pub fn release(&self, tick: &Tick<'_>, refusal: Refusal) {
+    pub fn release(&self, tick: &Tick<'_>, refusal: AttachRefusal) {
         self.attachment().release(refusal, tick.now.monotonic_ns);
         self.report_refusal(tick);
     }
 
     /// The regions were lost while they were in use: returns the lease, and requests another one.
     pub fn on_regions_lost(&self, tick: &Tick<'_>, why: String) {
-        self.attachment().release(Refusal::Regions(why.clone()), tick.now.monotonic_ns);
+        self.attachment().release(AttachRefusal::Regions(why.clone()), tick.now.monotonic_ns);
         self.end(tick, "regions_lost", why);
     }
 
@@ -195,7 +195,7 @@ impl Lease {
         if timed_out {
             self.report_refusal(tick);
         }
-        self.lost(lost, tick)
+        self.report_loss(lost, tick)
     }
 
     /// Whether an announce of the stream may be of the driver that granted the lease.
@@ -206,18 +206,18 @@ impl Lease {
     /// The stream was announced. True if that ends the lease.
     pub fn on_announce(&self, epoch: u64, tick: &Tick<'_>) -> bool {
         let lost = self.attachment().on_announce(epoch, tick.now.monotonic_ns);
-        self.lost(lost, tick)
+        self.report_loss(lost, tick)
     }
 
     /// The media driver is lost. True if a lease was lost with it.
     pub fn on_media_driver_lost(&self, tick: &Tick<'_>) -> bool {
         let lost = self.attachment().on_media_driver_lost(tick.now.monotonic_ns);
-        self.lost(lost, tick)
+        self.report_loss(lost, tick)
     }
 
-    fn lost(&self, lost: Option<Lost>, tick: &Tick<'_>) -> bool {
+    fn report_loss(&self, lost: Option<LossReason>, tick: &Tick<'_>) -> bool {
         if let Some(lost) = lost {
-            self.end(tick, "driver_lost", lost.why().to_owned());
+            self.end(tick, "driver_lost", lost.as_str().to_owned());
         }
         lost.is_some()
     }
@@ -244,15 +244,15 @@ impl Lease {
 
 /// Whether both refusals have the same reason. The path of regions differs at each attempt, so it is not
 /// compared.
-fn is_same(reported: Option<&Refusal>, refusal: Option<&Refusal>) -> bool {
-    matches!((reported, refusal), (Some(Refusal::Regions(_)), Some(Refusal::Regions(_))))
+fn is_same(reported: Option<&AttachRefusal>, refusal: Option<&AttachRefusal>) -> bool {
+    matches!((reported, refusal), (Some(AttachRefusal::Regions(_)), Some(AttachRefusal::Regions(_))))
         || reported == refusal
 }
 
-pub fn describe(refusal: &Refusal) -> String {
+pub fn describe(refusal: &AttachRefusal) -> String {
     match refusal {
-        Refusal::Code(code, message) => format!("{}: {message}", code_str(*code)),
-        Refusal::Protocol(why) | Refusal::Regions(why) | Refusal::Clock(why) => why.clone(),
-        Refusal::NoAnswer => "no driver answers".to_owned(),
+        AttachRefusal::Code(code, message) => format!("{}: {message}", code_str(*code)),
+        AttachRefusal::Protocol(why) | AttachRefusal::Regions(why) | AttachRefusal::Clock(why) => why.clone(),
+        AttachRefusal::NoAnswer => "no driver answers".to_owned(),
     }
 }

@@ -12,7 +12,7 @@ use tensorpool_core::os::time::monotonic_ns;
 use tensorpool_core::wire::descriptor::FrameDescriptor;
 
 use crate::consumer::{Consumer, Frame};
-use crate::idle::{Idle, Strategy, yield_core};
+use crate::idle::{Idle, IdleStrategy, yield_core};
 use crate::producer::{Outcome, Producer};
 
 /// How long descriptors may wait while no place is free. Longer waits would put the subscription to rest.
@@ -77,7 +77,7 @@ impl Limiter {
     }
 
     /// Copies frames until `until_ns`, another epoch of the source, or the end.
-    pub fn run(&mut self, until_ns: u64, strategy: Strategy) -> LimiterStop {
+    pub fn run(&mut self, until_ns: u64, strategy: IdleStrategy) -> LimiterStop {
         let mut idle = Idle::new(strategy);
         let mut yields = 0;
         loop {
@@ -101,8 +101,8 @@ impl Limiter {
             if let Some(next_ns) = self.next_ns.filter(|next_ns| *next_ns > now_ns) {
                 let pause_ns = (next_ns - now_ns).min(until_ns - now_ns).min(MAX_PAUSE_NS);
                 match strategy {
-                    Strategy::BusySpin => std::hint::spin_loop(),
-                    Strategy::Yield => yield_core(&mut yields),
+                    IdleStrategy::BusySpin => std::hint::spin_loop(),
+                    IdleStrategy::Yield => yield_core(&mut yields),
                     _ => std::thread::sleep(Duration::from_nanos(pause_ns)),
                 }
                 continue;
@@ -110,14 +110,14 @@ impl Limiter {
             match self.held.take() {
                 Some(held) => {
                     idle = Idle::new(strategy);
-                    self.pass(held, now_ns);
+                    self.forward(held, now_ns);
                 }
                 None => idle.idle(),
             }
         }
     }
 
-    fn pass(&mut self, held: FrameDescriptor, now_ns: u64) {
+    fn forward(&mut self, held: FrameDescriptor, now_ns: u64) {
         self.epoch = Some(held.epoch);
         let Some(frame) = self.consumer.accept_held(held) else {
             // The place stays free: the newest frame gets it.

@@ -42,7 +42,7 @@ struct FilteredSubscription {
 }
 
 #[derive(Default)]
-struct Kept {
+struct MessageQueue {
     messages: VecDeque<Vec<u8>>,
     bytes: usize,
     closed: bool,
@@ -53,7 +53,7 @@ pub struct Mailbox {
     stream_id: i32,
     filter: TagFilter,
     filtered: Mutex<FilteredSubscription>,
-    kept: Mutex<Kept>,
+    queue: Mutex<MessageQueue>,
     arrived: Condvar,
     counters: Counters,
 }
@@ -65,7 +65,7 @@ impl Mailbox {
             stream_id,
             filter,
             filtered: Mutex::default(),
-            kept: Mutex::default(),
+            queue: Mutex::default(),
             arrived: Condvar::new(),
             counters: Counters::default(),
         }
@@ -77,9 +77,9 @@ impl Mailbox {
 
     /// Waits until there is a message, for `timeout` at most. True if there is one.
     pub fn wait(&self, timeout: Duration) -> bool {
-        let Ok(kept) = self.kept.lock() else { return false };
-        let waited = self.arrived.wait_timeout_while(kept, timeout, |k| k.messages.is_empty() && !k.closed);
-        waited.is_ok_and(|(kept, _)| !kept.messages.is_empty())
+        let Ok(queue) = self.queue.lock() else { return false };
+        let waited = self.arrived.wait_timeout_while(queue, timeout, |k| k.messages.is_empty() && !k.closed);
+        waited.is_ok_and(|(queue, _)| !queue.messages.is_empty())
     }
 
     /// Up to `limit` messages, oldest first. Waits up to `timeout` for the first.
@@ -87,10 +87,10 @@ impl Mailbox {
         if !timeout.is_zero() && !self.wait(timeout) {
             return Vec::new();
         }
-        let Ok(mut kept) = self.kept.lock() else { return Vec::new() };
-        let count = limit.min(kept.messages.len());
-        let taken: Vec<_> = kept.messages.drain(..count).collect();
-        kept.bytes -= taken.iter().map(Vec::len).sum::<usize>();
+        let Ok(mut queue) = self.queue.lock() else { return Vec::new() };
+        let count = limit.min(queue.messages.len());
+        let taken: Vec<_> = queue.messages.drain(..count).collect();
+        queue.bytes -= taken.iter().map(Vec::len).sum::<usize>();
         taken
     }
 
@@ -103,19 +103,19 @@ impl Mailbox {
     }
 
     pub fn is_closed(&self) -> bool {
-        self.kept.lock().map_or(true, |k| k.closed)
+        self.queue.lock().map_or(true, |k| k.closed)
     }
 
-    fn keep(&self, message: &[u8]) {
-        let Ok(mut kept) = self.kept.lock() else { return };
-        while kept.messages.len() >= MAX_MESSAGES || kept.bytes + message.len() > MAX_BYTES {
+    fn push(&self, message: &[u8]) {
+        let Ok(mut queue) = self.queue.lock() else { return };
+        while queue.messages.len() >= MAX_MESSAGES || queue.bytes + message.len() > MAX_BYTES {
             self.counters.overflowed.fetch_add(1, Ordering::Relaxed);
-            let Some(oldest) = kept.messages.pop_front() else { return };
-            kept.bytes -= oldest.len();
+            let Some(oldest) = queue.messages.pop_front() else { return };
+            queue.bytes -= oldest.len();
         }
         self.counters.kept.fetch_add(1, Ordering::Relaxed);
-        kept.bytes += message.len();
-        kept.messages.push_back(message.to_vec());
+        queue.bytes += message.len();
+        queue.messages.push_back(message.to_vec());
         self.arrived.notify_all();
     }
 
@@ -152,8 +152,8 @@ impl Endpoint for Mailbox {
 
     fn close(&self) {
         self.disconnect();
-        if let Ok(mut kept) = self.kept.lock() {
-            kept.closed = true;
+        if let Ok(mut queue) = self.queue.lock() {
+            queue.closed = true;
         }
         self.arrived.notify_all();
     }
@@ -177,7 +177,7 @@ impl Endpoint for Mailbox {
             assembler.poll_some(subscription, FRAGMENTS_A_ROUND, is_wanted, |message, _| {
                 // Events of one subject come one after the other.
                 tick.is_active.set(true);
-                self.keep(message);
+                self.push(message);
             });
         }
     }

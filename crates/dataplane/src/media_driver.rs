@@ -238,7 +238,7 @@ pub struct MediaDriverWatch {
 impl MediaDriverWatch {
     /// Created before a client connects, so that a driver that starts in between is recognised as another
     /// one.
-    pub fn of(dir: &str, lock_path: &Path) -> Self {
+    pub fn new(dir: &str, lock_path: &Path) -> Self {
         let files = files_in(dir);
         let named = std::fs::read_to_string(lock_path).unwrap_or_default();
         let is_makers =
@@ -335,7 +335,7 @@ impl RestingThread {
         let (driver, stops) = (DriverPointer(driver), stop.clone());
         let run = move || {
             let driver = driver;
-            let mut rest = Rest::new(timer_interval, Instant::now());
+            let mut rest = DriverPause::new(timer_interval, Instant::now());
             // Acquire: pairs with the store of `end`.
             while !stops.load(Ordering::Acquire) {
                 let began = Instant::now();
@@ -358,13 +358,13 @@ impl RestingThread {
 }
 
 /// How long a media driver pauses after a duty cycle. Pure.
-struct Rest {
+struct DriverPause {
     timer_interval: Duration,
     timer_due: Instant,
     active_until: Instant,
 }
 
-impl Rest {
+impl DriverPause {
     fn new(timer_interval: Duration, now: Instant) -> Self {
         Self { timer_interval, timer_due: now, active_until: now + ACTIVE_FOR }
     }
@@ -530,7 +530,7 @@ mod tests {
     fn media_driver_rests_longer_when_only_its_timer_works() {
         let start = Instant::now();
         let interval = Duration::from_millis(2);
-        let mut rest = Rest::new(interval, start);
+        let mut rest = DriverPause::new(interval, start);
         assert_eq!(rest.after_cycle(1, start), Some(ACTIVE_PAUSE), "the timer alone is no work");
         assert_eq!(rest.after_cycle(1, start + ACTIVE_PAUSE), None, "the timer was not due: a command came");
         let idle = start + ACTIVE_PAUSE + ACTIVE_FOR;

@@ -4,7 +4,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::aeron::{AeronError, Assembler, Client, MessageSender, NotTaken, Subscription};
+use crate::aeron::{AeronError, Assembler, Client, MessageSender, OfferError, Subscription};
 use crate::conductor::Endpoint;
 use crate::conductor::handle::Handle;
 
@@ -23,11 +23,11 @@ impl MessagePublication {
         Self { channel, stream_id, state, failure, closed: AtomicBool::new(false) }
     }
 
-    pub fn offer(&self, message: &[u8]) -> Result<i64, NotTaken> {
+    pub fn offer(&self, message: &[u8]) -> Result<i64, OfferError> {
         let Ok(mut state) = self.state.lock() else {
-            return Err(NotTaken::Closed);
+            return Err(OfferError::Closed);
         };
-        if self.closed.load(Ordering::Relaxed) { Err(NotTaken::Closed) } else { state.offer(message) }
+        if self.closed.load(Ordering::Relaxed) { Err(OfferError::Closed) } else { state.offer(message) }
     }
 
     pub fn is_connected(&self) -> bool {

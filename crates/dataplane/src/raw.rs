@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::aeron::channels::tethered;
-use crate::aeron::{AeronError, Client, ExclusivePublication, NotTaken, Subscription};
+use crate::aeron::{AeronError, Client, ExclusivePublication, OfferError, Subscription};
 use crate::conductor::Endpoint;
 use crate::conductor::handle::Handle;
 use crate::idle::yield_core;
@@ -45,7 +45,7 @@ impl RawPublication {
             for message in frame.chunks(most) {
                 while let Err(why) = publication.claim(message.len(), |bytes| bytes.copy_from_slice(message))
                 {
-                    if why != NotTaken::BackPressured || Instant::now() > deadline {
+                    if why != OfferError::BackPressured || Instant::now() > deadline {
                         return false;
                     }
                     yield_core(&mut yields);

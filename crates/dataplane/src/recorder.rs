@@ -10,10 +10,12 @@ use std::time::{Duration, Instant};
 use tensorpool_core::os::time::{monotonic_ns, realtime_ns};
 use tensorpool_core::recording::block_pool::BlockPool;
 use tensorpool_core::recording::rows::{Arena, ArenaPool};
-use tensorpool_core::recording::stream_buffer::{BACKLOG, Counts, DISK_FULL, Limits, StreamBuffer};
+use tensorpool_core::recording::stream_buffer::{
+    BACKLOG, BufferCounts, BufferLimits, DISK_FULL, StreamBuffer,
+};
 
 use crate::consumer::Consumer;
-use crate::idle::{Idle, Strategy};
+use crate::idle::{Idle, IdleStrategy};
 use crate::priority_lock::PriorityLock;
 
 /// How long the loop continues after it was stopped, while there are more frames.
@@ -29,7 +31,7 @@ struct RecordedStream {
 #[derive(Clone, Copy, Debug)]
 pub struct StreamStats {
     pub stream_id: u32,
-    pub counts: Counts,
+    pub counts: BufferCounts,
 }
 
 struct Shared {
@@ -59,7 +61,7 @@ impl Recorder {
         block_bytes: usize,
         rows: usize,
         age_ns: u64,
-        strategy: Strategy,
+        strategy: IdleStrategy,
     ) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
             streams: PriorityLock::new(Vec::new()),
@@ -82,7 +84,7 @@ impl Recorder {
     /// From here on only the loop reads the consumer.
     pub fn add(&self, consumer: Arc<Consumer>, resume: Option<(u64, u64)>) {
         let shared = &self.shared;
-        let limits = Limits { rows: shared.rows, age_ns: shared.age_ns.load(Ordering::Relaxed) };
+        let limits = BufferLimits { rows: shared.rows, age_ns: shared.age_ns.load(Ordering::Relaxed) };
         let buffer = StreamBuffer::new(consumer.stream_id(), shared.arena_pool.clone(), limits, resume);
         shared.streams.lock_priority().push(RecordedStream { consumer, buffer });
     }
@@ -182,7 +184,7 @@ impl Shared {
         self.full.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn run(&self, strategy: Strategy) {
+    fn run(&self, strategy: IdleStrategy) {
         let mut idle = Idle::new(strategy);
         let mut last_by: Option<Instant> = None;
         loop {

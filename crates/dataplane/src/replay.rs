@@ -100,7 +100,7 @@ pub struct ReplayWindow<'a> {
 
 /// Why a replay returned. The number is the index of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
+pub enum ReplayStop {
     Done,
     Time,
     /// No lease or no media driver at the moment.
@@ -116,7 +116,7 @@ pub enum Stop {
 pub struct ReplayResult {
     /// The first entry of the window that was not published.
     pub next: usize,
-    pub stop: Stop,
+    pub stop: ReplayStop,
     pub bytes: u64,
     /// Tensors that every reader would refuse: skipped.
     pub unfit: u64,
@@ -132,19 +132,19 @@ pub fn replay(
     until_ns: u64,
 ) -> ReplayResult {
     let mut result =
-        ReplayResult { next: start, stop: Stop::Done, bytes: 0, unfit: 0, late: 0, late_max_ns: 0 };
+        ReplayResult { next: start, stop: ReplayStop::Done, bytes: 0, unfit: 0, late: 0, late_max_ns: 0 };
     let entries = window.stream.iter().zip(window.row).enumerate().skip(start);
     for (number, (stream, row)) in entries {
         let at = usize::from(*stream);
         result.next = number;
         let entry = streams.get(at).and_then(|stream| Some((stream, stream.table.rows.get(*row as usize)?)));
         let Some((stream, (row, spec))) = entry else {
-            result.stop = Stop::Misread(at);
+            result.stop = ReplayStop::Misread(at);
             return result;
         };
         let due_ns = window.due_ns.map(|due| due[number].max(0) as u64);
         if !wait(due_ns, until_ns) {
-            result.stop = Stop::Time;
+            result.stop = ReplayStop::Time;
             return result;
         }
         let Some(spec) = spec.map(|spec| stream.table.specs[spec as usize]) else {
@@ -153,7 +153,7 @@ pub fn replay(
         };
         let end = row.at.saturating_add(row.len as usize);
         let Some(payload) = stream.bytes.get(row.at..end) else {
-            result.stop = Stop::Misread(at);
+            result.stop = ReplayStop::Misread(at);
             return result;
         };
         if let Err(stop) = publish(stream, at, row, spec, payload, until_ns) {
@@ -196,7 +196,7 @@ fn publish(
     spec: TensorSpec,
     payload: &[u8],
     until_ns: u64,
-) -> Result<(), Stop> {
+) -> Result<(), ReplayStop> {
     let stamp = FrameStamp {
         timestamp_ns: Some(row.timestamp_ns.wrapping_add(stream.shift_ns)),
         meta_version: row.meta_version,
@@ -209,11 +209,11 @@ fn publish(
         });
         match offered {
             Ok(_) => return Ok(()),
-            Err(BlockedOn::NoRoom) if monotonic_ns() >= until_ns => return Err(Stop::Time),
+            Err(BlockedOn::NoRoom) if monotonic_ns() >= until_ns => return Err(ReplayStop::Time),
             Err(BlockedOn::NoRoom) => std::thread::sleep(NO_ROOM),
-            Err(BlockedOn::NotReady) => return Err(Stop::NotReady(at)),
-            Err(BlockedOn::NoPool) => return Err(Stop::NoPool(at)),
-            Err(BlockedOn::Closed) => return Err(Stop::Closed(at)),
+            Err(BlockedOn::NotReady) => return Err(ReplayStop::NotReady(at)),
+            Err(BlockedOn::NoPool) => return Err(ReplayStop::NoPool(at)),
+            Err(BlockedOn::Closed) => return Err(ReplayStop::Closed(at)),
         }
     }
 }

@@ -35,9 +35,9 @@ fn from_format(format: &str, itemsize: usize) -> Option<i16> {
 }
 
 /// Holds an exported buffer until the copy is done.
-struct Exported(Box<ffi::Py_buffer>);
+struct ExportedBuffer(Box<ffi::Py_buffer>);
 
-impl Drop for Exported {
+impl Drop for ExportedBuffer {
     fn drop(&mut self) {
         // SAFETY: filled by PyObject_GetBuffer, released once, with the interpreter attached.
         unsafe { ffi::PyBuffer_Release(&raw mut *self.0) };
@@ -52,7 +52,7 @@ pub struct ArrayInput<'py> {
     /// Shape and byte strides where the memory is not contiguous in either order.
     strided: Option<([usize; MAX_DIMS], [isize; MAX_DIMS])>,
     _object: Bound<'py, PyAny>,
-    _buffer: Option<Exported>,
+    _buffer: Option<ExportedBuffer>,
 }
 
 impl<'py> ArrayInput<'py> {
@@ -150,7 +150,7 @@ impl<'py> ArrayInput<'py> {
             let error = PyErr::fetch(py);
             return Err(unsupported(py, &format!("of {}: {error}", object.get_type().name()?)));
         }
-        let buffer = Exported(view);
+        let buffer = ExportedBuffer(view);
         let view = &buffer.0;
         let format = if view.format.is_null() {
             "B"
@@ -187,7 +187,7 @@ impl<'py> ArrayInput<'py> {
         dtype_number: Option<i16>,
         shape: &[usize],
         strides: &[isize],
-        buffer: Option<Exported>,
+        buffer: Option<ExportedBuffer>,
     ) -> PyResult<Self> {
         let item = item_size(dtype).unwrap_or(1) as isize;
         let dtype = match dtype_number {
@@ -232,7 +232,7 @@ impl<'py> ArrayInput<'py> {
 
     /// The items of the first axis, each as an input of its own. `is_pair`: the last axis holds the two numbers
     /// of one element.
-    pub fn items(&self, is_pair: bool) -> PyResult<Items> {
+    pub fn items(&self, is_pair: bool) -> PyResult<InputItems> {
         let n = usize::from(self.spec.ndims);
         let item = item_size(self.spec.dtype).unwrap_or(1) as isize;
         let (mut shape, mut strides) = ([1usize; MAX_DIMS], [item; MAX_DIMS]);
@@ -256,12 +256,12 @@ impl<'py> ArrayInput<'py> {
         let build =
             |buffer| Self::build(&self._object, self.data, self.spec.dtype, None, &shape, &strides, buffer);
         let first = build(None)?;
-        Ok(Items { first: first.memory(), spec: first.spec, values_len: first.values_len, count, step })
+        Ok(InputItems { first: first.memory(), spec: first.spec, values_len: first.values_len, count, step })
     }
 
     /// The memory that the copy needs, without the interpreter.
-    pub fn memory(&self) -> Memory {
-        Memory {
+    pub fn memory(&self) -> InputMemory {
+        InputMemory {
             data: self.data,
             len: self.values_len as usize,
             ndims: usize::from(self.spec.ndims),
@@ -317,32 +317,32 @@ fn contiguous(shape: &[usize], strides: &[isize], item: isize, row: bool) -> boo
 }
 
 /// The items of an input's first axis, of one layout. The input keeps their memory alive.
-pub struct Items {
-    first: Memory,
+pub struct InputItems {
+    first: InputMemory,
     pub spec: TensorSpec,
     pub values_len: u64,
     pub count: usize,
     step: isize,
 }
 
-impl Items {
+impl InputItems {
     /// Copies the item of a number to `dst`, contiguously.
     ///
     /// # Safety
-    /// As for `Memory::copy_to`, and `index` is below `count`.
+    /// As for `InputMemory::copy_to`, and `index` is below `count`.
     #[inline]
     pub unsafe fn copy_to(&self, index: usize, dst: *mut u8) {
         // SAFETY: item `index` lies so many steps behind the first, inside the source.
         unsafe {
             let data = self.first.data.offset(index as isize * self.step);
-            Memory { data, ..self.first }.copy_to(dst);
+            InputMemory { data, ..self.first }.copy_to(dst);
         }
     }
 }
 
 /// The bytes of an input, which its creator keeps alive.
 #[derive(Clone, Copy)]
-pub struct Memory {
+pub struct InputMemory {
     data: *const u8,
     len: usize,
     ndims: usize,
@@ -351,11 +351,11 @@ pub struct Memory {
 }
 
 // SAFETY: plain memory, read by the one thread that copies while the source is held.
-unsafe impl Send for Memory {}
+unsafe impl Send for InputMemory {}
 // SAFETY: as above.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for InputMemory {}
 
-impl Memory {
+impl InputMemory {
     /// Copies all elements to `dst`, contiguously.
     ///
     /// # Safety
@@ -443,7 +443,7 @@ pub fn copy_bytes(py: Python<'_>, target: &Bound<'_, PyAny>, source: &Bound<'_, 
     {
         return Err(PyErr::fetch(py));
     }
-    let to = Exported(view);
+    let to = ExportedBuffer(view);
     if (to.0.len as u64) < from.values_len {
         return Err(PyValueError::new_err("the target is smaller than the source"));
     }

@@ -9,11 +9,11 @@ use pyo3::types::{PyBytes, PyDict, PyList};
 use tensorpool_core::bridge::assembly::Loss;
 use tensorpool_core::bridge::session_ledger::LedgerStart;
 use tensorpool_core::os::fork::ForkGuard;
-use tensorpool_core::wire::chunk::{Fault, Limits, Revision};
+use tensorpool_core::wire::chunk::{ChunkLimits, Fault, Revision};
 use tensorpool_core::wire::fallback_uri::FallbackUri;
 use tensorpool_dataplane::bridge::receiver::{Config as ReceiverConfig, Receiver};
 use tensorpool_dataplane::bridge::sender::{Config as SenderConfig, Sender};
-use tensorpool_dataplane::bridge::source::Source;
+use tensorpool_dataplane::bridge::source::SourceStream;
 
 use crate::bridge_keys::BridgeKeys;
 use crate::conductor::Conductor;
@@ -39,18 +39,18 @@ fn unmapped(stream_id: u32) -> PyErr {
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct BridgeSender {
     sender: Arc<Sender>,
-    sources: Mutex<HashMap<u32, Arc<Source>>>,
+    sources: Mutex<HashMap<u32, Arc<SourceStream>>>,
     conductor: Py<Conductor>,
     id: u64,
     fork_guard: ForkGuard,
 }
 
 impl BridgeSender {
-    fn sources(&self) -> MutexGuard<'_, HashMap<u32, Arc<Source>>> {
+    fn sources(&self) -> MutexGuard<'_, HashMap<u32, Arc<SourceStream>>> {
         self.sources.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn source(&self, py: Python<'_>, stream_id: u32) -> PyResult<Arc<Source>> {
+    fn source(&self, py: Python<'_>, stream_id: u32) -> PyResult<Arc<SourceStream>> {
         errors::check_fork(py, self.fork_guard)?;
         self.sources().get(&stream_id).cloned().ok_or_else(|| unmapped(stream_id))
     }
@@ -115,7 +115,7 @@ impl BridgeSender {
 
     /// Returns the frames that the consumer received by outcome, and the chunks and bytes sent.
     fn counters(&self, py: Python<'_>, stream_id: u32) -> PyResult<BridgeSenderCounters> {
-        BridgeSenderCounters::of(py, &*self.source(py, stream_id)?)
+        BridgeSenderCounters::from_source(py, &*self.source(py, stream_id)?)
     }
 
     /// Returns what was sent of a stream, and up to which position. None while there is no publication.
@@ -197,7 +197,7 @@ impl BridgeReceiver {
             payload_stream_id: payload.stream_id,
             control_channel: control.channel,
             control_stream_id: control.stream_id,
-            limits: Limits {
+            limits: ChunkLimits {
                 chunk_bytes: limits.chunk_bytes,
                 payload_bytes: settings.max_payload_bytes,
                 needs_checksum: settings.integrity,
@@ -264,7 +264,7 @@ impl BridgeReceiver {
     fn state(&self, py: Python<'_>, stream_id: u32) -> PyResult<BridgeReceiverState> {
         errors::check_fork(py, self.fork_guard)?;
         let state = py.detach(|| self.receiver.state_of(stream_id)).ok_or_else(|| unmapped(stream_id))?;
-        BridgeReceiverState::of(py, state)
+        BridgeReceiverState::from_state(py, state)
     }
 
     /// Returns what became of a stream's frames in these sessions.
@@ -272,7 +272,7 @@ impl BridgeReceiver {
         errors::check_fork(py, self.fork_guard)?;
         let result = py.detach(|| self.receiver.received(stream_id, &sessions));
         let (counts, is_all) = result.ok_or_else(|| unmapped(stream_id))?;
-        SessionCounts::of(py, &counts, is_all)
+        SessionCounts::from_counts(py, &counts, is_all)
     }
 
     /// Returns the same counts as `received`, up to a position in one session, or up to its start.
@@ -290,7 +290,7 @@ impl BridgeReceiver {
         errors::check_fork(py, self.fork_guard)?;
         let result = py.detach(|| self.receiver.ledger_start(stream_id, session, position));
         match result.ok_or_else(|| unmapped(stream_id))? {
-            LedgerStart::At(counts) => SessionCounts::of(py, &counts, true).map(Some),
+            LedgerStart::At(counts) => SessionCounts::from_counts(py, &counts, true).map(Some),
             LedgerStart::Ahead | LedgerStart::Unknown => Ok(None),
         }
     }

@@ -11,8 +11,8 @@ use tensorpool_core::drop_reason::DropReason;
 use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_core::wire::driver::Role;
 use tensorpool_dataplane::consumer as plane;
-use tensorpool_dataplane::consumer::{BatchEnd, Waited};
-use tensorpool_dataplane::idle::Strategy;
+use tensorpool_dataplane::consumer::{BatchEnd, WaitOutcome};
+use tensorpool_dataplane::idle::IdleStrategy;
 
 use crate::conductor::Conductor;
 use crate::errors;
@@ -40,7 +40,7 @@ pub struct Consumer {
     origin: Arc<Origin>,
     conductor: Py<Conductor>,
     id: u64,
-    idle: Strategy,
+    idle: IdleStrategy,
     latest_only: bool,
     fork_guard: ForkGuard,
 }
@@ -153,8 +153,8 @@ impl Consumer {
             hello_period_ns: connection.report_period_ns,
             supports_shm: options.supports_shm,
             sends_hello_unmapped,
-            own_control_stream: options.control_stream_id,
-            own_qos_stream: options.qos_stream_id,
+            dedicated_control_stream: options.control_stream_id,
+            dedicated_qos_stream: options.qos_stream_id,
             fallback: plane::FallbackOptions {
                 uri: fallback_uri,
                 max_bytes: fallback_bytes,
@@ -164,7 +164,7 @@ impl Consumer {
             },
         };
         let lease_options =
-            lease.map(|l| l.of(&connection, stream_id, Role::Consumer, false, None)).transpose()?;
+            lease.map(|l| l.for_endpoint(&connection, stream_id, Role::Consumer, false, None)).transpose()?;
         let request = ConsumerRequest { is_remote: !options.supports_shm, ..request.request() };
         let consumer = Arc::new(plane::Consumer::new(config, request, lease_options));
         let metadata = metadata.map(|listener| SourceMetadata::new(listener, stream_id));
@@ -235,7 +235,7 @@ impl Consumer {
     /// is none (`code`, `message`). None for a consumer without a driver.
     fn lease(&self, py: Python<'_>) -> PyResult<Option<LeaseStatus>> {
         errors::check_fork(py, self.fork_guard)?;
-        Ok(LeaseStatus::of(py, self.consumer.lease()))
+        Ok(LeaseStatus::from_lease(py, self.consumer.lease()))
     }
 
     /// Whether the consumer was closed.
@@ -299,9 +299,9 @@ impl Consumer {
             match self.wait_until(py, deadline)? {
                 // All messages may be of other streams, again and again: the deadline and Ctrl-C are still
                 // checked.
-                Waited::Ready => py.check_signals()?,
-                Waited::TimedOut | Waited::Closed => return Ok(None),
-                Waited::Refused(r) => {
+                WaitOutcome::Ready => py.check_signals()?,
+                WaitOutcome::TimedOut | WaitOutcome::Closed => return Ok(None),
+                WaitOutcome::Refused(r) => {
                     return Err(errors::refused(py, &r.message, r.reason, &r.uri));
                 }
             }
@@ -376,9 +376,9 @@ impl Consumer {
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         match self.wait_until(py, deadline(timeout)?)? {
-            Waited::Ready => Ok(true),
-            Waited::TimedOut | Waited::Closed => Ok(false),
-            Waited::Refused(r) => Err(errors::refused(py, &r.message, r.reason, &r.uri)),
+            WaitOutcome::Ready => Ok(true),
+            WaitOutcome::TimedOut | WaitOutcome::Closed => Ok(false),
+            WaitOutcome::Refused(r) => Err(errors::refused(py, &r.message, r.reason, &r.uri)),
         }
     }
 
@@ -406,7 +406,7 @@ impl Consumer {
         self.check_reads_progress(py)?;
         let waited =
             until(py, deadline(timeout)?, |left, since| self.consumer.wait_progress(left, self.idle, since))?;
-        Ok(matches!(waited, Waited::Ready))
+        Ok(matches!(waited, WaitOutcome::Ready))
     }
 
     /// Returns received, span and drops by reason, and the counters of mappings, announces and progress.
@@ -414,7 +414,7 @@ impl Consumer {
     /// `tensorpool.Consumer.ledger` gives the first three as one object.
     fn counters(&self, py: Python<'_>) -> PyResult<ConsumerCounters> {
         errors::check_fork(py, self.fork_guard)?;
-        ConsumerCounters::of(py, self.consumer.counters())
+        ConsumerCounters::from_counters(py, self.consumer.counters())
     }
 
     /// Returns count, p50, p99 and maximum of the latency, since the beginning and over the last interval,
@@ -422,7 +422,7 @@ impl Consumer {
     fn latency_report(&self, py: Python<'_>) -> PyResult<LatencyReport> {
         errors::check_fork(py, self.fork_guard)?;
         let report = py.detach(|| self.consumer.counters().latency.report());
-        LatencyReport::of(py, &report)
+        LatencyReport::from_report(py, &report)
     }
 
     /// Returns the attributes of the latest metadata version received. None before the first.
@@ -475,7 +475,7 @@ impl Consumer {
 }
 
 impl Consumer {
-    fn wait_until(&self, py: Python<'_>, deadline: Option<Instant>) -> PyResult<Waited> {
+    fn wait_until(&self, py: Python<'_>, deadline: Option<Instant>) -> PyResult<WaitOutcome> {
         until(py, deadline, |left, since| self.consumer.wait(left, self.idle, since))
     }
 
@@ -495,9 +495,9 @@ impl Consumer {
                     return Ok(None);
                 }
                 match self.wait_until(py, deadline)? {
-                    Waited::Ready => py.check_signals()?,
-                    Waited::TimedOut | Waited::Closed => return Ok(None),
-                    Waited::Refused(r) => return Err(errors::refused(py, &r.message, r.reason, &r.uri)),
+                    WaitOutcome::Ready => py.check_signals()?,
+                    WaitOutcome::TimedOut | WaitOutcome::Closed => return Ok(None),
+                    WaitOutcome::Refused(r) => return Err(errors::refused(py, &r.message, r.reason, &r.uri)),
                 }
                 continue;
             };
@@ -509,13 +509,13 @@ impl Consumer {
                     break;
                 }
                 match self.wait_until(py, deadline)? {
-                    Waited::Ready => py.check_signals()?,
-                    Waited::TimedOut | Waited::Closed => break,
-                    Waited::Refused(r) if target.is_empty() => {
+                    WaitOutcome::Ready => py.check_signals()?,
+                    WaitOutcome::TimedOut | WaitOutcome::Closed => break,
+                    WaitOutcome::Refused(r) if target.is_empty() => {
                         return Err(errors::refused(py, &r.message, r.reason, &r.uri));
                     }
                     // The next call raises it.
-                    Waited::Refused(r) => {
+                    WaitOutcome::Refused(r) => {
                         self.consumer.restore_refused(r);
                         break;
                     }

@@ -58,23 +58,23 @@ impl DlTensor {
 }
 
 #[repr(C)]
-struct Unversioned {
+struct ManagedTensor {
     tensor: DlTensor,
     context: *mut c_void,
-    deleter: Option<unsafe extern "C" fn(*mut Unversioned)>,
+    deleter: Option<unsafe extern "C" fn(*mut ManagedTensor)>,
 }
 
 #[repr(C)]
-struct Versioned {
+struct ManagedTensorVersioned {
     version: DlVersion,
     context: *mut c_void,
-    deleter: Option<unsafe extern "C" fn(*mut Versioned)>,
+    deleter: Option<unsafe extern "C" fn(*mut ManagedTensorVersioned)>,
     flags: u64,
     tensor: DlTensor,
 }
 
 /// What an exported tensor points to. The importer's deleter ends it.
-struct Export<T> {
+struct ExportedTensor<T> {
     managed: T,
     shape: Vec<i64>,
     strides: Vec<i64>,
@@ -86,10 +86,10 @@ struct Export<T> {
 /// The importer may call this on any thread, without the interpreter.
 ///
 /// # Safety
-/// `managed` is the first field of an `Export<T>` that was boxed, and this is the only call for it.
+/// `managed` is the first field of an `ExportedTensor<T>` that was boxed, and this is the only call for it.
 unsafe fn end_export<T>(context: *mut c_void) {
     // SAFETY: by the caller.
-    let export = unsafe { Box::from_raw(context.cast::<Export<T>>()) };
+    let export = unsafe { Box::from_raw(context.cast::<ExportedTensor<T>>()) };
     // After the interpreter's end there is nothing to release: the process gives the memory back.
     if Python::try_attach(|_| ()).is_none() {
         std::mem::forget(export);
@@ -98,14 +98,14 @@ unsafe fn end_export<T>(context: *mut c_void) {
     Python::attach(|_| drop(export));
 }
 
-unsafe extern "C" fn delete_unversioned(managed: *mut Unversioned) {
+unsafe extern "C" fn delete_unversioned(managed: *mut ManagedTensor) {
     // SAFETY: the importer passes what `capsule` made, once.
-    unsafe { end_export::<Unversioned>((*managed).context) };
+    unsafe { end_export::<ManagedTensor>((*managed).context) };
 }
 
-unsafe extern "C" fn delete_versioned(managed: *mut Versioned) {
+unsafe extern "C" fn delete_versioned(managed: *mut ManagedTensorVersioned) {
     // SAFETY: the importer passes what `capsule` made, once.
-    unsafe { end_export::<Versioned>((*managed).context) };
+    unsafe { end_export::<ManagedTensorVersioned>((*managed).context) };
 }
 
 /// A capsule that no library imported still owns its tensor: an importer renames it.
@@ -123,9 +123,9 @@ unsafe extern "C" fn drop_capsule(capsule: *mut ffi::PyObject) {
 /// Boxes an export, and lets `fill` point its struct at the box's own shape and strides.
 fn export<'py, T>(
     py: Python<'py>,
-    export: Export<T>,
+    export: ExportedTensor<T>,
     name: &'static CStr,
-    fill: impl FnOnce(&mut Export<T>, *mut c_void),
+    fill: impl FnOnce(&mut ExportedTensor<T>, *mut c_void),
 ) -> PyResult<Bound<'py, PyAny>> {
     let raw = Box::into_raw(Box::new(export));
     // SAFETY: just boxed, and this is the only reference.
@@ -183,28 +183,34 @@ pub fn dlpack_capsule<'py>(
     if versioned {
         let flags = if read_only { FLAG_READ_ONLY } else { 0 } | if copied { FLAG_IS_COPIED } else { 0 };
         let context = std::ptr::null_mut();
-        let managed = Versioned { version: VERSION, context, deleter: Some(delete_versioned), flags, tensor };
-        return export(py, Export { managed, shape, strides, owner }, VERSIONED, |e, raw| {
+        let managed = ManagedTensorVersioned {
+            version: VERSION,
+            context,
+            deleter: Some(delete_versioned),
+            flags,
+            tensor,
+        };
+        return export(py, ExportedTensor { managed, shape, strides, owner }, VERSIONED, |e, raw| {
             e.managed.context = raw;
             e.managed.tensor.point_at(&mut e.shape, &mut e.strides);
         });
     }
-    let managed = Unversioned { tensor, context: std::ptr::null_mut(), deleter: Some(delete_unversioned) };
-    export(py, Export { managed, shape, strides, owner }, UNVERSIONED, |e, raw| {
+    let managed = ManagedTensor { tensor, context: std::ptr::null_mut(), deleter: Some(delete_unversioned) };
+    export(py, ExportedTensor { managed, shape, strides, owner }, UNVERSIONED, |e, raw| {
         e.managed.context = raw;
         e.managed.tensor.point_at(&mut e.shape, &mut e.strides);
     })
 }
 
-enum Imported {
-    Unversioned(NonNull<Unversioned>),
-    Versioned(NonNull<Versioned>),
+enum ImportedTensor {
+    ManagedTensor(NonNull<ManagedTensor>),
+    ManagedTensorVersioned(NonNull<ManagedTensorVersioned>),
 }
 
 /// A tensor that another library exported by DLPack. It is released when this object is dropped.
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct DlpackTensor {
-    imported: Imported,
+    imported: ImportedTensor,
     /// Address of the first element.
     #[pyo3(get)]
     address: usize,
@@ -245,14 +251,15 @@ impl DlpackTensor {
         // SAFETY: PyCapsule_IsValid takes any object; the pointer is that of the struct that the name says.
         let (imported, used) = unsafe {
             if ffi::PyCapsule_IsValid(object, VERSIONED.as_ptr()) != 0 {
-                let managed = ffi::PyCapsule_GetPointer(object, VERSIONED.as_ptr()).cast::<Versioned>();
+                let managed =
+                    ffi::PyCapsule_GetPointer(object, VERSIONED.as_ptr()).cast::<ManagedTensorVersioned>();
                 if (*managed).version.major != VERSION.major {
                     return Err(PyBufferError::new_err("a later major version of DLPack"));
                 }
-                (NonNull::new(managed).map(Imported::Versioned), VERSIONED_USED)
+                (NonNull::new(managed).map(ImportedTensor::ManagedTensorVersioned), VERSIONED_USED)
             } else if ffi::PyCapsule_IsValid(object, UNVERSIONED.as_ptr()) != 0 {
                 let managed = ffi::PyCapsule_GetPointer(object, UNVERSIONED.as_ptr()).cast();
-                (NonNull::new(managed).map(Imported::Unversioned), UNVERSIONED_USED)
+                (NonNull::new(managed).map(ImportedTensor::ManagedTensor), UNVERSIONED_USED)
             } else {
                 (None, UNVERSIONED_USED)
             }
@@ -261,8 +268,8 @@ impl DlpackTensor {
         // SAFETY: the exporter keeps the struct until its deleter is called.
         let tensor = unsafe {
             match &imported {
-                Imported::Versioned(managed) => &managed.as_ref().tensor,
-                Imported::Unversioned(managed) => &managed.as_ref().tensor,
+                ImportedTensor::ManagedTensorVersioned(managed) => &managed.as_ref().tensor,
+                ImportedTensor::ManagedTensor(managed) => &managed.as_ref().tensor,
             }
         };
         if tensor.dtype.vector_width != 1 || tensor.dtype.bits < 8 {
@@ -306,12 +313,12 @@ impl Drop for DlpackTensor {
         // SAFETY: taken over once, and this is its end.
         unsafe {
             match self.imported {
-                Imported::Versioned(managed) => {
+                ImportedTensor::ManagedTensorVersioned(managed) => {
                     if let Some(deleter) = managed.as_ref().deleter {
                         deleter(managed.as_ptr());
                     }
                 }
-                Imported::Unversioned(managed) => {
+                ImportedTensor::ManagedTensor(managed) => {
                     if let Some(deleter) = managed.as_ref().deleter {
                         deleter(managed.as_ptr());
                     }

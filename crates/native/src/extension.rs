@@ -14,7 +14,7 @@ use tensorpool_core::shm::tensor::Tensor;
 use crate::arrays;
 
 /// An extension from Python: the carrier's name, the numpy type, and whether each element takes two.
-pub type Given<'py> = (String, Bound<'py, PyArrayDescr>, bool);
+pub type ExtensionArguments<'py> = (String, Bound<'py, PyArrayDescr>, bool);
 
 pub struct Extension {
     dtype: Py<PyArrayDescr>,
@@ -25,7 +25,7 @@ pub struct Extension {
 }
 
 impl Extension {
-    pub fn new(given: Given<'_>) -> PyResult<Self> {
+    pub fn new(given: ExtensionArguments<'_>) -> PyResult<Self> {
         let (carrier, dtype, pair) = given;
         let carrier = arrays::dtype_number(&carrier)
             .ok_or_else(|| PyValueError::new_err(format!("carrier {carrier:?} is not in the registry")))?;
@@ -70,14 +70,14 @@ impl Extension {
 
 /// The metadata version of a producer's frames, and the type that it declares.
 #[derive(Default)]
-pub struct Declared {
+pub struct DeclaredExtension {
     version: AtomicU32,
     /// The carrier's number. 0 without an extension, so that one load shows that there is nothing to do.
     carrier: AtomicI16,
     extension: Mutex<Option<(Arc<Extension>, u32)>>,
 }
 
-impl Declared {
+impl DeclaredExtension {
     pub fn set(&self, version: u32, extension: Option<Extension>) {
         let carrier = extension.as_ref().map_or(0, |e| e.carrier);
         let extension = extension.map(|e| (Arc::new(e), version));

@@ -14,6 +14,7 @@ use tensorpool_dataplane::consumer as plane;
 
 use crate::mapped_pools::MappedPools;
 use crate::metadata::{MetadataView, Origin};
+use crate::slot_view::{SlotView, frame_overwritten};
 use crate::{arrays, errors};
 
 /// A received frame: read-only views of one slot in shared memory, which the producer may reuse at any
@@ -62,11 +63,7 @@ impl Frame {
                  work faster, copy first, or give the stream more slots"
             ),
         };
-        errors::raise(py, "FrameOverwritten", &message, |f| {
-            f.set_item("stream_id", stream_id)?;
-            f.set_item("epoch", epoch)?;
-            f.set_item("seq", seq)
-        })
+        frame_overwritten(py, stream_id, Some(epoch), seq, &message)
     }
 
     pub fn frame_seq(&self) -> u64 {
@@ -93,7 +90,7 @@ impl Frame {
 
     /// The metadata of its version.
     #[inline]
-    fn shown(&self, py: Python<'_>) -> PyResult<Option<Arc<MetadataView>>> {
+    fn metadata_view(&self, py: Python<'_>) -> PyResult<Option<Arc<MetadataView>>> {
         let (epoch, version) = self.version();
         self.origin.view(py, epoch, version)
     }
@@ -109,11 +106,27 @@ impl Frame {
     }
 
     /// The array with its declared type.
-    fn seen<'py>(&self, array: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    fn with_declared_type<'py>(&self, array: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         match self.extended(array.py())?.as_ref().and_then(|s| s.extension.as_ref()) {
             Some(extension) => extension.view(&array),
             None => Ok(array),
         }
+    }
+}
+
+impl SlotView for Frame {
+    type Overwritten = ();
+
+    fn fork_guard(&self) -> ForkGuard {
+        self.fork_guard
+    }
+
+    fn first_overwritten(&self) -> Option<()> {
+        (!self.check()).then_some(())
+    }
+
+    fn overwritten_error(&self, py: Python<'_>, (): ()) -> PyErr {
+        self.overwritten(py)
     }
 }
 
@@ -163,7 +176,7 @@ impl Frame {
     #[getter]
     fn meta(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         errors::check_fork(py, self.fork_guard)?;
-        Ok(self.shown(py)?.map(|s| s.mapping.clone_ref(py)))
+        Ok(self.metadata_view(py)?.map(|s| s.mapping.clone_ref(py)))
     }
 
     /// The trace id that the frame carries. None if it carries none.
@@ -235,7 +248,7 @@ impl Frame {
                 slf.clone().into_any(),
             )
         }?;
-        this.seen(array)
+        this.with_declared_type(array)
     }
 
     /// Returns whether the slot still holds this frame, so that everything read so far was of this frame.
@@ -246,8 +259,7 @@ impl Frame {
     ///     if frame.valid():
     ///         report(total)
     fn valid(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::check_fork(py, self.fork_guard)?;
-        Ok(self.check())
+        self.is_valid(py)
     }
 
     /// Returns a writable copy of the payload, which no producer can change.
@@ -274,7 +286,7 @@ impl Frame {
         // SAFETY: locate held the extent of shape and strides against this length.
         let array =
             unsafe { arrays::view(data as *mut u8, tensor.dtype, tensor.shape(), strides, true, memory) }?;
-        this.seen(array)
+        this.with_declared_type(array)
     }
 
     /// Begins a copy of the payload to the device of the consumer, and returns a `tensorpool.cuda.DeviceFrame`.
@@ -326,15 +338,7 @@ impl Frame {
         traceback: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<bool> {
         let _ = (exc, traceback);
-        if exc_type.is_some() && !self.fork_guard.is_owner() {
-            return Ok(false);
-        }
-        errors::check_fork(py, self.fork_guard)?;
-        // Always checked, so that the ledger is correct. An error that is being raised is not replaced.
-        if !self.check() && exc_type.is_none() {
-            return Err(self.overwritten(py));
-        }
-        Ok(false)
+        self.end_block(py, exc_type.is_some())
     }
 
     /// Returns a DLPack capsule: of `array`, or of a `copy()` of it, or with `dl_device` of a copy on a GPU.

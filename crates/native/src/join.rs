@@ -11,7 +11,7 @@ use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 use tensorpool_core::join::{Basis, Drive, InputCounts, JoinReason, JoinRules, JoinedSet, Select};
 use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_dataplane::consumer as consumer_plane;
-use tensorpool_dataplane::idle::Strategy;
+use tensorpool_dataplane::idle::IdleStrategy;
 use tensorpool_dataplane::join as plane;
 use tensorpool_dataplane::join::{JoinWait, JoinedRun, TimestampSource};
 
@@ -20,6 +20,7 @@ use crate::errors;
 use crate::frame::Frame;
 use crate::joined_batch::JoinedBatch;
 use crate::metadata::Origin;
+use crate::slot_view::SlotView;
 use crate::stats::text_form;
 use crate::wait::{deadline, in_slices};
 
@@ -94,7 +95,7 @@ struct RuleOptions {
 pub struct Join {
     join: Arc<plane::Join>,
     inputs: Arc<Inputs>,
-    idle: Strategy,
+    idle: IdleStrategy,
     fork_guard: ForkGuard,
 }
 
@@ -345,7 +346,7 @@ impl Join {
         let (results, missed) = py.detach(|| self.join.counts(&mut counts));
         let dict = PyDict::new(py);
         for (name, counts) in self.inputs.names.iter().zip(&counts) {
-            dict.set_item(name, Bound::new(py, JoinCounts::of(py, counts)?)?)?;
+            dict.set_item(name, Bound::new(py, JoinCounts::from_counts(py, counts)?)?)?;
         }
         Ok((dict, results, missed))
     }
@@ -381,7 +382,7 @@ pub struct JoinedFrames {
 }
 
 impl JoinedFrames {
-    fn of(&self, at: usize) -> &[Py<Frame>] {
+    fn frames_at(&self, at: usize) -> &[Py<Frame>] {
         if self.ends.is_empty() {
             return &self.frames[at..=at];
         }
@@ -390,7 +391,7 @@ impl JoinedFrames {
     }
 
     fn value<'py>(&self, py: Python<'py>, at: usize) -> PyResult<Bound<'py, PyAny>> {
-        let frames = self.of(at);
+        let frames = self.frames_at(at);
         if self.inputs.is_window[at] {
             return Ok(PyTuple::new(py, frames.iter().map(|frame| frame.bind(py)))?.into_any());
         }
@@ -399,16 +400,28 @@ impl JoinedFrames {
             None => py.None().into_bound(py),
         })
     }
+}
 
-    /// Checks every frame, so that each ledger is correct. Returns the first that was overwritten.
-    fn first_overwritten(&self) -> Option<&Py<Frame>> {
+impl SlotView for JoinedFrames {
+    /// Its number among the frames of all inputs.
+    type Overwritten = usize;
+
+    fn fork_guard(&self) -> ForkGuard {
+        self.fork_guard
+    }
+
+    fn first_overwritten(&self) -> Option<usize> {
         let mut first = None;
-        for frame in &self.frames {
-            if !frame.get().check() && first.is_none() {
-                first = Some(frame);
+        for (at, frame) in self.frames.iter().enumerate() {
+            if !frame.get().check() {
+                first.get_or_insert(at);
             }
         }
         first
+    }
+
+    fn overwritten_error(&self, py: Python<'_>, at: usize) -> PyErr {
+        self.frames[at].get().overwritten(py)
     }
 }
 
@@ -423,7 +436,7 @@ impl JoinedFrames {
 
     /// Whether an input has a frame in this result.
     fn __contains__(&self, name: &Bound<'_, PyAny>) -> PyResult<bool> {
-        Ok(self.inputs.index(name)?.is_some_and(|at| !self.of(at).is_empty()))
+        Ok(self.inputs.index(name)?.is_some_and(|at| !self.frames_at(at).is_empty()))
     }
 
     /// Number of frames.
@@ -458,7 +471,7 @@ impl JoinedFrames {
     #[getter]
     fn absent<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let names = self.inputs.names.iter().enumerate();
-        let absent = names.filter(|(at, _)| self.of(*at).is_empty()).map(|(_, name)| name.bind(py));
+        let absent = names.filter(|(at, _)| self.frames_at(*at).is_empty()).map(|(_, name)| name.bind(py));
         PyTuple::new(py, absent.collect::<Vec<_>>())
     }
 
@@ -476,8 +489,7 @@ impl JoinedFrames {
 
     /// Returns whether all slots still hold these frames, so that everything read so far was of them.
     fn valid(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::check_fork(py, self.fork_guard)?;
-        Ok(self.first_overwritten().is_none())
+        self.is_valid(py)
     }
 
     /// Returns the result.
@@ -496,23 +508,16 @@ impl JoinedFrames {
         traceback: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<bool> {
         let _ = (exc, traceback);
-        if exc_type.is_some() && !self.fork_guard.is_owner() {
-            return Ok(false);
-        }
-        errors::check_fork(py, self.fork_guard)?;
-        match self.first_overwritten() {
-            Some(frame) if exc_type.is_none() => Err(frame.get().overwritten(py)),
-            _ => Ok(false),
-        }
+        self.end_block(py, exc_type.is_some())
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         let fields = PyDict::new(py);
         for (at, name) in self.inputs.names.iter().enumerate() {
-            let seqs: Vec<u64> = self.of(at).iter().map(|frame| frame.get().frame_seq()).collect();
+            let seqs: Vec<u64> = self.frames_at(at).iter().map(|frame| frame.get().frame_seq()).collect();
             match seqs[..] {
                 [seq] if !self.inputs.is_window[at] => fields.set_item(name, seq)?,
-                _ if self.of(at).is_empty() => fields.set_item(name, py.None())?,
+                _ if self.frames_at(at).is_empty() => fields.set_item(name, py.None())?,
                 _ => fields.set_item(name, seqs)?,
             }
         }
@@ -538,7 +543,7 @@ pub struct JoinCounts {
 }
 
 impl JoinCounts {
-    fn of(py: Python<'_>, counts: &InputCounts) -> PyResult<Self> {
+    fn from_counts(py: Python<'_>, counts: &InputCounts) -> PyResult<Self> {
         let drops = PyDict::new(py);
         for reason in JoinReason::ALL {
             drops.set_item(reason.as_str(), counts.dropped(reason))?;

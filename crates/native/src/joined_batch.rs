@@ -13,6 +13,7 @@ use tensorpool_core::wire::layout::MAX_DIMS;
 use tensorpool_dataplane::join::{JoinedRun, Run};
 
 use crate::join::Inputs;
+use crate::slot_view::{SlotView, frame_overwritten};
 use crate::stats::text_form;
 use crate::{arrays, errors};
 
@@ -39,7 +40,24 @@ impl JoinedBatch {
         Self { inputs, run, late, fork_guard }
     }
 
-    /// The first overwritten frame: its input and its sequence. Every overwritten one counts as late, once.
+    fn outs_if(&self, py: Python<'_>, basis: Basis) -> Option<Py<PyArray1<u64>>> {
+        (self.inputs.basis == basis).then(|| PyArray1::from_slice(py, &self.run.outs).unbind())
+    }
+
+    fn run_of(&self, name: &Bound<'_, PyAny>) -> PyResult<(usize, Option<&Run>)> {
+        let at = self.inputs.required(name)?;
+        Ok((at, self.run.inputs[at].as_ref()))
+    }
+}
+
+impl SlotView for JoinedBatch {
+    /// Its input and its sequence.
+    type Overwritten = (usize, u64);
+
+    fn fork_guard(&self) -> ForkGuard {
+        self.fork_guard
+    }
+
     fn first_overwritten(&self) -> Option<(usize, u64)> {
         let mut first = None;
         for (at, run) in self.run.inputs.iter().enumerate() {
@@ -58,27 +76,14 @@ impl JoinedBatch {
         first
     }
 
-    fn overwritten(&self, py: Python<'_>, at: usize, seq: u64) -> PyErr {
+    fn overwritten_error(&self, py: Python<'_>, (at, seq): (usize, u64)) -> PyErr {
         let stream_id = self.inputs.stream_ids[at];
         let epoch = self.run.inputs[at].as_ref().map(|run| run.first.mapping.epoch);
         let message = format!(
             "frame {seq} of stream {stream_id} was overwritten while its batch was used; take fewer results at \
              once, or give the stream more slots"
         );
-        errors::raise(py, "FrameOverwritten", &message, |f| {
-            f.set_item("stream_id", stream_id)?;
-            f.set_item("epoch", epoch)?;
-            f.set_item("seq", seq)
-        })
-    }
-
-    fn outs_if(&self, py: Python<'_>, basis: Basis) -> Option<Py<PyArray1<u64>>> {
-        (self.inputs.basis == basis).then(|| PyArray1::from_slice(py, &self.run.outs).unbind())
-    }
-
-    fn run_of(&self, name: &Bound<'_, PyAny>) -> PyResult<(usize, Option<&Run>)> {
-        let at = self.inputs.required(name)?;
-        Ok((at, self.run.inputs[at].as_ref()))
+        frame_overwritten(py, stream_id, epoch, seq, &message)
     }
 }
 
@@ -156,8 +161,7 @@ impl JoinedBatch {
 
     /// Returns whether all slots still hold these frames, so that everything read so far was of them.
     fn valid(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::check_fork(py, self.fork_guard)?;
-        Ok(self.first_overwritten().is_none())
+        self.is_valid(py)
     }
 
     /// Returns the batch.
@@ -176,14 +180,7 @@ impl JoinedBatch {
         traceback: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<bool> {
         let _ = (exc, traceback);
-        if exc_type.is_some() && !self.fork_guard.is_owner() {
-            return Ok(false);
-        }
-        errors::check_fork(py, self.fork_guard)?;
-        match self.first_overwritten() {
-            Some((at, seq)) if exc_type.is_none() => Err(self.overwritten(py, at, seq)),
-            _ => Ok(false),
-        }
+        self.end_block(py, exc_type.is_some())
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {

@@ -38,6 +38,7 @@ mod replay;
 mod report_reader;
 mod shm;
 mod slot;
+mod slot_view;
 mod stats;
 mod status_reporter;
 mod wait;

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_core::os::time::monotonic_ns;
-use tensorpool_dataplane::idle::Strategy;
+use tensorpool_dataplane::idle::IdleStrategy;
 use tensorpool_dataplane::limiter as plane;
 use tensorpool_dataplane::limiter::{LimiterCounters, LimiterStop};
 
@@ -23,7 +23,7 @@ use crate::wait::bounded;
 pub struct StreamLimiter {
     limiter: Mutex<plane::Limiter>,
     counters: Arc<LimiterCounters>,
-    idle: Strategy,
+    idle: IdleStrategy,
     fork_guard: ForkGuard,
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use tensorpool_core::os::fork::ForkGuard;
-use tensorpool_dataplane::aeron::NotTaken;
+use tensorpool_dataplane::aeron::OfferError;
 use tensorpool_dataplane::messages as plane;
 
 use crate::conductor::Conductor;
@@ -39,9 +39,9 @@ impl Publication {
         errors::check_fork(py, self.fork_guard)?;
         Ok(match py.detach(|| self.publication.offer(message)) {
             Ok(_) => "sent",
-            Err(NotTaken::BackPressured) => "back_pressured",
-            Err(NotTaken::NotConnected) => "not_connected",
-            Err(NotTaken::Closed) => "closed",
+            Err(OfferError::BackPressured) => "back_pressured",
+            Err(OfferError::NotConnected) => "not_connected",
+            Err(OfferError::Closed) => "closed",
         })
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use tensorpool_core::consumer::metadata_cache::{MetadataVersion, Source};
+use tensorpool_core::consumer::metadata_cache::{AnnouncedSource, MetadataVersion};
 use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_core::shm::tensor::Tensor;
 use tensorpool_dataplane::consumer::Counters;
@@ -15,7 +15,7 @@ use tensorpool_dataplane::metadata::listener as plane;
 
 use crate::conductor::Conductor;
 use crate::errors;
-use crate::extension::{Extension, Given};
+use crate::extension::{Extension, ExtensionArguments};
 use crate::stats::MetadataCounters;
 
 /// Versions whose Python form is kept. Frames in flight have a few at most.
@@ -164,7 +164,7 @@ impl SourceMetadata {
             .collect();
         let answer =
             self.describe.call1(py, (attributes, metadata_version.version, metadata_version.timestamp_ns))?;
-        let (mapping, extension): (Py<PyAny>, Option<Given<'_>>) = answer.extract(py)?;
+        let (mapping, extension): (Py<PyAny>, Option<ExtensionArguments<'_>>) = answer.extract(py)?;
         let extension = extension.map(Extension::new).transpose()?;
         let view = Arc::new(MetadataView { metadata_version, mapping, extension });
         let dropped = {
@@ -176,7 +176,7 @@ impl SourceMetadata {
         Ok(Some(view))
     }
 
-    pub fn source(&self) -> Option<Source> {
+    pub fn source(&self) -> Option<AnnouncedSource> {
         self.listener.source(self.stream_id)
     }
 

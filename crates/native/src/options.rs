@@ -150,7 +150,7 @@ pub struct LeaseOptions {
 
 impl LeaseOptions {
     /// The options of one endpoint's lease. Only a producer may create a stream.
-    pub fn of(
+    pub fn for_endpoint(
         self,
         connection: &Connection<'_>,
         stream_id: u32,

@@ -21,10 +21,10 @@ use crate::array_input::{self, ArrayInput};
 use crate::arrays;
 use crate::conductor::Conductor;
 use crate::errors;
-use crate::extension::{Declared, Extension, Given};
+use crate::extension::{DeclaredExtension, Extension, ExtensionArguments};
 use crate::offer_result::{OfferManyResult, OfferResult};
 use crate::options::{Connection, GrantOptions, LeaseOptions, OwnedRegions, ProducerOptions};
-use crate::progress::{self, Meter};
+use crate::progress::{self, SlotProgress};
 use crate::slot::{Slot, TraceLinks};
 use crate::stats::{LeaseStatus, ProducerCounters};
 use crate::write_check::WriteCheck;
@@ -44,7 +44,7 @@ pub struct Producer {
     producer: Arc<plane::Producer>,
     conductor: Py<Conductor>,
     id: u64,
-    declared: Declared,
+    declared: DeclaredExtension,
     /// Frames get trace ids, and may name the frames that they were made from.
     has_traces: bool,
     /// The outcomes that the user was warned of: one bit each.
@@ -283,8 +283,8 @@ impl Producer {
             qos_period_ns: connection.report_period_ns,
             control_channel,
             control_stream_id: options.control_stream_id.unwrap_or(shared_control),
-            own_control_stream: options.control_stream_id,
-            own_qos_stream: options.qos_stream_id,
+            dedicated_control_stream: options.control_stream_id,
+            dedicated_qos_stream: options.qos_stream_id,
             progress_limits: grants.progress_limits(),
             policy: grants.policy(),
             prefault: options.prefault,
@@ -302,7 +302,7 @@ impl Producer {
             }
             (None, Some(lease)) => {
                 let (hugepages, node) = (options.require_hugepages, options.numa_node);
-                let lease = lease.of(&connection, stream_id, Role::Producer, hugepages, node)?;
+                let lease = lease.for_endpoint(&connection, stream_id, Role::Producer, hugepages, node)?;
                 plane::Producer::leased(config, lease)
             }
             _ => return Err(PyValueError::new_err("a producer has either regions of its own or a lease")),
@@ -313,7 +313,7 @@ impl Producer {
             producer,
             conductor: conductor.clone().unbind(),
             id,
-            declared: Declared::default(),
+            declared: DeclaredExtension::default(),
             has_traces: options.traces,
             warned: AtomicU8::new(0),
             device: OnceLock::new(),
@@ -325,7 +325,12 @@ impl Producer {
     /// Sets the metadata version of the frames that follow, and the element type that their carrier stands
     /// for.
     #[pyo3(signature = (meta_version, extension = None))]
-    fn describe(&self, py: Python<'_>, meta_version: u32, extension: Option<Given<'_>>) -> PyResult<()> {
+    fn describe(
+        &self,
+        py: Python<'_>,
+        meta_version: u32,
+        extension: Option<ExtensionArguments<'_>>,
+    ) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
         self.declared.set(meta_version, extension.map(Extension::new).transpose()?);
         Ok(())
@@ -342,7 +347,7 @@ impl Producer {
     /// is none (`code`, `message`). None for a producer that owns its regions.
     fn lease(&self, py: Python<'_>) -> PyResult<Option<LeaseStatus>> {
         errors::check_fork(py, self.fork_guard)?;
-        Ok(LeaseStatus::of(py, self.producer.lease()))
+        Ok(LeaseStatus::from_lease(py, self.producer.lease()))
     }
 
     /// Returns the lease, and requests none until `resume_lease`, so that the driver can take another layout.
@@ -620,7 +625,7 @@ impl Producer {
         {
             claim = try_claim();
         }
-        let meter = in_unit.map(|(spec, stride, unit)| Meter::new(unit, stride, &spec, len));
+        let meter = in_unit.map(|(spec, stride, unit)| SlotProgress::new(unit, stride, &spec, len));
         let claim = claim.map_err(|outcome| {
             let message = this.refusal_text(outcome, len);
             errors::raise(py, "ClaimRefused", &message, |f| f.set_item("outcome", outcome.as_str()))

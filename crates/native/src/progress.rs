@@ -7,23 +7,25 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use tensorpool_core::os::fork::ForkGuard;
-use tensorpool_core::shm::filled::{self, Unit};
+use tensorpool_core::shm::filled::{self, ProgressUnit};
 use tensorpool_core::shm::tensor::TensorSpec;
 use tensorpool_core::wire::control::ProgressState;
 use tensorpool_core::wire::layout::*;
 use tensorpool_dataplane::consumer as plane;
 
 use crate::metadata::{MetadataView, Origin};
+use crate::slot_view::{SlotView, frame_overwritten};
 use crate::{arrays, errors};
 
 /// The spec with the unit of that name, the bytes of one unit, and the unit.
-pub fn in_unit(spec: TensorSpec, unit_name: &str) -> PyResult<(TensorSpec, u32, Unit)> {
+pub fn in_unit(spec: TensorSpec, unit_name: &str) -> PyResult<(TensorSpec, u32, ProgressUnit)> {
     let (unit, remedy) = match unit_name {
-        "rows" => (Unit::Rows, "rows follow one another only in order \"C\""),
-        "columns" => {
-            (Unit::Columns, "columns follow one another only in order \"F\", with 2 dimensions at most")
-        }
-        "bytes" => (Unit::Bytes, "its rows are longer than 4 GiB"),
+        "rows" => (ProgressUnit::Rows, "rows follow one another only in order \"C\""),
+        "columns" => (
+            ProgressUnit::Columns,
+            "columns follow one another only in order \"F\", with 2 dimensions at most",
+        ),
+        "bytes" => (ProgressUnit::Bytes, "its rows are longer than 4 GiB"),
         other => {
             return Err(PyValueError::new_err(format!(
                 "progress {other:?}: use \"rows\", \"columns\" or \"bytes\""
@@ -37,7 +39,7 @@ pub fn in_unit(spec: TensorSpec, unit_name: &str) -> PyResult<(TensorSpec, u32, 
 }
 
 /// The progress of a slot, in the unit it was claimed with.
-pub struct Meter {
+pub struct SlotProgress {
     unit_bytes: u64,
     /// How many units there are, and how many of them are filled.
     units: u64,
@@ -45,13 +47,13 @@ pub struct Meter {
     unit_name: &'static str,
 }
 
-impl Meter {
-    pub fn new(unit: Unit, stride: u32, spec: &TensorSpec, len: u64) -> Self {
+impl SlotProgress {
+    pub fn new(unit: ProgressUnit, stride: u32, spec: &TensorSpec, len: u64) -> Self {
         let dim = spec.dims[filled::outermost(spec.major_order, spec.ndims)] as u64;
         let (unit_bytes, units, unit_name) = match unit {
-            Unit::Bytes => (1, len, "bytes"),
-            Unit::Rows => (u64::from(stride), dim, "rows"),
-            Unit::Columns => (u64::from(stride), dim, "columns"),
+            ProgressUnit::Bytes => (1, len, "bytes"),
+            ProgressUnit::Rows => (u64::from(stride), dim, "rows"),
+            ProgressUnit::Columns => (u64::from(stride), dim, "columns"),
         };
         Self { unit_bytes, units, filled: 0, unit_name }
     }
@@ -110,9 +112,27 @@ impl Progress {
     fn along(&self, axis: usize) -> Option<i32> {
         self.part.filled_slices.filter(|w| w.axis == axis).map(|w| w.count)
     }
+}
 
-    fn is_unchanged(&self) -> bool {
-        self.part.mapping.still_belongs(self.part.slot_ref.seq)
+/// A partial frame counts in no ledger.
+impl SlotView for Progress {
+    type Overwritten = ();
+
+    fn fork_guard(&self) -> ForkGuard {
+        self.fork_guard
+    }
+
+    fn first_overwritten(&self) -> Option<()> {
+        (!self.part.mapping.still_belongs(self.part.slot_ref.seq)).then_some(())
+    }
+
+    fn overwritten_error(&self, py: Python<'_>, (): ()) -> PyErr {
+        let (stream_id, seq) = (self.stream_id(), self.seq());
+        let message = format!(
+            "frame {seq} of stream {stream_id} was overwritten while a part of it was used; \
+             work faster, copy first, or give the stream more slots"
+        );
+        frame_overwritten(py, stream_id, Some(self.epoch()), seq, &message)
     }
 }
 
@@ -223,8 +243,7 @@ impl Progress {
     /// Returns whether the slot still belongs to this frame, so that everything read so far was of this
     /// frame.
     fn valid(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::check_fork(py, self.fork_guard)?;
-        Ok(self.is_unchanged())
+        self.is_valid(py)
     }
 
     /// Returns the partial frame.
@@ -244,23 +263,7 @@ impl Progress {
         traceback: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<bool> {
         let _ = (exc, traceback);
-        if exc_type.is_some() {
-            return Ok(false);
-        }
-        errors::check_fork(py, self.fork_guard)?;
-        if self.is_unchanged() {
-            return Ok(false);
-        }
-        let (stream_id, epoch, seq) = (self.stream_id(), self.epoch(), self.seq());
-        let message = format!(
-            "frame {seq} of stream {stream_id} was overwritten while a part of it was used; \
-             work faster, copy first, or give the stream more slots"
-        );
-        Err(errors::raise(py, "FrameOverwritten", &message, |f| {
-            f.set_item("stream_id", stream_id)?;
-            f.set_item("epoch", epoch)?;
-            f.set_item("seq", seq)
-        }))
+        self.end_block(py, exc_type.is_some())
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {

@@ -136,7 +136,7 @@ record! {
 }
 
 impl EpochRegions {
-    pub fn of(py: Python<'_>, files: EpochFiles) -> PyResult<Self> {
+    pub fn from_files(py: Python<'_>, files: EpochFiles) -> PyResult<Self> {
         let pools: PyResult<Vec<_>> = files
             .pools
             .into_iter()
@@ -187,8 +187,8 @@ record! {
     }
 }
 
-impl From<announcer::Damaged> for DamagedEpoch {
-    fn from(damaged: announcer::Damaged) -> Self {
+impl From<announcer::DamagedEpoch> for DamagedEpoch {
+    fn from(damaged: announcer::DamagedEpoch) -> Self {
         Self { stream_id: damaged.stream_id, epoch: damaged.epoch, reason: damaged.reason }
     }
 }
@@ -225,7 +225,7 @@ record! {
     ReplayResult {
         /// The first entry that was not published.
         position: usize,
-        /// Why it stopped there: "done", "time", "away", "no_pool" or "closed".
+        /// Why it stopped there: "done", "time", "not_ready", "no_pool" or "closed".
         stop: &'static str,
         /// The stream of that entry, by its place in the list of streams.
         stream: usize,
@@ -287,8 +287,9 @@ record! {
     SessionCounts {
         /// Frames written to the destination.
         delivered: u64,
-        /// Frames that were complete, and that the destination did not take.
-        turned_away: u64,
+        /// Frames whose first chunk arrived before the announce of their epoch, or whose last chunk arrived after it
+        /// ended.
+        not_ready: u64,
         /// Frames lost, by reason.
         lost: Py<PyDict>,
         /// Whether these are all frames of the sessions.
@@ -297,9 +298,13 @@ record! {
 }
 
 impl SessionCounts {
-    pub fn of(py: Python<'_>, counts: &session_ledger::Counts, is_complete: bool) -> PyResult<Self> {
-        let (delivered, turned_away) = (counts.delivered, counts.turned_away);
-        Ok(Self { delivered, turned_away, lost: losses(py, &counts.lost)?, is_complete })
+    pub fn from_counts(
+        py: Python<'_>,
+        counts: &session_ledger::SessionCounts,
+        is_complete: bool,
+    ) -> PyResult<Self> {
+        let (delivered, not_ready) = (counts.delivered, counts.not_ready);
+        Ok(Self { delivered, not_ready, lost: losses(py, &counts.lost)?, is_complete })
     }
 }
 

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use tensorpool_core::os::prefetch;
 use tensorpool_core::shm::tensor::TensorSpec;
 use tensorpool_core::wire::layout::MAX_DIMS;
-use tensorpool_dataplane::replay::{ReplayStream, ReplayWindow, Row, RowTable, Stop, replay};
+use tensorpool_dataplane::replay::{ReplayStop, ReplayStream, ReplayWindow, Row, RowTable, replay};
 
 use crate::checksum::PinnedBuffer;
 use crate::producer::Producer;
@@ -145,12 +145,12 @@ pub fn replay_rows<'py>(
     let window = ReplayWindow { stream, row, due_ns };
     let result = py.detach(|| replay(&parts, &window, start, until_ns));
     let (stop, at) = match result.stop {
-        Stop::Done => ("done", 0),
-        Stop::Time => ("time", 0),
-        Stop::NotReady(at) => ("away", at),
-        Stop::NoPool(at) => ("no_pool", at),
-        Stop::Closed(at) => ("closed", at),
-        Stop::Misread(at) => {
+        ReplayStop::Done => ("done", 0),
+        ReplayStop::Time => ("time", 0),
+        ReplayStop::NotReady(at) => ("not_ready", at),
+        ReplayStop::NoPool(at) => ("no_pool", at),
+        ReplayStop::Closed(at) => ("closed", at),
+        ReplayStop::Misread(at) => {
             return Err(PyValueError::new_err(format!("entry {} names no row of stream {at}", result.next)));
         }
     };

@@ -10,7 +10,7 @@ use tensorpool_core::wire::control::ControlMessage;
 use tensorpool_core::wire::hello::Mode;
 use tensorpool_core::wire::layout::NULL_U64;
 use tensorpool_core::wire::message_cache::MessageCache;
-use tensorpool_core::wire::status::{ConsumerStatus, Counts, ProducerStatus, Sources, StatusReport};
+use tensorpool_core::wire::status::{ConsumerStatus, CountGroup, ProducerStatus, SourceGroup, StatusReport};
 
 type Event = Option<Py<PyAny>>;
 
@@ -158,7 +158,7 @@ impl ReportReader {
     }
 }
 
-fn consumer<'py>(py: Python<'py>, c: ConsumerStatus<'_, Counts<'_>>) -> PyResult<Bound<'py, PyTuple>> {
+fn consumer<'py>(py: Python<'py>, c: ConsumerStatus<'_, CountGroup<'_>>) -> PyResult<Bound<'py, PyTuple>> {
     let (dropped, outside) = (counts(py, c.dropped)?, counts(py, c.outside)?);
     let number = |n: u64| n.into_pyobject(py).map(Bound::into_any).map_err(PyErr::from);
     let optional = |n: Option<u64>| n.into_pyobject(py).map(Bound::into_any).map_err(PyErr::from);
@@ -182,7 +182,7 @@ fn consumer<'py>(py: Python<'py>, c: ConsumerStatus<'_, Counts<'_>>) -> PyResult
 
 fn producer<'py>(
     py: Python<'py>,
-    p: ProducerStatus<Counts<'_>, Sources<'_>>,
+    p: ProducerStatus<CountGroup<'_>, SourceGroup<'_>>,
 ) -> PyResult<Bound<'py, PyTuple>> {
     let number = |n: u64| n.into_pyobject(py).map(Bound::into_any).map_err(PyErr::from);
     let fields = [
@@ -207,14 +207,14 @@ fn producer<'py>(
 /// None without frames in the last interval. A final report repeats an interval that was reported.
 fn latency<'py>(
     py: Python<'py>,
-    c: &ConsumerStatus<'_, Counts<'_>>,
+    c: &ConsumerStatus<'_, CountGroup<'_>>,
 ) -> PyResult<Option<Bound<'py, PyTuple>>> {
     let Some(latency) = c.latency.filter(|l| l.interval.count > 0 && !c.is_final) else { return Ok(None) };
     let Summary { count, p50, p99, max } = latency.interval;
     (c.stream_id, c.consumer_id, count, p50, p99, max, latency.since.as_str()).into_pyobject(py).map(Some)
 }
 
-fn counts<'py>(py: Python<'py>, events: Counts<'_>) -> PyResult<Bound<'py, PyDict>> {
+fn counts<'py>(py: Python<'py>, events: CountGroup<'_>) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     for (reason, count) in events.iter() {
         dict.set_item(reason, count)?;

@@ -28,7 +28,7 @@ pub fn create_epoch(py: Python<'_>, spec: EpochOptions) -> PyResult<EpochRegions
     let files = py
         .detach(|| create::create_epoch(&spec, u64::from(std::process::id()), monotonic_ns()))
         .map_err(|e| errors::create(py, &e))?;
-    EpochRegions::of(py, files)
+    EpochRegions::from_files(py, files)
 }
 
 /// Binds memory that this thread allocates from now on to a NUMA node; None: the policy from before again.
@@ -66,7 +66,7 @@ pub fn assign_epoch(
     let files = py
         .detach(|| assign::assign_epoch(&wanted, u64::from(std::process::id()), monotonic_ns()))
         .map_err(|e| errors::create(py, &e))?;
-    EpochRegions::of(py, files)
+    EpochRegions::from_files(py, files)
 }
 
 /// Removes an epoch directory with its regions, and only those. Raises `OSError` if that fails.

@@ -18,12 +18,12 @@ use crate::errors;
 use crate::extension::Extension;
 use crate::mapped_pools::MappedPools;
 use crate::offer_result::OfferResult;
-use crate::progress::Meter;
+use crate::progress::SlotProgress;
 use crate::write_check::{WriteCheck, WrittenFrame};
 
 /// Keeps a mapping alive for arrays over its memory.
 #[pyclass(frozen, module = "tensorpool._native")]
-struct Pin(#[allow(dead_code)] Arc<MappedEpoch>);
+struct MappingOwner(#[allow(dead_code)] Arc<MappedEpoch>);
 
 /// The traces that a frame was made from, published once the frame has its sequence.
 pub struct TraceLinks {
@@ -94,7 +94,7 @@ struct SlotState {
     claim: Option<plane::Claim>,
     stamp: FrameStamp,
     /// Its progress, if it was claimed with progress.
-    meter: Option<Meter>,
+    meter: Option<SlotProgress>,
     array: Option<Py<PyAny>>,
     result: Option<plane::OfferResult>,
     /// The outcome of a commit that a CUDA stream makes.
@@ -129,7 +129,7 @@ impl Slot {
         claim: plane::Claim,
         spec: TensorSpec,
         stamp: FrameStamp,
-        meter: Option<Meter>,
+        meter: Option<SlotProgress>,
         extension: Option<Arc<Extension>>,
         links: Option<TraceLinks>,
         write_check: Option<Arc<WriteCheck>>,
@@ -216,7 +216,7 @@ impl Slot {
             (claim.payload(), claim.mapping().clone())
         };
         let n = usize::from(self.spec.ndims);
-        let pin = Bound::new(py, Pin(mapping))?.into_any();
+        let pin = Bound::new(py, MappingOwner(mapping))?.into_any();
         let strides = self.spec.resolved_strides().unwrap_or_default();
         // SAFETY: the claim's slot holds the whole tensor with its padding, and the pin holds the mapping.
         let array =
@@ -327,7 +327,7 @@ impl Slot {
     #[getter]
     fn filled(&self, py: Python<'_>) -> PyResult<Option<u64>> {
         errors::check_fork(py, self.fork_guard)?;
-        Ok(self.state().meter.as_ref().map(Meter::filled))
+        Ok(self.state().meter.as_ref().map(SlotProgress::filled))
     }
 
     /// Sets the timestamp of the frame, in place of the one of the claim or of the time of the commit.

@@ -10,12 +10,12 @@ use tensorpool_core::consumer::announce_filter::IgnoreReason;
 use tensorpool_core::consumer::latency;
 use tensorpool_core::consumer::phase::Phase;
 use tensorpool_core::drop_reason::DropReason;
-use tensorpool_core::lease::attachment::Refusal;
+use tensorpool_core::lease::attachment::AttachRefusal;
 use tensorpool_core::shm::superblock;
 use tensorpool_core::wire::driver::code_str;
 use tensorpool_core::wire::hello::{Mode, StreamAddress};
 use tensorpool_dataplane::bridge::receiver::ReceiverState;
-use tensorpool_dataplane::bridge::source::Source;
+use tensorpool_dataplane::bridge::source::SourceStream;
 use tensorpool_dataplane::conductor;
 use tensorpool_dataplane::consumer as consumer_plane;
 use tensorpool_dataplane::lease::Lease;
@@ -150,15 +150,15 @@ stats! {
 
 impl LeaseStatus {
     /// `None` for an endpoint without a driver.
-    pub fn of(py: Python<'_>, lease: Option<&Lease>) -> Option<Self> {
+    pub fn from_lease(py: Python<'_>, lease: Option<&Lease>) -> Option<Self> {
         let status = py.detach(|| Some(lease?.status()))?;
         let (code, message) = match status.refusal {
             None => (None, None),
-            Some(Refusal::Code(code, message)) => (Some(code_str(code)), Some(message)),
-            Some(Refusal::Protocol(why)) => (Some("PROTOCOL"), Some(why)),
-            Some(Refusal::Regions(why)) => (Some("REGIONS"), Some(why)),
-            Some(Refusal::Clock(why)) => (Some("CLOCK_DOMAIN"), Some(why)),
-            Some(Refusal::NoAnswer) => (Some("NO_ANSWER"), Some(String::new())),
+            Some(AttachRefusal::Code(code, message)) => (Some(code_str(code)), Some(message)),
+            Some(AttachRefusal::Protocol(why)) => (Some("PROTOCOL"), Some(why)),
+            Some(AttachRefusal::Regions(why)) => (Some("REGIONS"), Some(why)),
+            Some(AttachRefusal::Clock(why)) => (Some("CLOCK_DOMAIN"), Some(why)),
+            Some(AttachRefusal::NoAnswer) => (Some("NO_ANSWER"), Some(String::new())),
         };
         Some(Self {
             lease_id: status.lease_id,
@@ -318,7 +318,7 @@ stats! {
 }
 
 impl ConsumerCounters {
-    pub fn of(py: Python<'_>, counters: &consumer_plane::Counters) -> PyResult<Self> {
+    pub fn from_counters(py: Python<'_>, counters: &consumer_plane::Counters) -> PyResult<Self> {
         // Drops before received before span: a reader that runs while frames flow never sees a span smaller
         // than its parts.
         let drops =
@@ -363,7 +363,7 @@ stats! {
 }
 
 impl LatencyReport {
-    pub fn of(py: Python<'_>, report: &latency::LatencyReport) -> PyResult<Self> {
+    pub fn from_report(py: Python<'_>, report: &latency::LatencyReport) -> PyResult<Self> {
         Ok(Self {
             since: report.since.as_str(),
             last: Py::new(py, LatencySummary::from(report.last))?,
@@ -524,7 +524,7 @@ stats! {
 }
 
 impl BridgeSenderCounters {
-    pub fn of(py: Python<'_>, source: &Source) -> PyResult<Self> {
+    pub fn from_source(py: Python<'_>, source: &SourceStream) -> PyResult<Self> {
         let counters = source.counters();
         let dropped = [
             ("overwritten", &counters.overwritten),
@@ -566,8 +566,9 @@ stats! {
         chunks: u64,
         /// Sequences from the first to the last.
         span: u64,
-        /// Frames that were complete, and that the destination did not take.
-        turned_away: u64,
+        /// Frames whose first chunk arrived before the announce of their epoch, or whose last chunk arrived after it
+        /// ended.
+        not_ready: u64,
         /// Announces of the source.
         announces: u64,
         /// Those that were ignored.
@@ -584,7 +585,7 @@ stats! {
 }
 
 impl BridgeReceiverState {
-    pub fn of(py: Python<'_>, state: ReceiverState) -> PyResult<Self> {
+    pub fn from_state(py: Python<'_>, state: ReceiverState) -> PyResult<Self> {
         let (announced, counters) = (state.announced, &state.counters);
         let layout = announced.as_ref();
         let pools: PyResult<Vec<_>> = layout
@@ -598,13 +599,13 @@ impl BridgeReceiverState {
             nslots: layout.map(|a| a.nslots),
             pools: pools?,
             has_destination: state.has_destination,
-            first_seq: state.seen.map(|(first, _)| first),
-            last_seq: state.seen.map(|(_, last)| last),
+            first_seq: state.seq_range.map(|(first, _)| first),
+            last_seq: state.seq_range.map(|(_, last)| last),
             delivered: counters.delivered,
             bytes: counters.bytes,
             chunks: counters.chunks,
             span: counters.span,
-            turned_away: counters.turned_away,
+            not_ready: counters.not_ready,
             announces: state.announces,
             announces_ignored: state.announces_ignored,
             progress_sent: state.progress_sent,

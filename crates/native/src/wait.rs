@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use tensorpool_dataplane::consumer::Waited;
+use tensorpool_dataplane::consumer::WaitOutcome;
 
 /// How long a wait runs without the interpreter before it checks for a Ctrl-C.
 const SIGNAL_CHECK: Duration = Duration::from_millis(50);
@@ -47,12 +47,12 @@ pub fn in_slices<T: Send>(
 pub fn until(
     py: Python<'_>,
     deadline: Option<Instant>,
-    wait: impl Fn(Duration, Instant) -> Waited + Sync,
-) -> PyResult<Waited> {
+    wait: impl Fn(Duration, Instant) -> WaitOutcome + Sync,
+) -> PyResult<WaitOutcome> {
     let since = Instant::now();
     let ended = in_slices(py, deadline, |left| match wait(left, since) {
-        Waited::TimedOut => None,
+        WaitOutcome::TimedOut => None,
         ended => Some(ended),
     })?;
-    Ok(ended.unwrap_or(Waited::TimedOut))
+    Ok(ended.unwrap_or(WaitOutcome::TimedOut))
 }

@@ -99,7 +99,7 @@ class ReceiverLedger:
     @classmethod
     def from_state(cls, state: _native.BridgeReceiverState) -> ReceiverLedger:
         """The ledger in the state of a native receiver."""
-        return cls(state.delivered, state.turned_away, dict(state.lost))
+        return cls(state.delivered, state.not_ready, dict(state.lost))
 
     @property
     def dropped(self) -> dict[str, int]:

@@ -95,7 +95,7 @@ def _resolve(settings: BridgeSettings, number: int, mapping: MappingSettings) ->
 class SourceStreams:
     """The Aeron streams of a host on which a sender receives the messages that it forwards.
 
-    These are the shared ones, those that a mapped stream has of its own (`[[aeron.streams]]`), and those that
+    These are the shared ones, the dedicated ones of a mapped stream (`[[aeron.streams]]`), and those that
     its mapping names.
     """
 
@@ -110,11 +110,11 @@ class SourceStreams:
         cls, settings: BridgeSettings, mappings: Sequence[ResolvedMapping], ids: StreamIds
     ) -> SourceStreams:
         """The streams that these mappings need."""
-        own = [ids.own_streams(mapping.source_stream_id) for mapping in mappings]
+        dedicated = [ids.dedicated_streams(mapping.source_stream_id) for mapping in mappings]
         named = [mapping.settings.source_control_stream_id or None for mapping in mappings]
-        controls = _known(*named, *(each.control for each in own))
+        controls = _known(*named, *(each.control for each in dedicated))
         # A mapping names one stream for progress and QoS reports.
-        qos = _known(ids.qos, *named, *(each.qos for each in own)) if settings.forward_qos else []
+        qos = _known(ids.qos, *named, *(each.qos for each in dedicated)) if settings.forward_qos else []
         control = [
             *(StreamAddress(ids.control_channel, each) for each in controls),
             *(StreamAddress(ids.qos_channel, each) for each in qos),
@@ -123,7 +123,7 @@ class SourceStreams:
         shared = settings.source_metadata_stream_id or ids.metadata
         metadata = [
             StreamAddress(ids.metadata_channel, each)
-            for each in _known(shared, *(each.metadata for each in own))
+            for each in _known(shared, *(each.metadata for each in dedicated))
         ]
         is_forwarding = settings.forward_qos or settings.forward_progress
         has_metadata = any(mapping.metadata is not None for mapping in mappings)

@@ -111,7 +111,7 @@ class _ReceiverMapping:
 
 
 def _receiver_ledger(counts: _native.SessionCounts) -> ReceiverLedger:
-    return ReceiverLedger(counts.delivered, counts.turned_away, counts.lost)
+    return ReceiverLedger(counts.delivered, counts.not_ready, counts.lost)
 
 
 @dataclass(frozen=True, slots=True)

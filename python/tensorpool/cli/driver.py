@@ -15,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from .. import context
-from ..context.config import AeronSettings, ContextSettings, ShmSettings
+from ..context.config import AeronSettings, ShmSettings
+from ..context.startup import CONTEXT_TABLES
 from ..discovery import DiscoverySettings
 from ..driver import DriverAgent, DriverSettings, other_driver, read_holder
 from ..driver.client import SERVICE, DriverStatus, LeaseRow, lease_rows, stream_rows
@@ -95,7 +96,7 @@ def driver() -> None:
 
 
 @driver.command(epilog=_RUN)
-@role_options(ContextSettings, AeronSettings, ShmSettings, ServiceSettings, DriverSettings, DiscoverySettings)
+@role_options(*CONTEXT_TABLES)
 def run(config: Config) -> None:
     """Run the driver in this process until SIGTERM or Ctrl-C.
 

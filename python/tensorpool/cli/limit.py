@@ -7,9 +7,7 @@ import json
 import click
 
 from .. import context
-from ..context.config import AeronSettings, ContextSettings, ShmSettings
-from ..discovery import DiscoverySettings
-from ..driver import DriverSettings
+from ..context.startup import CONTEXT_TABLES
 from ..errors import NoSuchService
 from ..limiter import LimiterAgent, LimiterSettings, LimiterStatus
 from ..runtime.config import Config
@@ -45,15 +43,7 @@ def limit() -> None:
 
 
 @limit.command(epilog=_RUN_EPILOG)
-@role_options(
-    ContextSettings,
-    AeronSettings,
-    ShmSettings,
-    ServiceSettings,
-    DriverSettings,
-    DiscoverySettings,
-    LimiterSettings,
-)
+@role_options(*CONTEXT_TABLES, LimiterSettings)
 def run(config: Config) -> None:
     """Run the limiters here until SIGTERM or Ctrl-C.
 

@@ -9,14 +9,11 @@ from dataclasses import replace
 import click
 
 from .. import context
-from ..context.config import AeronSettings, ContextSettings, ShmSettings
-from ..discovery import DiscoverySettings
-from ..driver import DriverSettings
+from ..context.startup import CONTEXT_TABLES
 from ..metrics.config import MetricsSettings
 from ..metrics.server import Address
 from ..runtime.config import Config
 from ..runtime.role import run_role
-from ..service.config import ServiceSettings
 from ..text import safe_lines
 from .options import ConnectOptions, connect_options, role_options
 from .params import DefaultRunGroup
@@ -48,15 +45,7 @@ def metrics() -> None:
 
 
 @metrics.command(epilog=_EPILOG)
-@role_options(
-    ContextSettings,
-    AeronSettings,
-    ShmSettings,
-    ServiceSettings,
-    DriverSettings,
-    DiscoverySettings,
-    MetricsSettings,
-)
+@role_options(*CONTEXT_TABLES, MetricsSettings)
 def run(config: Config) -> None:
     """Serve the metrics here until SIGTERM or Ctrl-C. Starts no media driver."""
     from ..metrics.agent import MetricsAgent

@@ -8,9 +8,8 @@ from typing import Any
 import click
 
 from .. import context
-from ..context.config import AeronSettings, ContextSettings, ShmSettings
+from ..context.startup import CONTEXT_TABLES
 from ..discovery import DiscoverySettings
-from ..driver import DriverSettings
 from ..errors import NoSuchService
 from ..registry import RegistryAgent, RegistrySettings
 from ..registry.agent import RegistryStatus
@@ -47,15 +46,7 @@ def registry() -> None:
 
 
 @registry.command(epilog=_RUN_EPILOG)
-@role_options(
-    ContextSettings,
-    AeronSettings,
-    ShmSettings,
-    ServiceSettings,
-    DriverSettings,
-    DiscoverySettings,
-    RegistrySettings,
-)
+@role_options(*CONTEXT_TABLES, RegistrySettings)
 def run(config: Config) -> None:
     """Run the registry here until SIGTERM or Ctrl-C.
 

@@ -257,7 +257,7 @@ def print_lineage(
     `wanted` is a stream id, or a trace id, which is larger.
     """
     ids = ctx.stream_ids
-    configured = (own.descriptor for own in ids.own if own.descriptor is not None)
+    configured = (each.descriptor for each in ids.dedicated if each.descriptor is not None)
     streams: tuple[Stream, ...] = (
         *ids.control_addresses,
         ids.descriptor,

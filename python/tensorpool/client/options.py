@@ -20,7 +20,7 @@ from .. import _native
 from ..cuda import parse_device
 from ..errors import ConfigError
 from ..runtime.config import IdRange
-from ..transport import SHARED_CHANNEL, Connection, OwnStreams, StreamIds
+from ..transport import SHARED_CHANNEL, Connection, DedicatedStreams, StreamIds
 from ..units import MAX_AERON_STREAM_ID, MAX_STREAM_ID, MAX_U32
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class ProducerOptions:
     def __post_init__(self) -> None:
         if self.nslots is not None:
             _check_nslots(self.nslots)
-        _check_own_streams(self)
+        _check_dedicated_streams(self)
         if self.device is not None:
             parse_device(self.device)
 
@@ -158,7 +158,7 @@ class ConsumerOptions:
     device: str | None = None
 
     def __post_init__(self) -> None:
-        _check_own_streams(self)
+        _check_dedicated_streams(self)
         if self.device is not None:
             parse_device(self.device)
         if self.max_outstanding_seq_gap < 0:
@@ -245,14 +245,14 @@ def metadata_stream_id(options: ProducerOptions | ConsumerOptions, ids: StreamId
     return _check_aeron_stream_id("metadata", ids.metadata if given is None else given, 1300)
 
 
-def with_own_streams(options: _Options, own: OwnStreams) -> _Options:
+def with_dedicated_streams(options: _Options, dedicated: DedicatedStreams) -> _Options:
     """`options` with the streams that the configuration names for this stream, where none are given."""
     return replace(
         options,
-        descriptor_stream_id=_first(options.descriptor_stream_id, own.descriptor),
-        metadata_stream_id=_first(options.metadata_stream_id, own.metadata),
-        control_stream_id=_first(options.control_stream_id, own.control),
-        qos_stream_id=_first(options.qos_stream_id, own.qos),
+        descriptor_stream_id=_first(options.descriptor_stream_id, dedicated.descriptor),
+        metadata_stream_id=_first(options.metadata_stream_id, dedicated.metadata),
+        control_stream_id=_first(options.control_stream_id, dedicated.control),
+        qos_stream_id=_first(options.qos_stream_id, dedicated.qos),
     )
 
 
@@ -260,7 +260,7 @@ def _first(given: int | None, configured: int | None) -> int | None:
     return configured if given is None else given
 
 
-def _check_own_streams(options: ProducerOptions | ConsumerOptions) -> None:
+def _check_dedicated_streams(options: ProducerOptions | ConsumerOptions) -> None:
     for kind, given, example in (
         ("control", options.control_stream_id, 1000),
         ("QoS", options.qos_stream_id, 1200),

@@ -39,7 +39,7 @@ def _stream_ids_fault(ids: IdRange) -> str | None:
     )
 
 
-def _own_id(kind: str) -> int | None:
+def _dedicated_id(kind: str) -> int | None:
     stream_id: int | None = setting(
         f"Id of its {kind} stream. None: the shared one.",
         default=None,
@@ -60,14 +60,14 @@ def _channel(kind: str) -> str:
 
 
 @table
-class OwnStreamSettings:
-    """Aeron streams that one stream uses instead of the shared ones."""
+class DedicatedStreamSettings:
+    """Aeron streams that one stream uses instead of the shared ones: its dedicated streams."""
 
     stream_id: int = setting("The stream.", minimum=1, maximum=MAX_STREAM_ID)
-    descriptor_stream_id: int | None = _own_id("descriptor")
-    control_stream_id: int | None = _own_id("control")
-    qos_stream_id: int | None = _own_id("QoS")
-    metadata_stream_id: int | None = _own_id("metadata")
+    descriptor_stream_id: int | None = _dedicated_id("descriptor")
+    control_stream_id: int | None = _dedicated_id("control")
+    qos_stream_id: int | None = _dedicated_id("QoS")
+    metadata_stream_id: int | None = _dedicated_id("metadata")
 
 
 @settings("aeron")
@@ -129,8 +129,8 @@ class AeronSettings:
     control_channel: str = _channel("control")
     qos_channel: str = _channel("QoS")
     metadata_channel: str = _channel("metadata")
-    streams: tuple[OwnStreamSettings, ...] = setting(
-        "Streams with Aeron streams of their own. Producers, consumers, monitor, recorder and bridge use "
+    streams: tuple[DedicatedStreamSettings, ...] = setting(
+        "Streams with dedicated Aeron streams. Producers, consumers, monitor, recorder and bridge use "
         "them if all have this table.",
         default=(),
     )
@@ -144,7 +144,7 @@ class AeronSettings:
     def check(self) -> Iterator[tuple[str, str]]:
         """Faults of settings that are valid by themselves, as (setting, fault)."""
         # A table that could not be read is None here, and is already reported.
-        listed: Iterable[OwnStreamSettings | None] = self.streams
+        listed: Iterable[DedicatedStreamSettings | None] = self.streams
         counts = Counter(own.stream_id for own in listed if own is not None)
         for stream_id, count in counts.items():
             if count > 1:

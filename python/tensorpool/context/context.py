@@ -37,7 +37,7 @@ from ..client import (
 from ..client.options import (
     check_keywords,
     check_stream_id,
-    with_own_streams,
+    with_dedicated_streams,
 )
 from ..discovery import DiscoveredStream, make_filter
 from ..driver import DriverAgent, EmbeddedDriver, qualified_namespace
@@ -285,7 +285,8 @@ class Context:
         check_keywords("producer", options, ProducerKeywords.__annotations__)
         stream_id = check_stream_id(stream_id)
         return self._endpoints.open_producer(
-            stream_id, with_own_streams(ProducerOptions(**options), self.stream_ids.own_streams(stream_id))
+            stream_id,
+            with_dedicated_streams(ProducerOptions(**options), self.stream_ids.dedicated_streams(stream_id)),
         )
 
     def consumer(

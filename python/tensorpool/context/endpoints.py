@@ -33,7 +33,7 @@ from ..client import (
     wait_attached,
 )
 from ..client.lease import lease_status
-from ..client.options import FRESH_PERIODS, metadata_stream_id, with_own_streams
+from ..client.options import FRESH_PERIODS, metadata_stream_id, with_dedicated_streams
 from ..discovery import DiscoverySettings
 from ..driver import DriverSettings
 from ..errors import ConfigError
@@ -219,7 +219,7 @@ class Endpoints:
         sends_hello_unmapped: bool,
     ) -> Consumer:
         stream_ids = self._connection.stream_ids
-        options = with_own_streams(options, stream_ids.own_streams(stream_id))
+        options = with_dedicated_streams(options, stream_ids.dedicated_streams(stream_id))
         consumer = Consumer.open(
             self._connection,
             stream_id,

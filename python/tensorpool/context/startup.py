@@ -25,7 +25,7 @@ from ..runtime.config.sources import FILE_VARIABLE
 from ..service import ServiceClient
 from ..service.client import DEFAULT_TIMEOUT_S
 from ..service.config import ServiceSettings
-from ..transport import ConnectionOptions, OwnStreams, ServiceStreams, StreamIds, default_aeron_dir
+from ..transport import ConnectionOptions, DedicatedStreams, ServiceStreams, StreamIds, default_aeron_dir
 from .config import AeronSettings, ContextSettings, ShmSettings
 from .context import Context
 from .driver_host import Mode
@@ -35,6 +35,15 @@ _T = TypeVar("_T")
 _MIN_TIMEOUT_S: Final = 0.01
 _MAX_TIMEOUT_S: Final = 86_400.0
 _NAMESPACE: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
+CONTEXT_TABLES: Final = (
+    ContextSettings,
+    AeronSettings,
+    ShmSettings,
+    ServiceSettings,
+    DriverSettings,
+    DiscoverySettings,
+)
+"""The tables of the configuration that `open` reads."""
 
 
 def open(
@@ -146,8 +155,7 @@ def load_config(file: str | Path | None) -> Config:
     """The tables that `open` reads, from the file (or `$TENSORPOOL_CONFIG`) and the environment."""
     name = file or os.environ.get(FILE_VARIABLE)
     path = Path(name) if name else None
-    tables = (ContextSettings, AeronSettings, ShmSettings, ServiceSettings, DriverSettings, DiscoverySettings)
-    return Config.load(*tables, file=path)
+    return Config.load(*CONTEXT_TABLES, file=path)
 
 
 def _or_defaults(config: Config, table: type[_T]) -> _T:
@@ -183,8 +191,8 @@ def read_stream_ids(aeron: AeronSettings) -> StreamIds:
         control_channel=aeron.control_channel,
         qos_channel=aeron.qos_channel,
         metadata_channel=aeron.metadata_channel,
-        own=tuple(
-            OwnStreams(
+        dedicated=tuple(
+            DedicatedStreams(
                 stream_id=each.stream_id,
                 descriptor=each.descriptor_stream_id,
                 control=each.control_stream_id,

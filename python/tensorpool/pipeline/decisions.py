@@ -20,7 +20,7 @@ import secrets
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ..errors import PipelineError
 from ..recording.table_store import TableStore
@@ -32,6 +32,9 @@ from .metadata import StreamMetadata, Traces
 from .quality import StreamPosition
 from .schemas import Table
 from .sequence_runs import StoredRuns
+
+if TYPE_CHECKING:
+    from ..spark.offsets import OffsetsJson
 
 _KEPT: Final = 32
 """Decisions that are kept. Only the last one is needed; the others are for people."""
@@ -49,7 +52,7 @@ FrameKey = tuple[int, int]
 class Memory:
     """What a decision hands to the next one."""
 
-    offsets: dict[str, JsonObject] = field(default_factory=dict)
+    offsets: dict[str, OffsetsJson] = field(default_factory=dict)
     """Recording → the offset of its Spark source behind the frames that were read."""
     metadata_offsets: dict[str, int] = field(default_factory=dict)
     """File of a recording's metadata → bytes that are read."""

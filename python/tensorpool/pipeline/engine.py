@@ -23,7 +23,6 @@ import pyarrow as pa
 from ..errors import PipelineError
 from ..recording.arrow_format import TABLES
 from ..recording.table_store import TableStore, is_object_store, open_store
-from ..text import JsonObject
 from . import layout, schemas
 from .alignment import PENDING, AlignmentState, align_frames
 from .decisions import (
@@ -67,7 +66,7 @@ from .tasks import Tasks
 from .validation import Edge, GapTimes, MissingRun, StreamContext, missing_table, rules_for
 
 if TYPE_CHECKING:
-    from ..spark.offsets import Position
+    from ..spark.offsets import OffsetsJson, Position
     from ..spark.plan import FrameRange
     from ..spark.reader import FrameStreamReader
 
@@ -184,10 +183,10 @@ class Engine:
 
     def _plan(
         self, memory: Memory, parallelism: int
-    ) -> tuple[list[list[SourceRange]], dict[str, JsonObject]]:
+    ) -> tuple[list[list[SourceRange]], dict[str, OffsetsJson]]:
         """The tasks of the next micro-batch, and the offsets after it; no tasks if nothing is new."""
         settings, ends = self._settings, dict(memory.offsets)
-        starts: dict[str, JsonObject] = {}
+        starts: dict[str, OffsetsJson] = {}
         sizes: dict[tuple[str, int], int] = {}
         for recording in settings.recordings:
             source = self._source(recording)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from datetime import date
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -31,6 +31,9 @@ from .engine import carried_rows, tables_of
 from .quality import EVENTS
 from .schemas import Table
 from .table_files import TableFileWriter
+
+if TYPE_CHECKING:
+    from ..spark.offsets import OffsetsJson
 
 _OLD_VERSION: Final = 1
 _ROWS: Final = 16_384
@@ -150,7 +153,7 @@ def _memory(source: Path, settings: PipelineSettings, commits: dict[str, JsonObj
     )
 
 
-def _offsets(source: Path, settings: PipelineSettings, batch: int) -> dict[str, JsonObject]:
+def _offsets(source: Path, settings: PipelineSettings, batch: int) -> dict[str, OffsetsJson]:
     """The offsets of Spark's checkpoint: a line of JSON for each recording, after a version and metadata."""
     if batch < 0:
         return {}

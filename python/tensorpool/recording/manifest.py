@@ -68,7 +68,9 @@ _MAGIC: Final = b"TPRECMAN"
 _COUNT_MAGIC: Final = b"TPRECCNT"
 _KEY: Final = ("stream_id", "epoch", "first_seq")
 assert RECORD.itemsize == 128
-assert _HEADER.itemsize == 64
+HEADER_BYTES: Final = _HEADER.itemsize
+"""The start of a snapshot file. Its generation and checksum change whenever the snapshot does."""
+assert HEADER_BYTES == 64
 assert _COUNT.itemsize == 64
 _MAX_ATTEMPTS: Final = 100
 _COUNT_MINOR: Final = 2
@@ -226,15 +228,20 @@ def has_count(root: Path) -> bool:
     """Whether the writer of the snapshot also wrote a count: since version 1.2."""
     try:
         with (root / layout.MANIFEST_FILE).open("rb") as file:
-            header = file.read(_HEADER.itemsize)
+            header = file.read(HEADER_BYTES)
     except FileNotFoundError:
         return False
-    return len(header) == _HEADER.itemsize and int(np.frombuffer(header, _HEADER)["minor"][0]) >= _COUNT_MINOR
+    return len(header) == HEADER_BYTES and int(np.frombuffer(header, _HEADER)["minor"][0]) >= _COUNT_MINOR
+
+
+def log_name(generation: int) -> str:
+    """The name of the log that follows the snapshot of a generation."""
+    return f"{layout.MANIFEST_FILE}.{generation}.log"
 
 
 def log_path(root: Path, generation: int) -> Path:
     """The log that follows the snapshot of a generation."""
-    return root / f"{layout.MANIFEST_FILE}.{generation}.log"
+    return root / log_name(generation)
 
 
 def log_files(root: Path) -> Iterable[Path]:
@@ -245,24 +252,28 @@ def log_files(root: Path) -> Iterable[Path]:
 def _read_generation(root: Path) -> int:
     try:
         with (root / layout.MANIFEST_FILE).open("rb") as file:
-            header = file.read(_HEADER.itemsize)
+            header = file.read(HEADER_BYTES)
     except FileNotFoundError:
         return 0
-    return int(np.frombuffer(header, _HEADER)["generation"][0]) if len(header) == _HEADER.itemsize else -1
+    return decode_generation(header)
+
+
+def decode_generation(header: bytes) -> int:
+    """The generation in the header of a snapshot file; -1 if the header is truncated."""
+    return int(np.frombuffer(header, _HEADER, 1)[0]["generation"]) if len(header) >= HEADER_BYTES else -1
 
 
 def _read_snapshot(root: Path, previous: ManifestSnapshot | None) -> Manifest:
     try:
         with (root / layout.MANIFEST_FILE).open("rb", buffering=0) as file:
-            header = file.read(_HEADER.itemsize)
+            header = file.read(HEADER_BYTES)
             status = os.fstat(file.fileno())
             if previous is None or header != previous.header or _snapshot_size(previous) != status.st_size:
                 previous = _parse_snapshot(header, file.read())
     except FileNotFoundError:
         raise DamagedManifest("there is no manifest") from None
-    generation = int(np.frombuffer(previous.header, _HEADER, 1)[0]["generation"])
     return Manifest(
-        generation,
+        decode_generation(previous.header),
         previous.segments,
         dict(previous.trimmed),
         changed_ns=status.st_mtime_ns,
@@ -271,11 +282,11 @@ def _read_snapshot(root: Path, previous: ManifestSnapshot | None) -> Manifest:
 
 
 def _snapshot_size(snapshot: ManifestSnapshot) -> int:
-    return _HEADER.itemsize + int(np.frombuffer(snapshot.header, _HEADER, 1)[0]["count"]) * RECORD.itemsize
+    return HEADER_BYTES + int(np.frombuffer(snapshot.header, _HEADER, 1)[0]["count"]) * RECORD.itemsize
 
 
 def _parse_snapshot(start: bytes, body: bytes) -> ManifestSnapshot:
-    if len(start) < _HEADER.itemsize:
+    if len(start) < HEADER_BYTES:
         raise DamagedManifest("the manifest is truncated")
     header = np.frombuffer(start, _HEADER, 1)[0]
     if header["magic"] != _MAGIC or header["version"] != layout.VERSION:
@@ -299,9 +310,10 @@ def _parse_snapshot(start: bytes, body: bytes) -> ManifestSnapshot:
 
 def decode_snapshot(content: bytes) -> Manifest:
     """The manifest in the bytes of a snapshot file. Raises DamagedManifest."""
-    snapshot = _parse_snapshot(content[: _HEADER.itemsize], content[_HEADER.itemsize :])
-    generation = int(np.frombuffer(snapshot.header, _HEADER, 1)[0]["generation"])
-    return Manifest(generation, snapshot.segments, dict(snapshot.trimmed), snapshot=snapshot)
+    snapshot = _parse_snapshot(content[:HEADER_BYTES], content[HEADER_BYTES:])
+    return Manifest(
+        decode_generation(snapshot.header), snapshot.segments, dict(snapshot.trimmed), snapshot=snapshot
+    )
 
 
 def _snapshot_checksum(header: Any, body: memoryview | bytes) -> int:

@@ -39,7 +39,7 @@ from ..durable import replace_file
 from ..errors import ConfigError, CorruptRecording, NotARecording, RecordingError, StorageFailed
 from . import arrow_format, layout, manifest, segment_index
 from .arrow_format import TABLES
-from .manifest import LogCount
+from .manifest import HEADER_BYTES, LogCount
 from .segment_file import BatchLocation, SegmentFile
 from .segment_index import InvalidIndex, SegmentIndex
 
@@ -186,8 +186,9 @@ class _ArrowReader:
         self.size_bytes = int(file.size())
 
     def read(self, start: int, length: int) -> bytes:
-        data: bytes = self._file.read_at(min(length, max(self.size_bytes - start, 0)), start)
-        return data
+        left = self.size_bytes - start
+        # Arrow refuses to read behind the end, even nothing.
+        return bytes(self._file.read_at(min(length, left), start)) if left > 0 else b""
 
 
 class ArrowStore:
@@ -581,9 +582,10 @@ class RemoteRecording:
         def read() -> tuple[bytes, bytes] | None:
             store, path = open_object_store(uri)
             reader = store.open_reader(path)
-            # It changes in its checksum if in anything.
-            header = reader.read(0, 64)
-            return None if header == self._header else (header, header + reader.read(64, reader.size_bytes))
+            header = reader.read(0, HEADER_BYTES)
+            if header == self._header:
+                return None
+            return header, header + reader.read(HEADER_BYTES, reader.size_bytes)
 
         try:
             content = request(uri, read)
@@ -602,7 +604,10 @@ class RemoteRecording:
 
     def _copy_log(self) -> None:
         """Copies the log that a recording has which another program copied; an archive has none."""
-        generation = int.from_bytes(self._header[16:24], "little")
+        generation = manifest.decode_generation(self._header)
+        if generation < 0:
+            # Truncated, which the reader of the copied manifest reports.
+            return
         try:
             self._copy(layout.MANIFEST_COUNT)
         except FileNotFoundError:
@@ -611,7 +616,7 @@ class RemoteRecording:
             replace_file(self.root / layout.MANIFEST_COUNT, count, sync=False)
             return
         with contextlib.suppress(FileNotFoundError):
-            self._copy(f"{layout.MANIFEST_FILE}.{generation}.log")
+            self._copy(manifest.log_name(generation))
 
     def _copy(self, name: str) -> None:
         content = read_object(self.uri / name)

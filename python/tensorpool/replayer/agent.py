@@ -289,7 +289,7 @@ class ReplayAgent:
     def _handle_obstacle(self, stop: str, schedule: Schedule, stream: ReplayStream) -> None:
         block, row = schedule.locate(schedule.position)
         match stop:
-            case "away":
+            case "not_ready":
                 self._disconnected_ns = self._clock.monotonic_ns()
             case "no_pool":
                 start_ns = self._clock.monotonic_ns()

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 import numpy as np
@@ -35,7 +35,6 @@ from ..errors import AttachError, LockHeld, MediaDriverError, ServiceError
 from ..recording import Gap
 from ..recording.arrow_format import TableRow
 from ..recording.layout import signed
-from ..text import JsonObject
 from .options import Options, arrow_schema, check_schema
 from .scan import gap_batch
 from .sink import current_task
@@ -44,6 +43,8 @@ MISSED: Final = "missed"
 """The reason of gaps between received frames."""
 _IDLE_TIMEOUT_S: Final = 30.0
 _BATCH_KEY: Final = "batch"
+BatchOffset: TypeAlias = dict[str, str]
+"""The number of a micro-batch, under `batch`: a live source has no positions to return to."""
 _MAX_ROWS: Final = 1_024
 
 
@@ -135,11 +136,11 @@ class LiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_single = False
         self._last_batch: int | None = None
 
-    def initialOffset(self) -> JsonObject:
+    def initialOffset(self) -> BatchOffset:
         """The number of the first micro-batch."""
         return {_BATCH_KEY: "0"}
 
-    def latestOffset(self, start: JsonObject, limit: ReadLimit) -> JsonObject:
+    def latestOffset(self, start: BatchOffset, limit: ReadLimit) -> BatchOffset:
         """The number of the next micro-batch."""
         batch = int(start[_BATCH_KEY])
         if self._is_single and self._last_batch is not None:
@@ -151,7 +152,7 @@ class LiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Limits the run to one micro-batch."""
         self._is_single = True
 
-    def partitions(self, start: JsonObject, end: JsonObject) -> list[InputPartition]:
+    def partitions(self, start: BatchOffset, end: BatchOffset) -> list[InputPartition]:
         """One task per stream."""
         return [InputPartition(LiveRange(stream)) for stream in self._options["streams"]]
 

@@ -10,12 +10,23 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from ..recording import Cursor
+
+
+class PositionJson(TypedDict):
+    """A position in a checkpoint. The numbers are texts: JSON numbers are exact up to 2**53 only."""
+
+    epoch: str
+    seq: str
+
+
+OffsetsJson: TypeAlias = dict[str, PositionJson]
+"""Offsets in a checkpoint, by stream id."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -27,7 +38,7 @@ class Position:
 
     @classmethod
     def from_json(cls, value: Any) -> Position:
-        """The position in a JSON value. Numbers may be strings: JSON numbers are exact up to 2**53 only."""
+        """The position in a JSON value, where numbers may be texts."""
         if not isinstance(value, Mapping) or set(value) != {"epoch", "seq"}:
             raise ValueError(f"{value!r} is not a position with epoch and seq")
         position = cls(int(value["epoch"]), int(value["seq"]))
@@ -35,7 +46,7 @@ class Position:
             raise ValueError(f"{value!r} is out of range")
         return position
 
-    def to_json(self) -> dict[str, str]:
+    def to_json(self) -> PositionJson:
         """The position as JSON."""
         return {"epoch": str(self.epoch), "seq": str(self.seq)}
 
@@ -55,7 +66,7 @@ Offsets = dict[int, Position]
 START: Final = Position()
 
 
-def to_json(offsets: Offsets) -> dict[str, dict[str, str]]:
+def to_json(offsets: Offsets) -> OffsetsJson:
     """Offsets as JSON, sorted by stream."""
     return {str(stream): offsets[stream].to_json() for stream in sorted(offsets)}
 

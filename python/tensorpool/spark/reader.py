@@ -25,9 +25,8 @@ from ..errors import CorruptRecording, FrameNotRecorded, NotARecording
 from ..recording import Gap, Recording
 from ..recording.retention import LeaseKeeper
 from ..recording.storage import is_uri
-from ..text import JsonObject
 from . import offsets
-from .offsets import START, Offsets
+from .offsets import START, Offsets, OffsetsJson
 from .options import EARLIEST, LATEST, READ, Options, RequestedPosition, arrow_schema, check_schema
 from .plan import Backlog, FrameRange, LostRange, Planner, retry
 from .scan import RangeScan, ScanOptions, gap_batch, tune_worker
@@ -168,7 +167,7 @@ class FrameStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- offsets
 
-    def initialOffset(self) -> JsonObject:
+    def initialOffset(self) -> OffsetsJson:
         """Start of a new query."""
         start = self._plan(self._initial)
         self._hold_lease(start)
@@ -183,7 +182,7 @@ class FrameStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return named[requested]
         return {**named[EARLIEST], **_resolve(requested, named)}
 
-    def latestOffset(self, start: JsonObject, limit: ReadLimit) -> JsonObject:
+    def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:
         """End of the next micro-batch."""
         begin = offsets.from_json(start)
         if self._lease is None:
@@ -216,13 +215,13 @@ class FrameStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Fixes the end of a run with Trigger.AvailableNow."""
         self._target = self._plan(lambda planner: planner.latest())
 
-    def reportLatestOffset(self) -> JsonObject | None:
+    def reportLatestOffset(self) -> OffsetsJson | None:
         """The end without limits, for Spark's progress."""
         return offsets.to_json(self._plan(lambda planner: planner.latest()))
 
     # --- tasks
 
-    def partitions(self, start: JsonObject, end: JsonObject) -> list[InputPartition]:
+    def partitions(self, start: OffsetsJson, end: OffsetsJson) -> list[InputPartition]:
         """The tasks of a micro-batch."""
         begin, stop = offsets.from_json(start), offsets.from_json(end)
         if self._lease is None:
@@ -241,7 +240,9 @@ class FrameStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         return [*lost_ranges(planner.lost(begin, stop), options), *ranges]
 
-    def ranges(self, start: JsonObject, end: JsonObject, *, task_bytes: int) -> list[FrameRange | LostRange]:
+    def ranges(
+        self, start: OffsetsJson, end: OffsetsJson, *, task_bytes: int
+    ) -> list[FrameRange | LostRange]:
         """The range in parts of about `task_bytes`, for a caller that runs tasks of its own."""
         begin, stop = offsets.from_json(start), offsets.from_json(end)
 
@@ -252,7 +253,7 @@ class FrameStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         return self._plan(plan, final=(CorruptRecording,))
 
-    def backlogs(self, start: JsonObject, end: JsonObject | None = None) -> dict[int, Backlog]:
+    def backlogs(self, start: OffsetsJson, end: OffsetsJson | None = None) -> dict[int, Backlog]:
         """Unread rows and bytes of each stream, up to `end` or to the latest frame."""
         begin = offsets.from_json(start)
         stop = None if end is None else offsets.from_json(end)
@@ -262,7 +263,7 @@ class FrameStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The rows of one task."""
         return read_range(partition.value, self._options, self._schema)
 
-    def commit(self, end: JsonObject) -> None:
+    def commit(self, end: OffsetsJson) -> None:
         """Frees the frames before `end` for retention."""
         self._hold_lease(offsets.from_json(end))
 

@@ -84,7 +84,7 @@ class Orders:
                 del self._orders[key]
                 continue
             is_new = order.sent_ns is None or order.epoch != consumer.epoch
-            # A consumer without a stream of its own keeps the rate itself; the producer may grant one later.
+            # Without a per-consumer stream the consumer keeps the rate itself; one may be granted later.
             is_in_force = (
                 consumer.mode == "rate_limited" and consumer.per_consumer_stream_id != 0
                 if order.max_rate_hz

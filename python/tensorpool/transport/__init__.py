@@ -1,6 +1,13 @@
 """Aeron: the connection to a media driver, an embedded media driver, channels and stream ids."""
 
-from .channels import SHARED_CHANNEL, OwnStreams, ServiceStreams, StreamAddress, StreamIds, descriptor_channel
+from .channels import (
+    SHARED_CHANNEL,
+    DedicatedStreams,
+    ServiceStreams,
+    StreamAddress,
+    StreamIds,
+    descriptor_channel,
+)
 from .connection import Connection, ConnectionOptions
 from .media_driver import MediaDriver, default_aeron_dir, embed_lock_path
 
@@ -8,8 +15,8 @@ __all__ = [
     "SHARED_CHANNEL",
     "Connection",
     "ConnectionOptions",
+    "DedicatedStreams",
     "MediaDriver",
-    "OwnStreams",
     "ServiceStreams",
     "StreamAddress",
     "StreamIds",

@@ -36,7 +36,7 @@ class StreamAddress:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnStreams:
+class DedicatedStreams:
     """The ids of Aeron streams that one stream uses instead of the shared ones (decision 41)."""
 
     stream_id: int
@@ -48,10 +48,10 @@ class OwnStreams:
 
 @dataclass(frozen=True, slots=True)
 class StreamIds:
-    """The shared streams by kind of message, and the streams that have others of their own.
+    """The shared streams by kind of message, and the dedicated streams of single streams.
 
-    Announces and descriptors are on `aeron:ipc`. The other three may be on a UDP channel (wire §3); streams
-    of their own are on the same channels.
+    Announces and descriptors are on `aeron:ipc`. The other three may be on a UDP channel (wire §3);
+    dedicated streams are on the same channels.
     """
 
     control: int = 1000
@@ -62,7 +62,7 @@ class StreamIds:
     control_channel: str = SHARED_CHANNEL
     qos_channel: str = SHARED_CHANNEL
     metadata_channel: str = SHARED_CHANNEL
-    own: tuple[OwnStreams, ...] = ()
+    dedicated: tuple[DedicatedStreams, ...] = ()
 
     @property
     def control_address(self) -> StreamAddress:
@@ -72,33 +72,36 @@ class StreamIds:
     @property
     def control_addresses(self) -> list[StreamAddress]:
         """The shared control stream, and those of single streams."""
-        return _addresses(self.control_channel, self.control, (own.control for own in self.own))
+        return _addresses(self.control_channel, self.control, (each.control for each in self.dedicated))
 
     @property
     def qos_addresses(self) -> list[StreamAddress]:
         """The shared QoS stream, and those of single streams."""
-        return _addresses(self.qos_channel, self.qos, (own.qos for own in self.own))
+        return _addresses(self.qos_channel, self.qos, (each.qos for each in self.dedicated))
 
     @property
     def metadata_addresses(self) -> list[StreamAddress]:
         """The shared metadata stream, and those of single streams."""
-        return _addresses(self.metadata_channel, self.metadata, (own.metadata for own in self.own))
+        return _addresses(self.metadata_channel, self.metadata, (each.metadata for each in self.dedicated))
 
-    def own_streams(self, stream_id: int) -> OwnStreams:
-        """The streams that `stream_id` has of its own; None where it uses the shared one."""
-        return next((own for own in self.own if own.stream_id == stream_id), OwnStreams(stream_id))
+    def dedicated_streams(self, stream_id: int) -> DedicatedStreams:
+        """The dedicated streams of `stream_id`; None where it uses the shared one."""
+        found = (each for each in self.dedicated if each.stream_id == stream_id)
+        return next(found, DedicatedStreams(stream_id))
 
     def control_address_of(self, stream_id: int) -> StreamAddress:
         """The control stream that `stream_id` uses."""
-        return StreamAddress(self.control_channel, self.own_streams(stream_id).control or self.control)
+        return StreamAddress(self.control_channel, self.dedicated_streams(stream_id).control or self.control)
 
     def metadata_address_of(self, stream_id: int) -> StreamAddress:
         """The metadata stream that `stream_id` uses."""
-        return StreamAddress(self.metadata_channel, self.own_streams(stream_id).metadata or self.metadata)
+        return StreamAddress(
+            self.metadata_channel, self.dedicated_streams(stream_id).metadata or self.metadata
+        )
 
 
-def _addresses(channel: str, shared: int, own: Iterable[int | None]) -> list[StreamAddress]:
-    ids = dict.fromkeys((shared, *(stream_id for stream_id in own if stream_id is not None)))
+def _addresses(channel: str, shared: int, dedicated: Iterable[int | None]) -> list[StreamAddress]:
+    ids = dict.fromkeys((shared, *(stream_id for stream_id in dedicated if stream_id is not None)))
     return [StreamAddress(channel, stream_id) for stream_id in ids]
 
 

@@ -298,7 +298,7 @@ def test_traces_and_their_links_cross(
     assert control.of_type(TraceLinkSet, stream_id=source) == []
 
 
-def test_links_of_a_producer_with_its_own_control_stream_cross(
+def test_links_of_a_producer_with_a_dedicated_control_stream_cross(
     pair: Pair, free_stream_ids: Callable[[], int], wait_until: Callable[..., Any]
 ):
     """The mapping names the control stream at the source; the links go to that of the destination."""

@@ -167,6 +167,13 @@ def test_damage_in_the_store_is_reported(where: str, archive: str, s3_server: S3
     assert where == "manifest" or key.removeprefix("camera/") in found[0]
 
 
+def test_truncated_manifest_is_reported(archive: str, s3_server: S3Server) -> None:
+    s3_server.damage("camera/_manifest")
+    manifest = s3_server.file("camera/_manifest")
+    manifest.write_bytes(manifest.read_bytes()[:40])
+    assert "truncated" in str(recording.verify(archive).problems[0])
+
+
 # --- pushing
 
 

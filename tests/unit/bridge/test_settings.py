@@ -20,7 +20,7 @@ from tensorpool.bridge.mappings import SourceStreams, dynamic_ids, resolve_mappi
 from tensorpool.context.config import ContextSettings
 from tensorpool.errors import InvalidConfig
 from tensorpool.runtime.config import Config, IdRange
-from tensorpool.transport import OwnStreams, ServiceStreams, StreamAddress, StreamIds
+from tensorpool.transport import DedicatedStreams, ServiceStreams, StreamAddress, StreamIds
 
 PAYLOAD, CONTROL, METADATA = (f"aeron:udp?endpoint=10.0.0.2:{port}" for port in (40100, 40101, 40102))
 OTHER = tuple(f"aeron:udp?endpoint=10.0.0.1:{port}" for port in (40100, 40101, 40102))
@@ -179,8 +179,13 @@ def test_payload_of_a_mapping_must_not_meet_control_of_another():
     assert (key, "has the payload messages of mappings[0]" in reason) == ("bridge.control_stream_id", True)
 
 
-def test_sender_reads_the_own_streams_of_its_sources() -> None:
-    ids = StreamIds(own=(OwnStreams(1, control=6100, qos=6200, metadata=6300), OwnStreams(9, control=6900)))
+def test_sender_reads_the_dedicated_streams_of_its_sources() -> None:
+    ids = StreamIds(
+        dedicated=(
+            DedicatedStreams(1, control=6100, qos=6200, metadata=6300),
+            DedicatedStreams(9, control=6900),
+        )
+    )
     settings = load(
         mapping(1, 2, source_control_stream_id=6101, dest_control_stream_id=6102),
         mapping(3, 4, source_control_stream_id=1000, dest_control_stream_id=1000),

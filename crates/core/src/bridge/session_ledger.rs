@@ -15,20 +15,20 @@ const MAX_NOTED: usize = 1024;
 
 /// Frame counts. Each frame is in one of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct SessionCounts {
     pub delivered: u64,
-    pub turned_away: u64,
+    pub not_ready: u64,
     pub lost: [u64; Loss::COUNT],
 }
 
-impl Counts {
-    fn of(counters: &AssemblyCounters) -> Self {
-        Self { delivered: counters.delivered, turned_away: counters.turned_away, lost: counters.lost }
+impl SessionCounts {
+    fn from_counters(counters: &AssemblyCounters) -> Self {
+        Self { delivered: counters.delivered, not_ready: counters.not_ready, lost: counters.lost }
     }
 
     fn add(&mut self, more: &Self) {
         self.delivered += more.delivered;
-        self.turned_away += more.turned_away;
+        self.not_ready += more.not_ready;
         self.lost.iter_mut().zip(more.lost).for_each(|(n, more)| *n += more);
     }
 
@@ -37,7 +37,7 @@ impl Counts {
         lost.iter_mut().zip(before.lost).for_each(|(n, before)| *n -= before);
         Self {
             delivered: self.delivered - before.delivered,
-            turned_away: self.turned_away - before.turned_away,
+            not_ready: self.not_ready - before.not_ready,
             lost,
         }
     }
@@ -45,31 +45,31 @@ impl Counts {
     /// The total to compare with a sender's ledger. Frames that never arrived completely are not part of it.
     fn total(&self) -> u64 {
         let lost = Loss::ALL.iter().filter(|why| !why.is_incomplete()).map(|why| self.lost[*why as usize]);
-        self.delivered + self.turned_away + lost.sum::<u64>()
+        self.delivered + self.not_ready + lost.sum::<u64>()
     }
 
-    fn undo(&mut self, fate: Fate) {
-        match fate {
-            Fate::Delivered => self.delivered -= 1,
-            Fate::TurnedAway => self.turned_away -= 1,
-            Fate::Lost(why) => self.lost[why as usize] -= 1,
+    fn undo(&mut self, outcome: FrameOutcome) {
+        match outcome {
+            FrameOutcome::Delivered => self.delivered -= 1,
+            FrameOutcome::NotReady => self.not_ready -= 1,
+            FrameOutcome::Lost(why) => self.lost[why as usize] -= 1,
         }
     }
 }
 
 #[derive(Clone, Copy)]
-enum Fate {
+enum FrameOutcome {
     Delivered,
-    TurnedAway,
+    NotReady,
     Lost(Loss),
 }
 
-impl Fate {
-    fn of(step: ChunkOutcome) -> Option<Self> {
+impl FrameOutcome {
+    fn from_chunk_outcome(step: ChunkOutcome) -> Option<Self> {
         match step {
             ChunkOutcome::Delivered => Some(Self::Delivered),
             ChunkOutcome::Lost(why) => (!why.is_incomplete()).then_some(Self::Lost(why)),
-            ChunkOutcome::TurnedAway => Some(Self::TurnedAway),
+            ChunkOutcome::NotReady => Some(Self::NotReady),
             ChunkOutcome::Ignored(_) | ChunkOutcome::Refused(_) | ChunkOutcome::Taken => None,
         }
     }
@@ -77,8 +77,8 @@ impl Fate {
 
 /// The latest frames of a session, each with the position where its outcome was decided.
 #[derive(Default)]
-struct Notes {
-    all: VecDeque<(i64, Fate)>,
+struct RecentOutcomes {
+    all: VecDeque<(i64, FrameOutcome)>,
     /// Frames up to this position are no longer noted.
     from: Option<i64>,
     count: u64,
@@ -87,15 +87,15 @@ struct Notes {
 struct SessionEntry {
     session: i32,
     /// Counts up to the last change to another session.
-    counts: Counts,
-    notes: Option<Notes>,
+    counts: SessionCounts,
+    notes: Option<RecentOutcomes>,
 }
 
 /// Where a ledger begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LedgerStart {
     /// The counts of that session up to there.
-    At(Counts),
+    At(SessionCounts),
     /// The session has not been read up to there yet.
     Ahead,
     /// Too long ago.
@@ -107,7 +107,7 @@ pub enum LedgerStart {
 pub struct SessionLedger {
     all: Vec<SessionEntry>,
     /// The counters when the current session began.
-    since: Counts,
+    since: SessionCounts,
     forgotten: bool,
 }
 
@@ -122,7 +122,7 @@ impl SessionLedger {
 
     #[cold]
     fn change(&mut self, session: i32, counters: &AssemblyCounters) {
-        let now = Counts::of(counters);
+        let now = SessionCounts::from_counters(counters);
         let latest = now.since(&self.since);
         if let Some(last) = self.all.last_mut() {
             last.counts.add(&latest);
@@ -130,7 +130,11 @@ impl SessionLedger {
         self.since = now;
         let entry = match self.all.iter().position(|a| a.session == session) {
             Some(at) => self.all.remove(at),
-            None => SessionEntry { session, counts: Counts::default(), notes: Some(Notes::default()) },
+            None => SessionEntry {
+                session,
+                counts: SessionCounts::default(),
+                notes: Some(RecentOutcomes::default()),
+            },
         };
         if self.all.len() == MAX_SESSIONS {
             self.all.remove(0);
@@ -146,25 +150,25 @@ impl SessionLedger {
             return;
         }
         let Some(notes) = self.all.last_mut().and_then(|a| a.notes.as_mut()) else { return };
-        let Some(fate) = Fate::of(step) else { return };
+        let Some(outcome) = FrameOutcome::from_chunk_outcome(step) else { return };
         if notes.all.len() == MAX_NOTED {
             notes.from = notes.all.pop_front().map(|(at, _)| at);
         }
-        notes.all.push_back((position(), fate));
+        notes.all.push_back((position(), outcome));
         notes.count += 1;
     }
 
-    fn counts(&self, at: usize, counters: &AssemblyCounters) -> Counts {
+    fn counts(&self, at: usize, counters: &AssemblyCounters) -> SessionCounts {
         let mut counts = self.all[at].counts.clone();
         if at + 1 == self.all.len() {
-            counts.add(&Counts::of(counters).since(&self.since));
+            counts.add(&SessionCounts::from_counters(counters).since(&self.since));
         }
         counts
     }
 
     /// The counts of these sessions. False if one of them may have been evicted.
-    pub fn sum(&self, sessions: &[i32], counters: &AssemblyCounters) -> (Counts, bool) {
-        let (mut sum, mut known) = (Counts::default(), 0);
+    pub fn sum(&self, sessions: &[i32], counters: &AssemblyCounters) -> (SessionCounts, bool) {
+        let (mut sum, mut known) = (SessionCounts::default(), 0);
         for at in (0..self.all.len()).filter(|at| sessions.contains(&self.all[*at].session)) {
             sum.add(&self.counts(at, counters));
             known += 1;
@@ -186,13 +190,13 @@ impl SessionLedger {
         }
         let Some(at) = self.all.iter().position(|a| a.session == session) else {
             self.begin(session, counters);
-            return LedgerStart::At(Counts::default());
+            return LedgerStart::At(SessionCounts::default());
         };
         let mut counts = self.counts(at, counters);
         let Some(notes) = &mut self.all[at].notes else { return LedgerStart::Unknown };
         if notes.count != counts.total() || notes.from.is_some_and(|from| position < from) {
             // Some frames were dropped without a chunk of theirs. The ledger is exact again from here on.
-            *notes = Notes { all: VecDeque::new(), from: reached, count: counts.total() };
+            *notes = RecentOutcomes { all: VecDeque::new(), from: reached, count: counts.total() };
             return LedgerStart::Unknown;
         }
         notes
@@ -200,7 +204,7 @@ impl SessionLedger {
             .iter()
             .rev()
             .take_while(|(end, _)| *end > position)
-            .for_each(|(_, fate)| counts.undo(*fate));
+            .for_each(|(_, outcome)| counts.undo(*outcome));
         self.all[at].notes = None;
         LedgerStart::At(counts)
     }
@@ -212,13 +216,14 @@ impl SessionLedger {
             return;
         }
         if self.all.is_empty() {
-            self.since = Counts::of(counters);
+            self.since = SessionCounts::from_counters(counters);
         } else if self.all.len() == MAX_SESSIONS {
             self.all.remove(0);
             self.forgotten = true;
         }
         let before_present = self.all.len().saturating_sub(1);
-        self.all.insert(before_present, SessionEntry { session, counts: Counts::default(), notes: None });
+        self.all
+            .insert(before_present, SessionEntry { session, counts: SessionCounts::default(), notes: None });
     }
 }
 

@@ -104,7 +104,7 @@ impl SourceState {
         }
         // The slot index is the source's, so it is not checked.
         let index = get_u32(header, SLOT_HEADER_PAYLOAD_SLOT);
-        let info = slot::decode(header, index).map_err(Loss::of_header)?;
+        let info = slot::decode(header, index).map_err(Loss::from_drop_reason)?;
         if info.values_len_bytes != payload_length {
             return Err(Loss::ValuesLen);
         }

@@ -12,7 +12,7 @@ pub const MAX_BLOB_BYTES: u64 = 128 << 20;
 /// Bytes of all complete blobs of a stream, and of all incomplete ones.
 pub const MAX_BYTES: usize = 256 << 20;
 /// Incomplete blobs at a time. A new one evicts the oldest.
-pub const MAX_UNDERWAY: usize = 4;
+pub const MAX_PARTIAL: usize = 4;
 /// Complete blobs of one type that are kept: one for frames to come, one for frames in flight.
 pub const MAX_OF_A_TYPE: usize = 2;
 /// Complete blobs of a stream.
@@ -29,7 +29,7 @@ pub struct Blob {
 
 /// Why a blob, or a chunk of one, was discarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Discard {
+pub enum DiscardReason {
     /// A chunk is missing, or the end came too early.
     Gap,
     /// A chunk repeats bytes, or is empty.
@@ -46,7 +46,7 @@ pub enum Discard {
     Stray,
 }
 
-impl Discard {
+impl DiscardReason {
     pub const ALL: [Self; 7] = [
         Self::Gap,
         Self::Overlap,
@@ -70,7 +70,7 @@ impl Discard {
     }
 }
 
-struct Underway {
+struct PartialBlob {
     session_id: i32,
     announce: BlobAnnounce,
     epoch: Option<u64>,
@@ -82,19 +82,19 @@ struct Underway {
 
 /// The blobs of one stream.
 #[derive(Default)]
-pub struct Blobs {
-    underway: VecDeque<Underway>,
+pub struct BlobAssembly {
+    partial: VecDeque<PartialBlob>,
     complete: VecDeque<Arc<Blob>>,
-    discarded: [u64; Discard::ALL.len()],
+    discarded: [u64; DiscardReason::ALL.len()],
     completed: u64,
 }
 
-impl Blobs {
-    fn discard(&mut self, why: Discard) {
+impl BlobAssembly {
+    fn discard(&mut self, why: DiscardReason) {
         self.discarded[why as usize] += 1;
     }
 
-    pub fn discarded(&self, why: Discard) -> u64 {
+    pub fn discarded(&self, why: DiscardReason) -> u64 {
         self.discarded[why as usize]
     }
 
@@ -105,15 +105,15 @@ impl Blobs {
 
     /// Chunks name no type, so a session has one incomplete blob for each metadata version.
     fn find(&self, session_id: i32, version: u32) -> Option<usize> {
-        self.underway.iter().position(|u| u.session_id == session_id && u.announce.meta_version == version)
+        self.partial.iter().position(|u| u.session_id == session_id && u.announce.meta_version == version)
     }
 
     pub fn on_announce(&mut self, session_id: i32, epoch: Option<u64>, announce: BlobAnnounce) {
         if let Some(at) = self.find(session_id, announce.meta_version) {
-            self.give_up(at, Discard::Unfinished);
+            self.discard_partial(at, DiscardReason::Unfinished);
         }
         if announce.total_len > MAX_BLOB_BYTES {
-            self.discard(Discard::TooLarge);
+            self.discard(DiscardReason::TooLarge);
             return;
         }
         // Without a checksum, identity cannot be checked.
@@ -125,40 +125,40 @@ impl Blobs {
                     && b.checksum == announce.checksum
                     && b.bytes.len() as u64 == announce.total_len
             });
-        if self.underway.len() >= MAX_UNDERWAY {
-            self.give_up(0, Discard::Unfinished);
+        if self.partial.len() >= MAX_PARTIAL {
+            self.discard_partial(0, DiscardReason::Unfinished);
         }
-        self.underway.push_back(Underway { session_id, announce, epoch, bytes: Vec::new(), crc: 0, known });
+        self.partial.push_back(PartialBlob { session_id, announce, epoch, bytes: Vec::new(), crc: 0, known });
     }
 
-    fn give_up(&mut self, at: usize, why: Discard) {
-        if self.underway.remove(at).is_some_and(|u| !u.known) {
+    fn discard_partial(&mut self, at: usize, why: DiscardReason) {
+        if self.partial.remove(at).is_some_and(|u| !u.known) {
             self.discard(why);
         }
     }
 
     pub fn on_chunk(&mut self, session_id: i32, chunk: BlobChunk<'_>) {
         let Some(at) = self.find(session_id, chunk.meta_version) else {
-            self.discard(Discard::Stray);
+            self.discard(DiscardReason::Stray);
             return;
         };
-        let all: usize = self.underway.iter().map(|u| u.bytes.len()).sum();
-        let one = &mut self.underway[at];
+        let all: usize = self.partial.iter().map(|u| u.bytes.len()).sum();
+        let one = &mut self.partial[at];
         if one.known {
             return;
         }
         let (have, total) = (one.bytes.len() as u64, one.announce.total_len);
         let why = match chunk.offset.checked_add(chunk.bytes.len() as u64) {
-            _ if chunk.offset > have => Some(Discard::Gap),
-            _ if chunk.offset < have => Some(Discard::Overlap),
+            _ if chunk.offset > have => Some(DiscardReason::Gap),
+            _ if chunk.offset < have => Some(DiscardReason::Overlap),
             // An empty chunk is allowed only for an empty blob.
-            Some(end) if end == have && total != 0 => Some(Discard::Overlap),
-            Some(end) if end <= total && all + chunk.bytes.len() > MAX_BYTES => Some(Discard::TooLarge),
+            Some(end) if end == have && total != 0 => Some(DiscardReason::Overlap),
+            Some(end) if end <= total && all + chunk.bytes.len() > MAX_BYTES => Some(DiscardReason::TooLarge),
             Some(end) if end <= total => None,
-            _ => Some(Discard::Overrun),
+            _ => Some(DiscardReason::Overrun),
         };
         if let Some(why) = why {
-            self.give_up(at, why);
+            self.discard_partial(at, why);
             return;
         }
         one.bytes.extend_from_slice(chunk.bytes);
@@ -167,24 +167,24 @@ impl Blobs {
 
     pub fn on_complete(&mut self, session_id: i32, complete: BlobComplete) {
         let Some(at) = self.find(session_id, complete.meta_version) else {
-            self.discard(Discard::Stray);
+            self.discard(DiscardReason::Stray);
             return;
         };
-        let Some(one) = self.underway.remove(at) else { return };
+        let Some(one) = self.partial.remove(at) else { return };
         if one.known {
             return;
         }
         if one.bytes.len() as u64 != one.announce.total_len {
-            self.discard(Discard::Gap);
+            self.discard(DiscardReason::Gap);
             return;
         }
         let fits = |expected: u64| expected == 0 || expected == u64::from(one.crc);
         if !fits(one.announce.checksum) || !fits(complete.checksum) {
-            self.discard(Discard::Checksum);
+            self.discard(DiscardReason::Checksum);
             return;
         }
         self.completed += 1;
-        self.keep(Blob {
+        self.insert(Blob {
             epoch: one.epoch,
             version: one.announce.meta_version,
             blob_type: one.announce.blob_type,
@@ -193,7 +193,7 @@ impl Blobs {
         });
     }
 
-    fn keep(&mut self, blob: Blob) {
+    fn insert(&mut self, blob: Blob) {
         let (blob_type, key) = (blob.blob_type, (blob.epoch, blob.version));
         self.complete.retain(|b| b.blob_type != blob_type || (b.epoch, b.version) != key);
         self.complete.push_back(Arc::new(blob));

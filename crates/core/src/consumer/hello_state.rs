@@ -103,7 +103,8 @@ impl HelloState {
         self.mode
     }
 
-    /// The rate that a supervisor ordered. The consumer keeps it itself while it has no stream of its own.
+    /// The rate that a supervisor ordered. The consumer keeps it itself while it has no per-consumer
+    /// stream.
     pub fn ordered_hz(&self) -> Option<u32> {
         self.ordered_hz
     }

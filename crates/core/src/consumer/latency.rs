@@ -34,7 +34,7 @@ pub struct LatencyReport {
 }
 
 #[derive(Default)]
-struct Ended {
+struct IntervalState {
     intervals: Intervals,
     last: Summary,
     count: u64,
@@ -47,7 +47,7 @@ pub struct Latency {
     by_publish: AtomicBool,
     by_capture: AtomicBool,
     is_realtime: AtomicBool,
-    ended: Mutex<Ended>,
+    ended: Mutex<IntervalState>,
 }
 
 impl fmt::Debug for Latency {
@@ -99,7 +99,7 @@ impl Latency {
     /// Ends an interval. `report` returns it until the next one ends.
     pub fn close_interval(&self) {
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        let Ended { intervals, last, count } = &mut *ended;
+        let IntervalState { intervals, last, count } = &mut *ended;
         *last = intervals.close(&self.elapsed_ns);
         *count += 1;
     }

@@ -32,13 +32,13 @@ impl MetadataVersion {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct AnnouncedSource {
     pub epoch: u64,
     pub name: String,
     pub summary: String,
 }
 
-struct Kept {
+struct CachedVersion {
     session_id: i32,
     metadata: Arc<MetadataVersion>,
 }
@@ -47,10 +47,10 @@ struct Kept {
 #[derive(Default)]
 pub struct MetadataCache {
     /// Ordered by time of receipt, the latest last.
-    kept: VecDeque<Kept>,
+    versions: VecDeque<CachedVersion>,
     bytes: usize,
     sessions: VecDeque<(i32, u64)>,
-    source: Option<Source>,
+    source: Option<AnnouncedSource>,
 }
 
 impl MetadataCache {
@@ -70,12 +70,13 @@ impl MetadataCache {
         // nothing about the name: behind a bridge another session has it.
         let known = self.source.as_ref().map_or(0, |s| s.epoch);
         if epoch > known || (epoch == known && meta_version != 0) || self.source.is_none() {
-            self.source = Some(Source { epoch, name, summary });
+            self.source = Some(AnnouncedSource { epoch, name, summary });
         }
         // Versions received before the session's announce belong to its epoch too.
-        for kept in self.kept.iter_mut().filter(|k| k.session_id == session_id && k.metadata.epoch.is_none())
+        for cached in
+            self.versions.iter_mut().filter(|k| k.session_id == session_id && k.metadata.epoch.is_none())
         {
-            kept.metadata = Arc::new(MetadataVersion { epoch: Some(epoch), ..(*kept.metadata).clone() });
+            cached.metadata = Arc::new(MetadataVersion { epoch: Some(epoch), ..(*cached.metadata).clone() });
         }
     }
 
@@ -83,19 +84,19 @@ impl MetadataCache {
         let DataSourceMeta { meta_version: version, timestamp_ns, attributes, .. } = meta;
         let metadata =
             MetadataVersion { epoch: self.epoch_of(session_id), version, timestamp_ns, attributes };
-        let same = |k: &Kept| k.metadata.version == version && k.metadata.epoch == metadata.epoch;
-        if let Some(known) = self.kept.iter().position(same).and_then(|at| self.kept.remove(at)) {
+        let same = |k: &CachedVersion| k.metadata.version == version && k.metadata.epoch == metadata.epoch;
+        if let Some(known) = self.versions.iter().position(same).and_then(|at| self.versions.remove(at)) {
             if *known.metadata == metadata {
                 // Received again: the same object is kept.
-                self.kept.push_back(Kept { session_id, ..known });
+                self.versions.push_back(CachedVersion { session_id, ..known });
                 return;
             }
             self.bytes -= known.metadata.bytes();
         }
         self.bytes += metadata.bytes();
-        self.kept.push_back(Kept { session_id, metadata: Arc::new(metadata) });
-        while self.kept.len() > MAX_VERSIONS || (self.bytes > MAX_BYTES && self.kept.len() > 1) {
-            let Some(oldest) = self.kept.pop_front() else { return };
+        self.versions.push_back(CachedVersion { session_id, metadata: Arc::new(metadata) });
+        while self.versions.len() > MAX_VERSIONS || (self.bytes > MAX_BYTES && self.versions.len() > 1) {
+            let Some(oldest) = self.versions.pop_front() else { return };
             self.bytes -= oldest.metadata.bytes();
         }
     }
@@ -103,27 +104,27 @@ impl MetadataCache {
     /// The version that applies to frames of `epoch` with metadata version `version`.
     pub fn at(&self, epoch: u64, version: u32) -> Option<&Arc<MetadataVersion>> {
         let of = |meta_epoch: Option<u64>| {
-            let fits = |k: &&Kept| k.metadata.version == version && k.metadata.epoch == meta_epoch;
-            self.kept.iter().rev().find(fits).map(|k| &k.metadata)
+            let fits = |k: &&CachedVersion| k.metadata.version == version && k.metadata.epoch == meta_epoch;
+            self.versions.iter().rev().find(fits).map(|k| &k.metadata)
         };
         of(Some(epoch)).or_else(|| of(None))
     }
 
     /// The latest version of the latest epoch.
     pub fn newest(&self) -> Option<&Arc<MetadataVersion>> {
-        self.kept.iter().map(|k| &k.metadata).max_by_key(|d| (d.epoch, d.version))
+        self.versions.iter().map(|k| &k.metadata).max_by_key(|d| (d.epoch, d.version))
     }
 
-    pub fn source(&self) -> Option<&Source> {
+    pub fn source(&self) -> Option<&AnnouncedSource> {
         self.source.as_ref()
     }
 
     pub fn len(&self) -> usize {
-        self.kept.len()
+        self.versions.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.kept.is_empty()
+        self.versions.is_empty()
     }
 }
 

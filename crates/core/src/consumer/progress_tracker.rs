@@ -296,7 +296,7 @@ mod tests {
         ) {
             let mut progress_schedule = ProgressSchedule::default();
             let floors = ProgressLimits { interval_us: 100, bytes_delta: 64 };
-            progress_schedule.set_pace(Some(ProgressPace::of(ProgressHints::default(), floors)));
+            progress_schedule.set_pace(Some(ProgressPace::from_hints(ProgressHints::default(), floors)));
             let mut tracker = ProgressTracker::default();
             let (mut now_ns, mut seq) = (0, 0);
             let mut filled = progress_schedule.begin(seq, 1);

@@ -30,7 +30,7 @@ impl<T> Default for JoinedSet<T> {
 
 impl<T> JoinedSet<T> {
     /// The frames of an input, oldest first. Empty if the input is absent.
-    pub fn of(&self, input: usize) -> &[T] {
+    pub fn frames(&self, input: usize) -> &[T] {
         let start = if input == 0 { 0 } else { self.ends[input - 1] };
         &self.frames[start..self.ends[input]]
     }
@@ -68,14 +68,14 @@ impl<T> JoinedSet<T> {
 
 /// What an output finds at one input.
 #[derive(Clone, Copy)]
-enum Found {
+enum InputMatch {
     /// Entries of the buffer: from, to.
     Range(usize, usize),
     Absent,
 }
 
 /// How an attempt at an output ends.
-enum Attempt {
+enum OutputAttempt {
     Joined,
     /// An input has not reached its frame.
     Blocked,
@@ -85,7 +85,7 @@ enum Attempt {
 pub struct Matcher<T> {
     rules: JoinRules,
     inputs: Vec<Input<T>>,
-    found: Vec<Found>,
+    found: Vec<InputMatch>,
     /// The next output of a clock.
     next_tick: Option<u64>,
     /// By `Latest`: a frame of the drive has not been in an output.
@@ -235,12 +235,12 @@ impl<T: Clone> Matcher<T> {
             };
             let attempt = match out {
                 Ok(out) => self.attempt(out, drive, now_ns, &mut is_valid),
-                Err(reason) => Attempt::Dropped(reason),
+                Err(reason) => OutputAttempt::Dropped(reason),
             };
             let reason = match attempt {
-                Attempt::Blocked => return false,
-                Attempt::Joined => None,
-                Attempt::Dropped(reason) => Some(reason),
+                OutputAttempt::Blocked => return false,
+                OutputAttempt::Joined => None,
+                OutputAttempt::Dropped(reason) => Some(reason),
             };
             if let (None, Ok(out)) = (reason, out) {
                 self.take_found(out, set);
@@ -339,13 +339,13 @@ impl<T: Clone> Matcher<T> {
         drive: Option<usize>,
         now_ns: u64,
         is_valid: &mut impl FnMut(&T) -> bool,
-    ) -> Attempt {
+    ) -> OutputAttempt {
         self.found.clear();
         // Readiness first, so that a blocked output changes nothing.
         let mut is_blocked = false;
         for at in 0..self.inputs.len() {
             let Some((_, to)) = self.rules.needed(at, out) else {
-                return Attempt::Dropped(JoinReason::Unmatched);
+                return OutputAttempt::Dropped(JoinReason::Unmatched);
             };
             let reached = self.inputs[at].newest.map(|newest| match self.rules.basis {
                 Basis::Time => newest.saturating_add(self.rules.lateness_ns),
@@ -354,7 +354,7 @@ impl<T: Clone> Matcher<T> {
             is_blocked |= reached.is_none_or(|reached| reached < to) && !self.is_stale(at, now_ns);
         }
         if is_blocked {
-            return Attempt::Blocked;
+            return OutputAttempt::Blocked;
         }
         let mut lacks = None;
         for at in 0..self.inputs.len() {
@@ -368,8 +368,8 @@ impl<T: Clone> Matcher<T> {
             };
             let is_behind = self.inputs[at].newest.is_none_or(|newest| newest < needed.1);
             match found {
-                Some((from, to)) => self.found.push(Found::Range(from, to)),
-                None if is_behind && self.is_stale(at, now_ns) => self.found.push(Found::Absent),
+                Some((from, to)) => self.found.push(InputMatch::Range(from, to)),
+                None if is_behind && self.is_stale(at, now_ns) => self.found.push(InputMatch::Absent),
                 None => {
                     self.inputs[at].counts.lacking += 1;
                     lacks = Some(JoinReason::Missing);
@@ -377,11 +377,11 @@ impl<T: Clone> Matcher<T> {
             }
         }
         if let Some(reason) = lacks {
-            return Attempt::Dropped(reason);
+            return OutputAttempt::Dropped(reason);
         }
         match self.validate(drive, is_valid) {
-            Some(reason) => Attempt::Dropped(reason),
-            None => Attempt::Joined,
+            Some(reason) => OutputAttempt::Dropped(reason),
+            None => OutputAttempt::Joined,
         }
     }
 
@@ -414,7 +414,7 @@ impl<T: Clone> Matcher<T> {
     ) -> Option<JoinReason> {
         let mut fault = None;
         for at in 0..self.found.len() {
-            let Found::Range(from, to) = self.found[at] else { continue };
+            let InputMatch::Range(from, to) = self.found[at] else { continue };
             let mut whole = 0;
             for entry in from..to {
                 if is_valid(&self.inputs[at].entries[entry].item) {
@@ -442,8 +442,8 @@ impl<T: Clone> Matcher<T> {
         self.outputs += 1;
         for at in 0..self.found.len() {
             match self.found[at] {
-                Found::Absent => self.inputs[at].counts.absent += 1,
-                Found::Range(from, to) => {
+                InputMatch::Absent => self.inputs[at].counts.absent += 1,
+                InputMatch::Range(from, to) => {
                     for entry in from..to {
                         let input = &mut self.inputs[at];
                         if !input.is_lost(entry) {
@@ -515,14 +515,14 @@ impl<T: Clone> Matcher<T> {
         for at in 0..self.inputs.len() {
             let is_drive = self.rules.drive == Drive::Input(at);
             if !is_drive && self.is_stale(at, now_ns) {
-                self.found.push(Found::Absent);
+                self.found.push(InputMatch::Absent);
             } else if self.inputs[at].entries.is_empty() {
                 return false;
             } else {
-                self.found.push(Found::Range(0, 1));
+                self.found.push(InputMatch::Range(0, 1));
             }
         }
-        if self.found.iter().all(|found| matches!(found, Found::Absent)) {
+        if self.found.iter().all(|found| matches!(found, InputMatch::Absent)) {
             return false;
         }
         // The tick is used up, with an output or without.

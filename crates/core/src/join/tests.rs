@@ -47,7 +47,7 @@ fn push(matcher: &mut Matcher<Id>, input: usize, epoch: u64, seq: u64, time: u64
 fn sets(matcher: &mut Matcher<Id>, now_ns: u64) -> Vec<(u64, Vec<Vec<Id>>)> {
     let (mut set, mut all) = (JoinedSet::default(), Vec::new());
     while matcher.next_set(now_ns, |_| true, &mut set) {
-        all.push((set.out, (0..set.len()).map(|input| set.of(input).to_vec()).collect()));
+        all.push((set.out, (0..set.len()).map(|input| set.frames(input).to_vec()).collect()));
     }
     for input in 0..matcher.len() {
         assert!(matcher.counts(input).adds_up(), "{:?}", matcher.counts(input));
@@ -339,7 +339,7 @@ fn overwritten_frames_cost_their_output_and_are_counted() {
     let lost = [(0usize, 1u64, 2u64), (1, 1, 3), (2, 1, 4)];
     let (mut set, mut outs) = (JoinedSet::default(), Vec::new());
     while matcher.next_set(0, |id| !lost.contains(id), &mut set) {
-        outs.push((set.out, set.of(2).len()));
+        outs.push((set.out, set.frames(2).len()));
     }
     // 0 and 1: the window begins before the stream. A window may lack frames.
     assert_eq!(outs, [(4, 2), (5, 2)]);
@@ -401,7 +401,7 @@ fn newest_frame_that_was_overwritten_is_tried_again_at_the_next_tick() {
     push(&mut matcher, 1, 1, 1, 0);
     assert!(!matcher.next_set(99, |_| true, &mut set));
     assert!(matcher.next_set(100, |_| true, &mut set));
-    assert_eq!((set.of(1), matcher.counts(1).dropped(JoinReason::Overwritten)), (&[(1, 1, 1)][..], 1));
+    assert_eq!((set.frames(1), matcher.counts(1).dropped(JoinReason::Overwritten)), (&[(1, 1, 1)][..], 1));
 }
 
 #[test]

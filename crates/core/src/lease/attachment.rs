@@ -46,7 +46,7 @@ pub struct LeaseOptions {
 }
 
 #[derive(Clone, Debug)]
-struct Requested {
+struct PendingRequest {
     request: AttachRequest,
     since_ns: u64,
     next_send_ns: u64,
@@ -67,7 +67,7 @@ pub struct GrantedLayout {
 }
 
 #[derive(Clone, Debug)]
-struct Held {
+struct HeldLease {
     key: LeaseKey,
     layout: GrantedLayout,
     epoch: u64,
@@ -84,19 +84,19 @@ struct Held {
 }
 
 #[derive(Clone, Debug)]
-enum Phase {
+enum LeasePhase {
     Waiting { request_at_ns: u64 },
-    Requested(Requested),
-    Held(Held),
+    Requested(PendingRequest),
+    Held(HeldLease),
 }
 
 #[derive(Clone, Debug)]
 pub struct Attachment {
     options: LeaseOptions,
-    phase: Phase,
+    phase: LeasePhase,
     /// Detach requests to send. Nothing waits for their response.
     detach_requests: Vec<Vec<u8>>,
-    refusal: Option<Refusal>,
+    refusal: Option<AttachRefusal>,
     refused_in_a_row: u32,
     counter: u32,
     random: u64,
@@ -112,7 +112,7 @@ impl Attachment {
         Self {
             revision: options.revision,
             options,
-            phase: Phase::Waiting { request_at_ns: 0 },
+            phase: LeasePhase::Waiting { request_at_ns: 0 },
             detach_requests: Vec::new(),
             refusal: None,
             refused_in_a_row: 0,
@@ -128,7 +128,7 @@ impl Attachment {
 
     pub fn lease(&self) -> Option<LeaseKey> {
         match &self.phase {
-            Phase::Held(held) => Some(held.key),
+            LeasePhase::Held(held) => Some(held.key),
             _ => None,
         }
     }
@@ -136,7 +136,7 @@ impl Attachment {
     /// What the driver granted. `None` while no lease is held.
     pub fn layout(&self) -> Option<&GrantedLayout> {
         match &self.phase {
-            Phase::Held(held) => Some(&held.layout),
+            LeasePhase::Held(held) => Some(&held.layout),
             _ => None,
         }
     }
@@ -147,11 +147,11 @@ impl Attachment {
     }
 
     pub fn is_held(&self) -> bool {
-        matches!(self.phase, Phase::Held(_))
+        matches!(self.phase, LeasePhase::Held(_))
     }
 
     /// Why the last attempt failed. `None` while a lease is held.
-    pub fn refusal(&self) -> Option<&Refusal> {
+    pub fn refusal(&self) -> Option<&AttachRefusal> {
         self.refusal.as_ref()
     }
 
@@ -186,23 +186,23 @@ impl Attachment {
 
     /// Sends what is due with `send`, which returns whether the message was sent. `Some` if the lease is
     /// lost.
-    pub fn work(&mut self, now_ns: u64, send: &mut dyn FnMut(&[u8]) -> bool) -> Option<Lost> {
+    pub fn work(&mut self, now_ns: u64, send: &mut dyn FnMut(&[u8]) -> bool) -> Option<LossReason> {
         for detach_request in std::mem::take(&mut self.detach_requests) {
             send(&detach_request);
         }
-        if let Phase::Waiting { request_at_ns } = self.phase
+        if let LeasePhase::Waiting { request_at_ns } = self.phase
             && now_ns >= request_at_ns
         {
             self.start_request(now_ns);
         }
         match &mut self.phase {
-            Phase::Waiting { .. } => None,
-            Phase::Requested(requested) => {
+            LeasePhase::Waiting { .. } => None,
+            LeasePhase::Requested(requested) => {
                 if now_ns >= requested.since_ns + self.options.attach_timeout_ns && !requested.is_overdue {
                     // The same request is repeated: a driver that creates gigabytes responds to it later, and
                     // a new request would find the stream taken by the old one.
                     requested.is_overdue = true;
-                    self.refusal = Some(Refusal::NoAnswer);
+                    self.refusal = Some(AttachRefusal::NoAnswer);
                 }
                 if now_ns >= requested.next_send_ns {
                     let takes_turns =
@@ -218,18 +218,18 @@ impl Attachment {
                 }
                 None
             }
-            Phase::Held(held) => {
+            LeasePhase::Held(held) => {
                 if now_ns >= held.next_keepalive_ns {
                     if send(&held.key.encode_keepalive(now_ns)) {
                         held.next_keepalive_ns = now_ns + held.keepalive_ns;
                         held.kept_ns = now_ns;
                     } else if now_ns - held.kept_ns >= held.hold_ns {
-                        return Some(self.lose(Lost::KeepaliveNotSent, now_ns));
+                        return Some(self.lose(LossReason::KeepaliveNotSent, now_ns));
                     }
                 }
                 let since_announce_ns = now_ns.saturating_sub(held.announced_ns);
                 (since_announce_ns > MISSED_ANNOUNCES * self.options.announce_period_ns)
-                    .then(|| self.lose(Lost::NoAnnounce, now_ns))
+                    .then(|| self.lose(LossReason::NoAnnounce, now_ns))
             }
         }
     }
@@ -248,7 +248,7 @@ impl Attachment {
         let (since_ns, next_send_ns) = (now_ns, now_ns);
         let repeat_ns = FIRST_REPEAT_NS;
         self.client_id = client_id;
-        self.phase = Phase::Requested(Requested {
+        self.phase = LeasePhase::Requested(PendingRequest {
             request,
             since_ns,
             next_send_ns,
@@ -258,14 +258,14 @@ impl Attachment {
         });
     }
 
-    fn refuse(&mut self, refusal: Refusal, now_ns: u64) {
+    fn refuse(&mut self, refusal: AttachRefusal, now_ns: u64) {
         self.refusal = Some(refusal);
         self.refused_in_a_row = self.refused_in_a_row.saturating_add(1);
         let request_at_ns = now_ns + self.pause_ns();
-        self.phase = Phase::Waiting { request_at_ns };
+        self.phase = LeasePhase::Waiting { request_at_ns };
     }
 
-    fn lose(&mut self, lost: Lost, now_ns: u64) -> Lost {
+    fn lose(&mut self, lost: LossReason, now_ns: u64) -> LossReason {
         // The driver may still run: a detach spares it the wait for the expiry.
         if let Some(detach_request) = self.detach_request() {
             self.detach_requests.push(detach_request);
@@ -276,19 +276,19 @@ impl Attachment {
 
     fn request_soon(&mut self, now_ns: u64) {
         let request_at_ns = now_ns + self.random() % SPREAD_NS;
-        self.phase = Phase::Waiting { request_at_ns };
+        self.phase = LeasePhase::Waiting { request_at_ns };
     }
 
-    pub fn on_response(&mut self, response: &AttachResponse, now_ns: u64) -> Answer {
-        let Phase::Requested(Requested { request, .. }) = &self.phase else {
-            return Answer::Ignored;
+    pub fn on_response(&mut self, response: &AttachResponse, now_ns: u64) -> ResponseOutcome {
+        let LeasePhase::Requested(PendingRequest { request, .. }) = &self.phase else {
+            return ResponseOutcome::Ignored;
         };
         if request.correlation_id != response.correlation_id {
-            return Answer::Ignored;
+            return ResponseOutcome::Ignored;
         }
         if response.code != RESPONSE_CODE_OK {
-            self.refuse(Refusal::Code(response.code, response.error_message.clone()), now_ns);
-            return Answer::Refused;
+            self.refuse(AttachRefusal::Code(response.code, response.error_message.clone()), now_ns);
+            return ResponseOutcome::Refused;
         }
         let key = LeaseKey {
             lease_id: response.lease_id,
@@ -302,8 +302,8 @@ impl Attachment {
                 let correlation_id = request.correlation_id.wrapping_add(1);
                 self.detach_requests.push(key.encode_detach(correlation_id));
             }
-            self.refuse(Refusal::Protocol(fault), now_ns);
-            return Answer::Refused;
+            self.refuse(AttachRefusal::Protocol(fault), now_ns);
+            return ResponseOutcome::Refused;
         }
         let lease_ns = match response.lease_expiry_ns {
             NULL_U64 => u64::MAX,
@@ -317,7 +317,7 @@ impl Attachment {
             strides: response.pools.iter().map(|pool| pool.stride_bytes).collect(),
             node_id: (response.node_id != NULL_U32).then_some(response.node_id),
         };
-        self.phase = Phase::Held(Held {
+        self.phase = LeasePhase::Held(HeldLease {
             key,
             layout,
             epoch: response.epoch,
@@ -333,7 +333,7 @@ impl Attachment {
         }
         self.refusal = None;
         self.refused_in_a_row = 0;
-        Answer::Granted
+        ResponseOutcome::Granted
     }
 
     fn fault(&self, response: &AttachResponse) -> Option<String> {
@@ -359,14 +359,16 @@ impl Attachment {
             return Revocation::NotOurs;
         }
         match &self.phase {
-            Phase::Held(held) if held.key == revoked.lease => {
+            LeasePhase::Held(held) if held.key == revoked.lease => {
                 self.request_soon(now_ns);
                 Revocation::Ours
             }
-            Phase::Held(_) if revoked.lease.role == Role::Producer && self.options.role == Role::Consumer => {
+            LeasePhase::Held(_)
+                if revoked.lease.role == Role::Producer && self.options.role == Role::Consumer =>
+            {
                 Revocation::ProducerGone
             }
-            Phase::Waiting { .. } if self.waits_for(&revoked.lease) => {
+            LeasePhase::Waiting { .. } if self.waits_for(&revoked.lease) => {
                 self.request_soon(now_ns);
                 Revocation::NotOurs
             }
@@ -380,7 +382,7 @@ impl Attachment {
         self.options.role == Role::Producer
             && ended.role == Role::Producer
             && ended.client_id != self.client_id
-            && matches!(self.refusal, Some(Refusal::Code(..)))
+            && matches!(self.refusal, Some(AttachRefusal::Code(..)))
     }
 
     /// The driver shuts down. True if that ends our lease.
@@ -390,7 +392,7 @@ impl Attachment {
             // Usually the driver restarts: a short pause, then the repeats of an unanswered request.
             let short = (self.options.retry_ns / 10).max(1);
             let request_at_ns = now_ns + short + self.random() % short;
-            self.phase = Phase::Waiting { request_at_ns };
+            self.phase = LeasePhase::Waiting { request_at_ns };
         }
         was_held
     }
@@ -402,21 +404,21 @@ impl Attachment {
     /// other directories. Without a lease, and with a driver that names its directories otherwise, every
     /// announce may be the driver's.
     pub fn is_of_driver(&self, announce: &PoolAnnounce) -> bool {
-        let Phase::Held(Held { directory: Some(directory), .. }) = &self.phase else { return true };
+        let LeasePhase::Held(HeldLease { directory: Some(directory), .. }) = &self.phase else { return true };
         stream_directory(&announce.header_uri, announce.epoch)
             .is_some_and(|of_announce| of_announce == *directory)
     }
 
     /// The driver announced the stream, so it is running.
-    pub fn on_announce(&mut self, epoch: u64, now_ns: u64) -> Option<Lost> {
+    pub fn on_announce(&mut self, epoch: u64, now_ns: u64) -> Option<LossReason> {
         match &mut self.phase {
-            Phase::Held(held) => {
+            LeasePhase::Held(held) => {
                 held.announced_ns = now_ns;
                 let superseded = self.options.role == Role::Producer && epoch > held.epoch;
-                superseded.then(|| self.lose(Lost::LaterEpoch, now_ns))
+                superseded.then(|| self.lose(LossReason::LaterEpoch, now_ns))
             }
             // A refused producer waits for the end of the other lease, a consumer for this announce.
-            Phase::Waiting { .. } if self.options.role == Role::Producer => None,
+            LeasePhase::Waiting { .. } if self.options.role == Role::Producer => None,
             _ => {
                 self.retry_now(now_ns);
                 None
@@ -428,16 +430,16 @@ impl Attachment {
     pub fn retry_now(&mut self, now_ns: u64) {
         let soon = now_ns + self.random() % SPREAD_NS;
         match &mut self.phase {
-            Phase::Waiting { request_at_ns } => *request_at_ns = soon.min(*request_at_ns),
-            Phase::Requested(requested) => requested.next_send_ns = soon.min(requested.next_send_ns),
-            Phase::Held(_) => {}
+            LeasePhase::Waiting { request_at_ns } => *request_at_ns = soon.min(*request_at_ns),
+            LeasePhase::Requested(requested) => requested.next_send_ns = soon.min(requested.next_send_ns),
+            LeasePhase::Held(_) => {}
         }
     }
 
     /// The media driver is lost, and every message in flight with it.
-    pub fn on_media_driver_lost(&mut self, now_ns: u64) -> Option<Lost> {
+    pub fn on_media_driver_lost(&mut self, now_ns: u64) -> Option<LossReason> {
         match self.phase {
-            Phase::Held(_) => Some(self.lose(Lost::MediaDriver, now_ns)),
+            LeasePhase::Held(_) => Some(self.lose(LossReason::MediaDriver, now_ns)),
             _ => {
                 self.request_soon(now_ns);
                 None
@@ -446,7 +448,7 @@ impl Attachment {
     }
 
     /// The regions cannot be used here: releases the lease, and requests it again after a pause.
-    pub fn release(&mut self, refusal: Refusal, now_ns: u64) {
+    pub fn release(&mut self, refusal: AttachRefusal, now_ns: u64) {
         if let Some(detach_request) = self.detach_request() {
             self.detach_requests.push(detach_request);
         }
@@ -458,7 +460,7 @@ impl Attachment {
         if let Some(detach_request) = self.detach_request() {
             self.detach_requests.push(detach_request);
         }
-        self.phase = Phase::Waiting { request_at_ns: u64::MAX };
+        self.phase = LeasePhase::Waiting { request_at_ns: u64::MAX };
     }
 
     /// The detach request that ends a lease in order.
@@ -471,7 +473,7 @@ impl Attachment {
 
 /// Why there is no lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum AttachRefusal {
     Code(i32, String),
     /// An OK response that cannot be used.
     Protocol(String),
@@ -483,7 +485,7 @@ pub enum Refusal {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum ResponseOutcome {
     /// For another client, or too late.
     Ignored,
     Granted,
@@ -501,15 +503,15 @@ pub enum Revocation {
 
 /// How a lease was lost without a message from the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lost {
+pub enum LossReason {
     NoAnnounce,
     KeepaliveNotSent,
     LaterEpoch,
     MediaDriver,
 }
 
-impl Lost {
-    pub const fn why(self) -> &'static str {
+impl LossReason {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::NoAnnounce => "the driver sends no announces",
             Self::KeepaliveNotSent => "keepalives cannot be sent",

@@ -73,9 +73,9 @@ fn release() {
 }
 
 /// Releases the registry, also after a panic.
-struct Released;
+struct ReleaseGuard;
 
-impl Drop for Released {
+impl Drop for ReleaseGuard {
     fn drop(&mut self) {
         release();
     }
@@ -85,7 +85,7 @@ impl Drop for Released {
 fn with_registry<T>(f: impl FnOnce(&mut Entries) -> T) -> T {
     install();
     acquire();
-    let _released = Released;
+    let _released = ReleaseGuard;
     // SAFETY: the lock is held.
     f(unsafe { &mut *REGISTRY.entries.get() })
 }

@@ -78,18 +78,18 @@ impl Entry {
 
 const CHUNK: usize = 128;
 
-struct Chunk {
+struct EntryBlock {
     entries: [Entry; CHUNK],
-    next: AtomicPtr<Chunk>,
+    next: AtomicPtr<EntryBlock>,
 }
 
-impl Chunk {
+impl EntryBlock {
     const fn new() -> Self {
         Self { entries: [const { Entry::free() }; CHUNK], next: AtomicPtr::new(std::ptr::null_mut()) }
     }
 }
 
-static FIRST: Chunk = Chunk::new();
+static FIRST: EntryBlock = EntryBlock::new();
 
 /// What only registering threads use, while they keep forks away.
 struct Registrar {
@@ -153,8 +153,8 @@ fn take_entry() -> &'static Entry {
     if let Some(entry) = free.pop() {
         return entry;
     }
-    let chunk: &'static Chunk = if REGISTRAR.started.swap(true, Ordering::Relaxed) {
-        let chunk: &'static Chunk = Box::leak(Box::new(Chunk::new()));
+    let chunk: &'static EntryBlock = if REGISTRAR.started.swap(true, Ordering::Relaxed) {
+        let chunk: &'static EntryBlock = Box::leak(Box::new(EntryBlock::new()));
         // The new chunk becomes the second one: no other thread writes this pointer.
         chunk.next.store(FIRST.next.load(Ordering::Relaxed), Ordering::Relaxed);
         FIRST.next.store(std::ptr::from_ref(chunk).cast_mut(), Ordering::Release);
@@ -169,16 +169,16 @@ fn take_entry() -> &'static Entry {
 // --- the handler
 
 /// Handlers that were installed before ours, the latest first. Never freed: the handler may be reading it.
-struct Earlier {
+struct EarlierHandler {
     action: libc::sigaction,
-    before: *const Earlier,
+    before: *const EarlierHandler,
 }
 
-static EARLIER: AtomicPtr<Earlier> = AtomicPtr::new(std::ptr::null_mut());
+static EARLIER: AtomicPtr<EarlierHandler> = AtomicPtr::new(std::ptr::null_mut());
 /// The thread that is inside an earlier handler, that handler, and where on the stack it was called. It may raise
 /// the signal again. All of it is stale if the handler left by `siglongjmp`.
 static CHAINING: AtomicI32 = AtomicI32::new(0);
-static CALLED: AtomicPtr<Earlier> = AtomicPtr::new(std::ptr::null_mut());
+static CALLED: AtomicPtr<EarlierHandler> = AtomicPtr::new(std::ptr::null_mut());
 static CALLED_AT: AtomicUsize = AtomicUsize::new(0);
 
 fn current_action() -> libc::sigaction {
@@ -209,7 +209,7 @@ fn install() {
     // SAFETY: never freed.
     let is_known = unsafe { latest.as_ref() }.is_some_and(|e| e.action.sa_sigaction == current.sa_sigaction);
     if !is_known {
-        let earlier = Box::leak(Box::new(Earlier { action: current, before: latest }));
+        let earlier = Box::leak(Box::new(EarlierHandler { action: current, before: latest }));
         EARLIER.store(earlier, Ordering::Release);
     }
     // SAFETY: the handler lives as long as the program. ONSTACK: the thread may have no stack left. NODEFER:
@@ -237,7 +237,7 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
 
 /// Replaces the registered mapping around `address` by zero pages. False: there is none.
 fn replace_mapping(address: usize) -> bool {
-    let mut chunk: *const Chunk = &raw const FIRST;
+    let mut chunk: *const EntryBlock = &raw const FIRST;
     // SAFETY: chunks are never freed.
     while let Some(at) = unsafe { chunk.as_ref() } {
         for entry in &at.entries {
@@ -289,7 +289,7 @@ fn call_earlier(signal: c_int, info: *mut libc::siginfo_t, context: *mut libc::c
     // The stack grows down: what the handler raises arrives below it.
     let is_nested =
         is_raised && CHAINING.load(Ordering::Acquire) == thread && at < CALLED_AT.load(Ordering::Acquire);
-    let mut next: *const Earlier = EARLIER.load(Ordering::Acquire);
+    let mut next: *const EarlierHandler = EARLIER.load(Ordering::Acquire);
     if is_nested {
         // SAFETY: never freed.
         next = unsafe { CALLED.load(Ordering::Acquire).as_ref() }.map_or(std::ptr::null(), |e| e.before);

@@ -62,7 +62,7 @@ pub struct Now {
 }
 
 impl Now {
-    pub const fn of(self, clock: StreamClock) -> u64 {
+    pub const fn time_ns(self, clock: StreamClock) -> u64 {
         match clock {
             StreamClock::Monotonic => self.monotonic_ns,
             StreamClock::RealtimeSynced => self.realtime_ns,
@@ -72,7 +72,7 @@ impl Now {
     /// How long ago a timestamp of a region is. No message names the clock of a region before its announce, so
     /// it is taken from the value: the two clocks of a host are decades apart. 0 for a time to come.
     pub const fn age_of(self, timestamp_ns: u64) -> u64 {
-        self.of(self.clock_of(timestamp_ns)).saturating_sub(timestamp_ns)
+        self.time_ns(self.clock_of(timestamp_ns)).saturating_sub(timestamp_ns)
     }
 
     /// The clock that a timestamp is of.

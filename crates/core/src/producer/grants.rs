@@ -94,7 +94,7 @@ impl ConsumerGrants {
         }
         let known = self.consumers.remove(&hello.consumer_id);
         if known.is_none() && self.consumers.len() >= MAX_CONSUMERS {
-            return Some((self.answer(hello.consumer_id, None), Vec::new()));
+            return Some((self.config_for(hello.consumer_id, None), Vec::new()));
         }
         let (old_descriptor, old_control, ordered) = match known {
             Some(consumer) => (consumer.descriptor, consumer.control, consumer.ordered),
@@ -126,7 +126,7 @@ impl ConsumerGrants {
         }
         let id = hello.consumer_id;
         let changes = changes(id, old_descriptor.as_ref(), old_control.as_ref(), &consumer);
-        let answer = self.answer(id, Some(&consumer));
+        let answer = self.config_for(id, Some(&consumer));
         self.consumers.insert(id, consumer);
         Some((answer, changes))
     }
@@ -205,7 +205,7 @@ impl ConsumerGrants {
         };
         self.refused.push((now_ns + REFUSED_NS, address));
         let consumer = self.consumers.get(&consumer_id);
-        Some((self.answer(consumer_id, consumer), vec![change]))
+        Some((self.config_for(consumer_id, consumer), vec![change]))
     }
 
     /// The smallest progress hints of all consumers that ask for progress. `None` if there is none.
@@ -239,7 +239,7 @@ impl ConsumerGrants {
         (is_allowed && is_free && !is_refused).then_some(address)
     }
 
-    fn answer(&self, consumer_id: u32, consumer: Option<&Grant>) -> ConsumerConfig {
+    fn config_for(&self, consumer_id: u32, consumer: Option<&Grant>) -> ConsumerConfig {
         let ordered = consumer.and_then(|w| w.ordered.as_ref());
         let requested = |address: Option<&StreamAddress>| {
             address.map_or(StreamRequest::None, |l| StreamRequest::At(l.clone()))

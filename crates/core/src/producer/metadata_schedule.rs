@@ -223,7 +223,7 @@ impl MetadataSchedule {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::consumer::blob_assembly::Blobs;
+    use crate::consumer::blob_assembly::BlobAssembly;
     use crate::wire::metadata::{DataSourceMeta, MetadataMessage};
 
     const IDENTITY: ProducerIdentity = ProducerIdentity { producer_id: 5, epoch: 6 };
@@ -345,7 +345,7 @@ mod tests {
         let bytes: Vec<u8> = (0..100 * CHUNK_MAX + 77).map(|i| ((i * i) >> 7) as u8).collect();
         schedule.put_blob(9, 3, bytes.clone());
         schedule.put_blob(10, 4, Vec::new());
-        let (mut blobs, mut rounds) = (Blobs::default(), 0);
+        let (mut blobs, mut rounds) = (BlobAssembly::default(), 0);
         while schedule.is_due(1) {
             let mut messages = 0;
             schedule.send_due(1, IDENTITY, &mut |message| {

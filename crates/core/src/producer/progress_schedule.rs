@@ -30,7 +30,7 @@ pub struct ProgressPace {
 
 impl ProgressPace {
     /// The pace of the smallest hints, bounded by the limits.
-    pub fn of(hints: ProgressHints, limits: ProgressLimits) -> Self {
+    pub fn from_hints(hints: ProgressHints, limits: ProgressLimits) -> Self {
         let interval_us = hints.interval_us.unwrap_or(DEFAULT_INTERVAL_US).max(limits.interval_us);
         // 0 rows: the consumer does not know (wire §10.1.2).
         let units = hints.major_delta_units.filter(|units| *units > 0);
@@ -66,7 +66,7 @@ impl FilledBytes {
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenFrame {
     seq: u64,
     filled: FilledBytes,
     stride: u32,
@@ -88,7 +88,7 @@ pub struct ProgressSchedule {
     /// When a frame was last reported as started, and as in progress.
     started_ns: Option<u64>,
     continued_ns: Option<u64>,
-    open: Vec<Open>,
+    open: Vec<OpenFrame>,
 }
 
 impl ProgressSchedule {
@@ -103,7 +103,7 @@ impl ProgressSchedule {
 
     pub fn begin(&mut self, seq: u64, stride: u32) -> FilledBytes {
         let filled = FilledBytes::default();
-        self.open.push(Open { seq, filled: filled.clone(), stride, sent: None });
+        self.open.push(OpenFrame { seq, filled: filled.clone(), stride, sent: None });
         filled
     }
 
@@ -156,7 +156,7 @@ impl ProgressSchedule {
     }
 }
 
-impl Open {
+impl OpenFrame {
     /// The filled bytes, if an update is due.
     fn new_bytes(&self, pace: &ProgressPace, now_ns: u64) -> Option<u64> {
         let (sent, sent_ns) = self.sent?;

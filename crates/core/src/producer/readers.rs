@@ -33,7 +33,7 @@ impl Readers {
     }
 
     /// How many consumers have mapped this epoch.
-    pub fn of(&self, epoch: u64, now_ns: u64) -> usize {
+    pub fn count(&self, epoch: u64, now_ns: u64) -> usize {
         let is_fresh = |at: u64| now_ns.saturating_sub(at) <= self.stale_ns;
         self.reports.values().filter(|(mapped, at)| *mapped == epoch && is_fresh(*at)).count()
     }
@@ -48,9 +48,9 @@ mod tests {
         let mut readers = Readers::new(10);
         readers.on_qos(1, 5, 100);
         readers.on_qos(2, 5, 100);
-        assert_eq!((readers.of(5, 100), readers.of(6, 100)), (2, 0));
+        assert_eq!((readers.count(5, 100), readers.count(6, 100)), (2, 0));
         readers.on_qos(2, 6, 101);
-        assert_eq!((readers.of(5, 101), readers.of(6, 101)), (1, 1));
+        assert_eq!((readers.count(5, 101), readers.count(6, 101)), (1, 1));
     }
 
     #[test]
@@ -58,9 +58,9 @@ mod tests {
         let mut readers = Readers::new(10);
         readers.on_qos(1, 5, 100);
         readers.on_qos(2, 5, 105);
-        assert_eq!((readers.of(5, 110), readers.of(5, 111), readers.of(5, 116)), (2, 1, 0));
+        assert_eq!((readers.count(5, 110), readers.count(5, 111), readers.count(5, 116)), (2, 1, 0));
         readers.on_leave(2);
-        assert_eq!(readers.of(5, 105), 1);
+        assert_eq!(readers.count(5, 105), 1);
     }
 
     #[test]
@@ -69,8 +69,8 @@ mod tests {
         for id in 0..=MAX_READERS as u32 {
             readers.on_qos(id, 5, u64::from(id));
         }
-        assert_eq!(readers.of(5, 0), MAX_READERS);
+        assert_eq!(readers.count(5, 0), MAX_READERS);
         readers.on_qos(0, 6, 9_999);
-        assert_eq!((readers.of(5, 0), readers.of(6, 0)), (MAX_READERS - 1, 1));
+        assert_eq!((readers.count(5, 0), readers.count(6, 0)), (MAX_READERS - 1, 1));
     }
 }

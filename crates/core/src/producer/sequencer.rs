@@ -107,7 +107,7 @@ impl Sequencer {
     }
 
     /// Closes the sequencer. Returns how many committed frames were still deferred.
-    pub fn give_up(&mut self) -> u64 {
+    pub fn close(&mut self) -> u64 {
         let waiting = (self.oldest..self.next).filter(|seq| *self.slot(*seq) == State::Committed).count();
         self.oldest = self.next;
         waiting as u64
@@ -230,8 +230,8 @@ mod tests {
             let seq = sequencer.take().unwrap();
             sequencer.commit(seq);
         }
-        assert_eq!(sequencer.give_up(), 2);
-        assert_eq!(sequencer.give_up(), 0);
+        assert_eq!(sequencer.close(), 2);
+        assert_eq!(sequencer.close(), 0);
     }
 
     proptest! {

@@ -33,7 +33,7 @@ pub const REASONS: [(&str, &str); 4] = [
 const MAX_GAPS: usize = 4096;
 
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct BufferLimits {
     pub rows: usize,
     /// An arena of this age is handed over. 0: only when it is full.
     pub age_ns: u64,
@@ -49,7 +49,7 @@ struct Position {
 pub struct StreamBuffer {
     stream_id: u32,
     memory: Arc<ArenaPool>,
-    limits: Limits,
+    limits: BufferLimits,
     open: Option<Arena>,
     full: Vec<Arena>,
     /// Gaps that have no arena yet.
@@ -63,13 +63,13 @@ pub struct StreamBuffer {
     /// Sequences missing before the first row of the resumed epoch passed while nothing was recorded.
     is_resuming: bool,
     pub backlog_reason: &'static str,
-    pub counts: Counts,
+    pub counts: BufferCounts,
     now_ns: u64,
     wall_ns: i64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct BufferCounts {
     pub rows: u64,
     pub bytes: u64,
     pub lost: u64,
@@ -79,7 +79,12 @@ pub struct Counts {
 
 impl StreamBuffer {
     /// `resume`: the epoch and last sequence that are recorded already.
-    pub fn new(stream_id: u32, memory: Arc<ArenaPool>, limits: Limits, resume: Option<(u64, u64)>) -> Self {
+    pub fn new(
+        stream_id: u32,
+        memory: Arc<ArenaPool>,
+        limits: BufferLimits,
+        resume: Option<(u64, u64)>,
+    ) -> Self {
         Self {
             stream_id,
             memory,
@@ -93,7 +98,7 @@ impl StreamBuffer {
             ahead: None,
             is_resuming: resume.is_some(),
             backlog_reason: BACKLOG,
-            counts: Counts::default(),
+            counts: BufferCounts::default(),
             now_ns: 0,
             wall_ns: 0,
         }
@@ -117,14 +122,14 @@ impl StreamBuffer {
     }
 
     /// Records sequences of an epoch that will never be rows.
-    pub fn lost(&mut self, epoch: u64, first_seq: u64, count: u64, reason: &'static str) {
+    pub fn add_gap(&mut self, epoch: u64, first_seq: u64, count: u64, reason: &'static str) {
         if count == 0 {
             return;
         }
         match self.position {
             Some(at) if epoch < at.epoch => self.lost_before(epoch, first_seq, count),
             _ => {
-                self.reach(epoch, first_seq);
+                self.advance_to(epoch, first_seq);
                 // Aeron lets a new subscription begin at the slowest reader's position, which is before we
                 // joined.
                 let reason = if self.is_resuming { NOT_RECORDING } else { reason };
@@ -152,7 +157,7 @@ impl StreamBuffer {
             self.counts.strays += 1;
             return None;
         }
-        self.reach(epoch, seq);
+        self.advance_to(epoch, seq);
         let needed = len.next_multiple_of(ALIGNMENT);
         if needed > MAX_PAYLOAD_BYTES || needed > self.memory.blocks.total_bytes() {
             self.note(epoch, seq, 1, TOO_LARGE);
@@ -242,7 +247,7 @@ impl StreamBuffer {
     }
 
     /// Advances to `seq`. Sequences in between are missing.
-    fn reach(&mut self, epoch: u64, seq: u64) {
+    fn advance_to(&mut self, epoch: u64, seq: u64) {
         match self.position {
             Some(at) if at.epoch == epoch => {
                 let reason = if self.is_resuming { NOT_RECORDING } else { GAP };

@@ -17,7 +17,7 @@ use crate::os::file_lock;
 use crate::os::mapping_guard::LostMark;
 use crate::shm::create::{CreateError, DIRECTORY, EpochFiles, HEADER_RING_FILE, PoolSpec};
 use crate::shm::create::{check_layout, io_error, pool_file, pool_kind, region_uri, remove_files};
-use crate::shm::region::{Access, Fault, Region, RegionError, validate_file};
+use crate::shm::region::{Access, Region, RegionError, RegionFault, validate_file};
 use crate::shm::superblock::{Expected, RegionKind, Superblock};
 use crate::wire::layout::LAYOUT_VERSION;
 
@@ -43,7 +43,7 @@ struct LocatedEpoch {
 }
 
 /// A validated region, mapped for writing.
-struct Rewrite {
+struct RegionRewrite {
     path: PathBuf,
     file: File,
     region: Region,
@@ -148,7 +148,12 @@ impl Assignment {
     }
 
     /// Opens, validates and maps every region. Changes nothing yet.
-    fn validate(&self, located: &LocatedEpoch, pid: u64, now_ns: u64) -> Result<Vec<Rewrite>, CreateError> {
+    fn validate(
+        &self,
+        located: &LocatedEpoch,
+        pid: u64,
+        now_ns: u64,
+    ) -> Result<Vec<RegionRewrite>, CreateError> {
         let regions = self.regions();
         let entries = Dir::read_from(&located.directory).map_err(|e| io_error(&self.directory, e))?;
         for entry in entries {
@@ -179,16 +184,16 @@ impl Assignment {
                 return Err(CreateError::Held(path));
             }
             let block = Superblock::new(&self.expected(self.epoch, *kind), pid, now_ns);
-            Ok(Rewrite { path, file, region, block })
+            Ok(RegionRewrite { path, file, region, block })
         };
         regions.iter().map(open).collect()
     }
 }
 
-fn refused(path: &Path, fault: Fault) -> CreateError {
+fn refused(path: &Path, fault: RegionFault) -> CreateError {
     match fault {
-        Fault::Map(error) => io_error(path, error),
-        Fault::NotHugepages => CreateError::NotHugepages(path.to_path_buf()),
+        RegionFault::Map(error) => io_error(path, error),
+        RegionFault::NotHugepages => CreateError::NotHugepages(path.to_path_buf()),
         fault => CreateError::Invalid(RegionError { uri: path.display().to_string(), fault }.to_string()),
     }
 }

@@ -27,7 +27,7 @@ struct Base {
 }
 
 #[derive(Debug)]
-pub enum ContainError {
+pub enum ContainmentError {
     Relative,
     /// `.`, `..` or an empty name in the path. A valid announce has none.
     NotNormal,
@@ -41,7 +41,7 @@ pub enum ContainError {
     Io(io::Error),
 }
 
-impl fmt::Display for ContainError {
+impl fmt::Display for ContainmentError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Relative => write!(f, "the path is not absolute"),
@@ -62,9 +62,9 @@ impl fmt::Display for ContainError {
     }
 }
 
-impl std::error::Error for ContainError {}
+impl std::error::Error for ContainmentError {}
 
-impl From<io::Error> for ContainError {
+impl From<io::Error> for ContainmentError {
     fn from(e: io::Error) -> Self {
         match e.kind() {
             io::ErrorKind::NotFound => Self::Missing,
@@ -74,7 +74,7 @@ impl From<io::Error> for ContainError {
     }
 }
 
-impl From<rustix::io::Errno> for ContainError {
+impl From<rustix::io::Errno> for ContainmentError {
     fn from(e: rustix::io::Errno) -> Self {
         io::Error::from(e).into()
     }
@@ -129,7 +129,7 @@ fn is_normal(path: &Path) -> bool {
 }
 
 /// Opens the announced `path` if every check passes.
-pub fn open(path: &Path, bases: &AllowedBases, writable: bool) -> Result<File, ContainError> {
+pub fn open(path: &Path, bases: &AllowedBases, writable: bool) -> Result<File, ContainmentError> {
     open_with(path, bases, writable, || ())
 }
 
@@ -139,39 +139,39 @@ pub fn open_with(
     bases: &AllowedBases,
     writable: bool,
     between: impl FnOnce(),
-) -> Result<File, ContainError> {
+) -> Result<File, ContainmentError> {
     if !path.is_absolute() {
-        return Err(ContainError::Relative);
+        return Err(ContainmentError::Relative);
     }
     if !is_normal(path) {
-        return Err(ContainError::NotNormal);
+        return Err(ContainmentError::NotNormal);
     }
-    let (base, rest) = bases.locate(path).ok_or(ContainError::Outside)?;
+    let (base, rest) = bases.locate(path).ok_or(ContainmentError::Outside)?;
     let canonical = path.canonicalize()?;
     if !canonical.starts_with(base) {
-        return Err(ContainError::Outside);
+        return Err(ContainmentError::Outside);
     }
     if canonical != base.join(rest) {
-        return Err(ContainError::Symlink(path.to_path_buf()));
+        return Err(ContainmentError::Symlink(path.to_path_buf()));
     }
     let checked = canonical.symlink_metadata()?;
     if !checked.is_file() {
-        return Err(ContainError::NotRegular(kind_of(&checked)));
+        return Err(ContainmentError::NotRegular(kind_of(&checked)));
     }
     between();
     let file = walk(base, rest, writable)?;
     let opened = file.metadata()?;
     if !opened.is_file() {
-        return Err(ContainError::NotRegular(kind_of(&opened)));
+        return Err(ContainmentError::NotRegular(kind_of(&opened)));
     }
     if (opened.dev(), opened.ino()) != (checked.dev(), checked.ino()) {
-        return Err(ContainError::Swapped);
+        return Err(ContainmentError::Swapped);
     }
     Ok(file)
 }
 
 /// Opens `rest` below `base`, one name at a time, following no link.
-fn walk(base: &Path, rest: &Path, writable: bool) -> Result<File, ContainError> {
+fn walk(base: &Path, rest: &Path, writable: bool) -> Result<File, ContainmentError> {
     let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mut at = openat(CWD, base, directory, Mode::empty())?;
     let mut names = rest.components().peekable();
@@ -187,14 +187,14 @@ fn walk(base: &Path, rest: &Path, writable: bool) -> Result<File, ContainError> 
             return Ok(File::from(fd));
         }
     }
-    Err(ContainError::NotNormal)
+    Err(ContainmentError::NotNormal)
 }
 
 /// `O_DIRECTORY | O_NOFOLLOW` on a link fails with "not a directory". Report the link instead.
-fn met_link(at: &OwnedFd, name: &OsStr, e: rustix::io::Errno) -> ContainError {
+fn met_link(at: &OwnedFd, name: &OsStr, e: rustix::io::Errno) -> ContainmentError {
     let is_link = statat(at.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW)
         .is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::Symlink);
-    if is_link { ContainError::Symlink(PathBuf::from(name)) } else { e.into() }
+    if is_link { ContainmentError::Symlink(PathBuf::from(name)) } else { e.into() }
 }
 
 #[cfg(test)]
@@ -223,7 +223,7 @@ mod tests {
             fs::remove_file(&path).unwrap();
             symlink(&outside, &path).unwrap();
         };
-        assert!(matches!(open_with(&path, &bases, false, swap), Err(ContainError::Symlink(_))));
+        assert!(matches!(open_with(&path, &bases, false, swap), Err(ContainmentError::Symlink(_))));
     }
 
     /// requirement: wire-15.21a.5-3, wire-15.21a.5-4
@@ -235,7 +235,7 @@ mod tests {
             fs::write(dir.path().join("other"), b"y").unwrap();
             fs::rename(dir.path().join("other"), &path).unwrap();
         };
-        assert!(matches!(open_with(&path, &bases, false, swap), Err(ContainError::Swapped)));
+        assert!(matches!(open_with(&path, &bases, false, swap), Err(ContainmentError::Swapped)));
     }
 
     /// requirement: wire-15.21a.5-3
@@ -251,7 +251,7 @@ mod tests {
         };
         assert!(matches!(
             open_with(&base.join("a/b/file"), &bases, false, swap),
-            Err(ContainError::Symlink(_))
+            Err(ContainmentError::Symlink(_))
         ));
     }
 
@@ -265,7 +265,7 @@ mod tests {
             let status = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
             assert!(status.success());
         };
-        assert!(matches!(open_with(&path, &bases, false, swap), Err(ContainError::NotRegular("FIFO"))));
+        assert!(matches!(open_with(&path, &bases, false, swap), Err(ContainmentError::NotRegular("FIFO"))));
     }
 
     /// requirement: wire-15.21a.5-1
@@ -279,6 +279,6 @@ mod tests {
         assert!(open(&alias.join("a/b/file"), &bases, false).is_ok());
         fs::remove_file(&alias).unwrap();
         symlink(dir.path(), &alias).unwrap();
-        assert!(matches!(open(&alias.join("outside"), &bases, false), Err(ContainError::Outside)));
+        assert!(matches!(open(&alias.join("outside"), &bases, false), Err(ContainmentError::Outside)));
     }
 }

@@ -14,7 +14,7 @@ use rustix::fs::{chmodat, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
 
 use crate::os::mapping_guard::LostMark;
-use crate::shm::region::{Access, Fault, Region, huge_page_bytes};
+use crate::shm::region::{Access, Region, RegionFault, huge_page_bytes};
 use crate::shm::superblock::{Expected, RegionKind, Superblock, nslots_is_valid, stride_is_valid};
 use crate::wire::layout::*;
 use crate::wire::region_uri::RegionUri;
@@ -356,12 +356,12 @@ fn make_region(
     let region =
         Region::map(&file, bytes, Access::Write, &LostMark::default()).map_err(|fault| match fault {
             // Another process may have reserved the pages meanwhile.
-            Fault::Map(error)
+            RegionFault::Map(error)
                 if huge_page.is_some() && error.raw_os_error() == Some(Errno::NOMEM.raw_os_error()) =>
             {
                 CreateError::NoHugepages { path: path.clone(), bytes }
             }
-            Fault::Map(error) => CreateError::Io { path: path.clone(), error },
+            RegionFault::Map(error) => CreateError::Io { path: path.clone(), error },
             other => CreateError::Invalid(format!("{other:?}")),
         })?;
     if spec.prefault {

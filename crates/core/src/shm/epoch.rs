@@ -7,8 +7,8 @@ use crate::drop_reason::DropReason;
 use crate::os::mapping_guard::LostMark;
 use crate::shm::containment::AllowedBases;
 use crate::shm::copy;
-use crate::shm::region::{Access, Fault, Region, RegionError, ValidatedRegion};
-use crate::shm::seqlock::{self, Refusal};
+use crate::shm::region::{Access, Region, RegionError, RegionFault, ValidatedRegion};
+use crate::shm::seqlock::{self, ReadRefusal};
 use crate::shm::slot::{self, HeaderPattern, SlotFields, SlotInfo};
 use crate::shm::superblock::{Expected, RegionKind};
 use crate::wire::announce::{AnnouncedPool, PoolAnnounce};
@@ -72,7 +72,7 @@ impl MappedEpoch {
         for AnnouncedPool { pool_id, nslots, stride_bytes, uri } in &announce.pools {
             // All pools have the ring's number of slots (wire §15.5).
             if *nslots != announce.header_nslots {
-                return Err(RegionError { uri: uri.clone(), fault: Fault::Nslots(*nslots) });
+                return Err(RegionError { uri: uri.clone(), fault: RegionFault::Nslots(*nslots) });
             }
             let kind = RegionKind::PayloadPool { pool_id: *pool_id, stride_bytes: *stride_bytes };
             let validated = ValidatedRegion::open(uri, &expected(kind), bases, access)?;
@@ -329,9 +329,9 @@ impl MappedEpoch {
         let bytes =
             seqlock::read(self.commit_word(seq), seq, || self.slot_bytes(seq)).map_err(|refusal| {
                 match refusal {
-                    Refusal::NotCommitted => DropReason::NotCommitted,
-                    Refusal::Overwritten => DropReason::Late,
-                    Refusal::Stale => DropReason::Stale,
+                    ReadRefusal::NotCommitted => DropReason::NotCommitted,
+                    ReadRefusal::Overwritten => DropReason::Late,
+                    ReadRefusal::Stale => DropReason::Stale,
                 }
             })?;
         let slot_ref = self.validate_header(seq, &bytes)?;

@@ -30,7 +30,7 @@ pub fn filled_slices(tensor: &Tensor, filled: u64) -> Option<FilledSlices> {
 
 /// The unit in which progress is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
+pub enum ProgressUnit {
     Bytes,
     Rows,
     Columns,
@@ -39,7 +39,7 @@ pub enum Unit {
 impl TensorSpec {
     /// The spec of a frame whose progress is counted in `unit`, and the bytes of one unit. `None` where units
     /// are not contiguous in memory, so that no prefix would contain one.
-    pub fn with_progress_unit(mut self, unit: Unit) -> Option<(Self, u32)> {
+    pub fn with_progress_unit(mut self, unit: ProgressUnit) -> Option<(Self, u32)> {
         let axis = outermost(self.major_order, self.ndims);
         let inner = (0..usize::from(self.ndims)).filter(|i| *i != axis).map(|i| self.dims[i].max(1) as u64);
         let contiguous = inner.fold(u64::from(item_size(self.dtype)?), u64::saturating_mul);
@@ -47,9 +47,9 @@ impl TensorSpec {
         let stride = if self.strides[axis] > 0 { self.strides[axis] as u64 } else { contiguous };
         let stride = u32::try_from(stride).ok()?;
         let (code, unit_axis) = match unit {
-            Unit::Bytes => return Some((self, stride)),
-            Unit::Rows => (PROGRESS_UNIT_ROWS, 0),
-            Unit::Columns => (PROGRESS_UNIT_COLUMNS, 1.min(usize::from(self.ndims) - 1)),
+            ProgressUnit::Bytes => return Some((self, stride)),
+            ProgressUnit::Rows => (PROGRESS_UNIT_ROWS, 0),
+            ProgressUnit::Columns => (PROGRESS_UNIT_COLUMNS, 1.min(usize::from(self.ndims) - 1)),
         };
         (self.progress_unit, self.progress_stride_bytes) = (code, stride);
         (axis == unit_axis).then_some((self, stride))
@@ -144,12 +144,12 @@ mod tests {
     fn progress_unit_must_match_the_layout() {
         let spec = |order, shape: &[usize]| TensorSpec::new(DTYPE_UINT16, order, shape).unwrap();
         for (order, shape, unit) in [
-            (MAJOR_ORDER_ROW, &[4usize, 6][..], Unit::Rows),
-            (MAJOR_ORDER_ROW, &[4, 6, 3], Unit::Rows),
-            (MAJOR_ORDER_ROW, &[9], Unit::Rows),
-            (MAJOR_ORDER_ROW, &[4, 0], Unit::Rows),
-            (MAJOR_ORDER_COLUMN, &[4, 6], Unit::Columns),
-            (MAJOR_ORDER_COLUMN, &[1, 1], Unit::Columns),
+            (MAJOR_ORDER_ROW, &[4usize, 6][..], ProgressUnit::Rows),
+            (MAJOR_ORDER_ROW, &[4, 6, 3], ProgressUnit::Rows),
+            (MAJOR_ORDER_ROW, &[9], ProgressUnit::Rows),
+            (MAJOR_ORDER_ROW, &[4, 0], ProgressUnit::Rows),
+            (MAJOR_ORDER_COLUMN, &[4, 6], ProgressUnit::Columns),
+            (MAJOR_ORDER_COLUMN, &[1, 1], ProgressUnit::Columns),
         ] {
             let (spec_in_unit, stride) = spec(order, shape).with_progress_unit(unit).unwrap();
             assert_eq!(spec_in_unit.progress_stride_bytes, stride);
@@ -158,10 +158,10 @@ mod tests {
             let read = Tensor::decode(&bytes, u32::MAX).unwrap();
             assert_eq!(unit_axis(&read), Some(outermost(order, read.ndims)));
         }
-        assert_eq!(spec(MAJOR_ORDER_ROW, &[4, 6]).with_progress_unit(Unit::Columns), None);
-        assert_eq!(spec(MAJOR_ORDER_COLUMN, &[4, 6]).with_progress_unit(Unit::Rows), None);
-        assert_eq!(spec(MAJOR_ORDER_COLUMN, &[4, 6, 2]).with_progress_unit(Unit::Columns), None);
-        let (plain, stride) = spec(MAJOR_ORDER_ROW, &[4, 6]).with_progress_unit(Unit::Bytes).unwrap();
+        assert_eq!(spec(MAJOR_ORDER_ROW, &[4, 6]).with_progress_unit(ProgressUnit::Columns), None);
+        assert_eq!(spec(MAJOR_ORDER_COLUMN, &[4, 6]).with_progress_unit(ProgressUnit::Rows), None);
+        assert_eq!(spec(MAJOR_ORDER_COLUMN, &[4, 6, 2]).with_progress_unit(ProgressUnit::Columns), None);
+        let (plain, stride) = spec(MAJOR_ORDER_ROW, &[4, 6]).with_progress_unit(ProgressUnit::Bytes).unwrap();
         assert_eq!((plain.progress_unit, plain.progress_stride_bytes, stride), (PROGRESS_UNIT_NONE, 0, 12));
     }
 

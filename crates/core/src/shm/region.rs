@@ -13,7 +13,7 @@ use rustix::mm::{MapFlags, ProtFlags, mlock, mmap, munmap};
 
 use crate::os::fork;
 use crate::os::mapping_guard::{LostMark, MappingGuard};
-use crate::shm::containment::{self, AllowedBases, ContainError};
+use crate::shm::containment::{self, AllowedBases, ContainmentError};
 use crate::shm::superblock::RegionKind;
 use crate::shm::superblock::{Expected, Mismatch, Superblock, nslots_is_valid, stride_is_valid};
 use crate::wire::layout::*;
@@ -22,9 +22,9 @@ use crate::wire::region_uri::{RegionUri, UriError};
 const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
 
 #[derive(Debug)]
-pub enum Fault {
+pub enum RegionFault {
     Uri(UriError),
-    Path(ContainError),
+    Path(ContainmentError),
     TooShort { found: u64, needed: u64 },
     Superblock(Mismatch),
     Stride(u32),
@@ -37,33 +37,33 @@ pub enum Fault {
 #[derive(Debug)]
 pub struct RegionError {
     pub uri: String,
-    pub fault: Fault,
+    pub fault: RegionFault,
 }
 
 impl RegionError {
     /// A short stable name of the reason, for counters and tests.
     pub fn reason(&self) -> &'static str {
         match &self.fault {
-            Fault::Uri(UriError::Scheme) => "scheme",
-            Fault::Uri(UriError::RelativePath) => "relative",
-            Fault::Uri(_) => "uri",
-            Fault::Path(e) => match e {
-                ContainError::Relative => "relative",
-                ContainError::NotNormal => "not_normal",
-                ContainError::Outside => "outside",
-                ContainError::Missing => "missing",
-                ContainError::Denied => "denied",
-                ContainError::Symlink(_) => "symlink",
-                ContainError::NotRegular(_) => "not_regular",
-                ContainError::Swapped => "swapped",
-                ContainError::Io(_) => "io",
+            RegionFault::Uri(UriError::Scheme) => "scheme",
+            RegionFault::Uri(UriError::RelativePath) => "relative",
+            RegionFault::Uri(_) => "uri",
+            RegionFault::Path(e) => match e {
+                ContainmentError::Relative => "relative",
+                ContainmentError::NotNormal => "not_normal",
+                ContainmentError::Outside => "outside",
+                ContainmentError::Missing => "missing",
+                ContainmentError::Denied => "denied",
+                ContainmentError::Symlink(_) => "symlink",
+                ContainmentError::NotRegular(_) => "not_regular",
+                ContainmentError::Swapped => "swapped",
+                ContainmentError::Io(_) => "io",
             },
-            Fault::TooShort { .. } => "too_short",
-            Fault::Superblock(m) => m.field,
-            Fault::Stride(_) => "stride",
-            Fault::Nslots(_) => "nslots",
-            Fault::NotHugepages => "not_hugepages",
-            Fault::Map(_) => "map",
+            RegionFault::TooShort { .. } => "too_short",
+            RegionFault::Superblock(m) => m.field,
+            RegionFault::Stride(_) => "stride",
+            RegionFault::Nslots(_) => "nslots",
+            RegionFault::NotHugepages => "not_hugepages",
+            RegionFault::Map(_) => "map",
         }
     }
 }
@@ -86,16 +86,18 @@ impl fmt::Display for RegionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "region {} refused: ", one_line(&self.uri))?;
         match &self.fault {
-            Fault::Uri(e) => write!(f, "{}", one_line(&e.to_string())),
-            Fault::Path(e) => write!(f, "{}", one_line(&e.to_string())),
-            Fault::TooShort { found, needed } => {
+            RegionFault::Uri(e) => write!(f, "{}", one_line(&e.to_string())),
+            RegionFault::Path(e) => write!(f, "{}", one_line(&e.to_string())),
+            RegionFault::TooShort { found, needed } => {
                 write!(f, "the file has {found} bytes, its superblock needs {needed}")
             }
-            Fault::Superblock(m) => write!(f, "{m}"),
-            Fault::Stride(s) => write!(f, "stride {s} is not a power of two of at least 64"),
-            Fault::Nslots(n) => write!(f, "{n} slots is not a power of two"),
-            Fault::NotHugepages => write!(f, "require_hugepages is set, and the file is not on hugetlbfs"),
-            Fault::Map(e) => write!(f, "cannot be mapped: {e}"),
+            RegionFault::Superblock(m) => write!(f, "{m}"),
+            RegionFault::Stride(s) => write!(f, "stride {s} is not a power of two of at least 64"),
+            RegionFault::Nslots(n) => write!(f, "{n} slots is not a power of two"),
+            RegionFault::NotHugepages => {
+                write!(f, "require_hugepages is set, and the file is not on hugetlbfs")
+            }
+            RegionFault::Map(e) => write!(f, "cannot be mapped: {e}"),
         }
     }
 }
@@ -170,44 +172,48 @@ fn validate_uri(
     expected: &Expected,
     bases: &AllowedBases,
     access: Access,
-) -> Result<(File, u64), Fault> {
+) -> Result<(File, u64), RegionFault> {
     check_shape(expected)?;
-    let parsed = RegionUri::parse(uri).map_err(Fault::Uri)?;
-    let file =
-        containment::open(Path::new(&parsed.path), bases, access == Access::Write).map_err(Fault::Path)?;
+    let parsed = RegionUri::parse(uri).map_err(RegionFault::Uri)?;
+    let file = containment::open(Path::new(&parsed.path), bases, access == Access::Write)
+        .map_err(RegionFault::Path)?;
     let len = validate_file(&file, expected, parsed.require_hugepages)?;
     Ok((file, len))
 }
 
-fn check_shape(expected: &Expected) -> Result<(), Fault> {
+fn check_shape(expected: &Expected) -> Result<(), RegionFault> {
     if !nslots_is_valid(expected.nslots) {
-        return Err(Fault::Nslots(expected.nslots));
+        return Err(RegionFault::Nslots(expected.nslots));
     }
     match expected.kind {
         RegionKind::PayloadPool { stride_bytes, .. } if !stride_is_valid(stride_bytes) => {
-            Err(Fault::Stride(stride_bytes))
+            Err(RegionFault::Stride(stride_bytes))
         }
         _ => Ok(()),
     }
 }
 
 /// Returns the bytes to map of an open file that matches `expected`.
-pub(crate) fn validate_file(file: &File, expected: &Expected, require_hugepages: bool) -> Result<u64, Fault> {
-    let huge_page = huge_page_bytes(file).map_err(Fault::Map)?;
+pub(crate) fn validate_file(
+    file: &File,
+    expected: &Expected,
+    require_hugepages: bool,
+) -> Result<u64, RegionFault> {
+    let huge_page = huge_page_bytes(file).map_err(RegionFault::Map)?;
     if require_hugepages && huge_page.is_none() {
-        return Err(Fault::NotHugepages);
+        return Err(RegionFault::NotHugepages);
     }
-    let found = file.metadata().map_err(Fault::Map)?.size();
+    let found = file.metadata().map_err(RegionFault::Map)?.size();
     if found < SUPERBLOCK_SIZE as u64 {
-        return Err(Fault::TooShort { found, needed: SUPERBLOCK_SIZE as u64 });
+        return Err(RegionFault::TooShort { found, needed: SUPERBLOCK_SIZE as u64 });
     }
     let needed = expected.kind.region_bytes(expected.nslots);
     // Superblock first: its fields explain more than a wrong length.
     let mut head = [0; SUPERBLOCK_SIZE];
-    file.read_exact_at(&mut head, 0).map_err(Fault::Map)?;
-    Superblock::decode(&head).check(expected).map_err(Fault::Superblock)?;
+    file.read_exact_at(&mut head, 0).map_err(RegionFault::Map)?;
+    Superblock::decode(&head).check(expected).map_err(RegionFault::Superblock)?;
     if found < needed {
-        return Err(Fault::TooShort { found, needed });
+        return Err(RegionFault::TooShort { found, needed });
     }
     // A hugetlbfs mapping consists of complete pages.
     Ok(huge_page.map_or(needed, |page| needed.next_multiple_of(page)))
@@ -225,15 +231,16 @@ impl Region {
     }
 
     /// Maps `len` bytes of `file`. `lost` is marked when the memory is lost.
-    pub(crate) fn map(file: &File, len: u64, access: Access, lost: &LostMark) -> Result<Self, Fault> {
+    pub(crate) fn map(file: &File, len: u64, access: Access, lost: &LostMark) -> Result<Self, RegionFault> {
         let prot = match access {
             Access::Read => ProtFlags::READ,
             Access::Write => ProtFlags::READ | ProtFlags::WRITE,
         };
-        let len = usize::try_from(len).map_err(|_| Fault::Map(std::io::ErrorKind::OutOfMemory.into()))?;
+        let len =
+            usize::try_from(len).map_err(|_| RegionFault::Map(std::io::ErrorKind::OutOfMemory.into()))?;
         // SAFETY: a fresh mapping at an address of the kernel's choice.
         let ptr = unsafe { mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, file.as_fd(), 0) }
-            .map_err(|e| Fault::Map(e.into()))?;
+            .map_err(|e| RegionFault::Map(e.into()))?;
         fork::register_mapping(ptr.cast(), len);
         let guard = MappingGuard::new(ptr.cast(), len, access == Access::Write, lost.clone());
         Ok(Self { ptr: ptr.cast(), len, access, guard: ManuallyDrop::new(guard), lost: lost.clone() })

@@ -10,8 +10,8 @@ use std::path::Path;
 
 use crate::os::file_lock;
 use crate::os::fork::ForkGuardedFile;
-use crate::shm::containment::{self, AllowedBases, ContainError};
-use crate::shm::region::{Fault, RegionError};
+use crate::shm::containment::{self, AllowedBases, ContainmentError};
+use crate::shm::region::{RegionError, RegionFault};
 use crate::wire::region_uri::RegionUri;
 
 #[derive(Debug)]
@@ -38,11 +38,11 @@ impl std::error::Error for RegionLockError {}
 /// Opens the region of `uri`, on a descriptor that forked children do not have.
 fn open(uri: &str, bases: &AllowedBases, writable: bool) -> Result<ForkGuardedFile, RegionLockError> {
     let refused = |fault| RegionLockError::Refused(RegionError { uri: uri.to_owned(), fault });
-    let parsed = RegionUri::parse(uri).map_err(|e| refused(Fault::Uri(e)))?;
+    let parsed = RegionUri::parse(uri).map_err(|e| refused(RegionFault::Uri(e)))?;
     ForkGuardedFile::open(|| containment::open(Path::new(&parsed.path), bases, writable)).map_err(|e| match e
     {
-        ContainError::Io(error) => RegionLockError::Io(error),
-        other => refused(Fault::Path(other)),
+        ContainmentError::Io(error) => RegionLockError::Io(error),
+        other => refused(RegionFault::Path(other)),
     })
 }
 

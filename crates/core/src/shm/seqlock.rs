@@ -70,7 +70,7 @@ pub fn commit<W: CommitWord + ?Sized>(word: &W, seq: u64) {
 
 /// Why the first check of the commit word refuses the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum ReadRefusal {
     /// The writer is still writing this sequence.
     NotCommitted,
     /// The slot already belongs to a later sequence.
@@ -81,18 +81,18 @@ pub enum Refusal {
 
 /// The first check: whether the slot is committed for exactly `seq`.
 #[inline]
-pub fn check<W: CommitWord + ?Sized>(word: &W, seq: u64) -> Result<(), Refusal> {
+pub fn check<W: CommitWord + ?Sized>(word: &W, seq: u64) -> Result<(), ReadRefusal> {
     let value = word.load_acquire();
     if value == committed(seq) {
         return Ok(());
     }
     let there = value >> 1;
     Err(if there > seq {
-        Refusal::Overwritten
+        ReadRefusal::Overwritten
     } else if there < seq {
-        Refusal::Stale
+        ReadRefusal::Stale
     } else {
-        Refusal::NotCommitted
+        ReadRefusal::NotCommitted
     })
 }
 
@@ -118,10 +118,14 @@ pub fn still_belongs<W: CommitWord + ?Sized>(word: &W, seq: u64) -> bool {
 
 /// A read between both checks. `read` may see torn bytes; its result is returned only if it did not.
 #[inline]
-pub fn read<W: CommitWord + ?Sized, T>(word: &W, seq: u64, read: impl FnOnce() -> T) -> Result<T, Refusal> {
+pub fn read<W: CommitWord + ?Sized, T>(
+    word: &W,
+    seq: u64,
+    read: impl FnOnce() -> T,
+) -> Result<T, ReadRefusal> {
     check(word, seq)?;
     let value = read();
-    if unchanged(word, seq) { Ok(value) } else { Err(Refusal::Overwritten) }
+    if unchanged(word, seq) { Ok(value) } else { Err(ReadRefusal::Overwritten) }
 }
 
 #[cfg(test)]
@@ -134,7 +138,7 @@ mod tests {
     fn slot_in_progress_is_refused_without_waiting() {
         let word = AtomicU64::new(0);
         begin(&word, 7);
-        assert_eq!(check(&word, 7), Err(Refusal::NotCommitted));
+        assert_eq!(check(&word, 7), Err(ReadRefusal::NotCommitted));
         commit(&word, 7);
         assert_eq!(check(&word, 7), Ok(()));
     }
@@ -143,10 +147,10 @@ mod tests {
     #[test]
     fn other_sequence_in_the_slot_is_stale_or_overwritten() {
         let word = AtomicU64::new(committed(8));
-        assert_eq!(check(&word, 16), Err(Refusal::Stale));
-        assert_eq!(check(&word, 0), Err(Refusal::Overwritten));
+        assert_eq!(check(&word, 16), Err(ReadRefusal::Stale));
+        assert_eq!(check(&word, 0), Err(ReadRefusal::Overwritten));
         begin(&word, 16);
-        assert_eq!(check(&word, 8), Err(Refusal::Overwritten));
+        assert_eq!(check(&word, 8), Err(ReadRefusal::Overwritten));
     }
 
     /// requirement: wire-8.3-4
@@ -154,7 +158,7 @@ mod tests {
     fn commit_word_change_during_a_read_is_detected() {
         let word = AtomicU64::new(committed(3));
         assert_eq!(read(&word, 3, || 42), Ok(42));
-        assert_eq!(read(&word, 3, || begin(&word, 11)), Err(Refusal::Overwritten));
+        assert_eq!(read(&word, 3, || begin(&word, 11)), Err(ReadRefusal::Overwritten));
     }
 
     /// requirement: wire-10.2.2-6

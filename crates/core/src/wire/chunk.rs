@@ -39,7 +39,7 @@ impl Revision {
 
 /// Limits of a receiver (bridge §5.2, §10).
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct ChunkLimits {
     /// The longest slice: the smaller of the configured size and what the MTU allows.
     pub chunk_bytes: u32,
     pub payload_bytes: u32,
@@ -184,7 +184,7 @@ pub fn checksum(header: Option<&[u8; HEADER_SLOT_BYTES]>, payload: &[u8]) -> u32
 impl<'a> Chunk<'a> {
     /// Decodes a message and applies every rule that needs nothing but the message (bridge §5.2).
     #[inline]
-    pub fn decode(bytes: &'a [u8], limits: &Limits) -> Result<Self, Fault> {
+    pub fn decode(bytes: &'a [u8], limits: &ChunkLimits) -> Result<Self, Fault> {
         if bytes.len() < MESSAGE_HEADER_LENGTH {
             return Err(Fault::Malformed);
         }

@@ -98,7 +98,7 @@ impl QosConsumer {
             last_seq_seen: get_u64(b, QOS_CONSUMER_LAST_SEQ_SEEN),
             drops_gap: get_u64(b, QOS_CONSUMER_DROPS_GAP),
             drops_late: get_u64(b, QOS_CONSUMER_DROPS_LATE),
-            mode: Mode::of(b[QOS_CONSUMER_MODE]).ok_or("mode")?,
+            mode: Mode::from_code(b[QOS_CONSUMER_MODE]).ok_or("mode")?,
         })
     }
 }

@@ -44,7 +44,7 @@ impl Role {
         }
     }
 
-    const fn of(code: u8) -> Option<Self> {
+    const fn from_code(code: u8) -> Option<Self> {
         match code {
             ROLE_PRODUCER => Some(Self::Producer),
             ROLE_CONSUMER => Some(Self::Consumer),
@@ -313,7 +313,7 @@ fn lease_revoked(bytes: &[u8]) -> Result<DriverMessage, &'static str> {
         lease_id: get_u64(b, SHM_LEASE_REVOKED_LEASE_ID),
         stream_id: get_u32(b, SHM_LEASE_REVOKED_STREAM_ID),
         client_id: get_u32(b, SHM_LEASE_REVOKED_CLIENT_ID),
-        role: Role::of(b[SHM_LEASE_REVOKED_ROLE]).ok_or("role")?,
+        role: Role::from_code(b[SHM_LEASE_REVOKED_ROLE]).ok_or("role")?,
     };
     // An unknown reason makes the whole message invalid (driver §4.9).
     let reason = match b[SHM_LEASE_REVOKED_REASON] {

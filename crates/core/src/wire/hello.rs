@@ -52,7 +52,7 @@ impl Mode {
         }
     }
 
-    pub const fn of(code: u8) -> Option<Self> {
+    pub const fn from_code(code: u8) -> Option<Self> {
         match code {
             MODE_STREAM => Some(Self::Stream),
             MODE_RATE_LIMITED => Some(Self::RateLimited),
@@ -159,7 +159,7 @@ impl ConsumerHello {
             consumer_id: get_u32(b, CONSUMER_HELLO_CONSUMER_ID),
             supports_shm: boolean(b[CONSUMER_HELLO_SUPPORTS_SHM], "supportsShm")?,
             supports_progress: boolean(b[CONSUMER_HELLO_SUPPORTS_PROGRESS], "supportsProgress")?,
-            mode: Mode::of(b[CONSUMER_HELLO_MODE]).ok_or("mode")?,
+            mode: Mode::from_code(b[CONSUMER_HELLO_MODE]).ok_or("mode")?,
             max_rate_hz: get_u32(b, CONSUMER_HELLO_MAX_RATE_HZ),
             expected_layout_version: get_u32(b, CONSUMER_HELLO_EXPECTED_LAYOUT_VERSION),
             hints: ProgressHints {
@@ -211,7 +211,7 @@ impl ConsumerConfig {
             stream_id: get_u32(b, CONSUMER_CONFIG_STREAM_ID),
             consumer_id: get_u32(b, CONSUMER_CONFIG_CONSUMER_ID),
             use_shm: boolean(b[CONSUMER_CONFIG_USE_SHM], "useShm")?,
-            mode: Mode::of(b[CONSUMER_CONFIG_MODE]).ok_or("mode")?,
+            mode: Mode::from_code(b[CONSUMER_CONFIG_MODE]).ok_or("mode")?,
             max_rate_hz: has_rate.then(|| get_u32(b, CONSUMER_CONFIG_R2_MAX_RATE_HZ)).and_then(option),
             fallback_uri,
             descriptor: StreamRequest::from_fields(

@@ -9,14 +9,14 @@ use std::collections::HashMap;
 
 use crate::wire::layout::*;
 
-type Key = (u16, u16, u32, u32);
+type MessageKey = (u16, u16, u32, u32);
 
 const SOURCE_TEXT_AT: usize = MESSAGE_HEADER_LENGTH + DATA_SOURCE_ANNOUNCE_BLOCK_LENGTH as usize;
 const ANNOUNCE_TIMESTAMP_AT: usize = MESSAGE_HEADER_LENGTH + SHM_POOL_ANNOUNCE_ANNOUNCE_TIMESTAMP_NS;
 
 /// The last message of each key, and the value it was decoded to.
 pub struct MessageCache<T> {
-    last: HashMap<Key, (Box<[u8]>, T)>,
+    last: HashMap<MessageKey, (Box<[u8]>, T)>,
     bytes: usize,
     max_bytes: usize,
 }
@@ -66,7 +66,7 @@ impl<T> MessageCache<T> {
     }
 }
 
-fn key_of(message: &[u8]) -> Option<Key> {
+fn key_of(message: &[u8]) -> Option<MessageKey> {
     let head = message.get(..MESSAGE_HEADER_LENGTH + 8)?;
     let kind = (get_u16(head, MESSAGE_HEADER_SCHEMA_ID), get_u16(head, MESSAGE_HEADER_TEMPLATE_ID));
     let (first, second) = (get_u32(head, MESSAGE_HEADER_LENGTH), get_u32(head, MESSAGE_HEADER_LENGTH + 4));
@@ -84,7 +84,7 @@ fn key_of(message: &[u8]) -> Option<Key> {
     })
 }
 
-fn is_source_of_version_0((schema, template, _, _): Key, message: &[u8]) -> bool {
+fn is_source_of_version_0((schema, template, _, _): MessageKey, message: &[u8]) -> bool {
     const VERSION_AT: usize = MESSAGE_HEADER_LENGTH + DATA_SOURCE_ANNOUNCE_META_VERSION;
     schema == WIRE_SCHEMA_ID
         && template == DATA_SOURCE_ANNOUNCE_TEMPLATE_ID
@@ -92,7 +92,7 @@ fn is_source_of_version_0((schema, template, _, _): Key, message: &[u8]) -> bool
         && get_u32(message, VERSION_AT) == 0
 }
 
-fn is_announce((schema, template, _, _): Key) -> bool {
+fn is_announce((schema, template, _, _): MessageKey) -> bool {
     schema == WIRE_SCHEMA_ID && template == SHM_POOL_ANNOUNCE_TEMPLATE_ID
 }
 

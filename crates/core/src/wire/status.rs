@@ -64,7 +64,7 @@ impl TimeOrigin {
     }
 }
 
-/// The ledger of a producer. `C` and `S`: its counts and sources, decoded ([`Counts`], [`Sources`]) or to
+/// The ledger of a producer. `C` and `S`: its counts and sources, decoded ([`CountGroup`], [`SourceGroup`]) or to
 /// be encoded (slices).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProducerStatus<C, S> {
@@ -85,7 +85,7 @@ pub struct ProducerStatus<C, S> {
     pub sources: S,
 }
 
-/// The ledger and the latency of a consumer. `C`: its counts, decoded ([`Counts`]) or to be encoded (a
+/// The ledger and the latency of a consumer. `C`: its counts, decoded ([`CountGroup`]) or to be encoded (a
 /// slice).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConsumerStatus<'a, C> {
@@ -125,8 +125,8 @@ pub type ReasonCounts<'a> = &'a [(&'a str, u64)];
 /// A decoded report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatusReport<'a> {
-    Producer(ProducerStatus<Counts<'a>, Sources<'a>>),
-    Consumer(ConsumerStatus<'a, Counts<'a>>),
+    Producer(ProducerStatus<CountGroup<'a>, SourceGroup<'a>>),
+    Consumer(ConsumerStatus<'a, CountGroup<'a>>),
     /// A status report that this version cannot read.
     Malformed,
     /// Another message.
@@ -238,7 +238,7 @@ impl<'a> StatusReport<'a> {
     }
 }
 
-impl<'a> ProducerStatus<Counts<'a>, Sources<'a>> {
+impl<'a> ProducerStatus<CountGroup<'a>, SourceGroup<'a>> {
     fn decode(bytes: &'a [u8]) -> Option<Self> {
         let (b, mut rest) = split_block(bytes, PRODUCER_STATUS_TEMPLATE_ID, PRODUCER_STATUS_BLOCK_LENGTH)?;
         Some(Self {
@@ -253,14 +253,14 @@ impl<'a> ProducerStatus<Counts<'a>, Sources<'a>> {
             deferred: get_u64(b, PRODUCER_STATUS_DEFERRED),
             holes: get_u64(b, PRODUCER_STATUS_HOLES),
             payload_bytes: get_u64(b, PRODUCER_STATUS_PAYLOAD_BYTES),
-            unpublished: Counts::take(&mut rest)?,
-            dropped: Counts::take(&mut rest)?,
-            sources: Sources::take(&mut rest)?,
+            unpublished: CountGroup::take(&mut rest)?,
+            dropped: CountGroup::take(&mut rest)?,
+            sources: SourceGroup::take(&mut rest)?,
         })
     }
 }
 
-impl<'a> ConsumerStatus<'a, Counts<'a>> {
+impl<'a> ConsumerStatus<'a, CountGroup<'a>> {
     fn decode(bytes: &'a [u8]) -> Option<Self> {
         let (b, mut rest) = split_block(bytes, CONSUMER_STATUS_TEMPLATE_ID, CONSUMER_STATUS_BLOCK_LENGTH)?;
         let optional = |at| Some(get_u64(b, at)).filter(|value| *value != NULL_U64);
@@ -293,8 +293,8 @@ impl<'a> ConsumerStatus<'a, Counts<'a>> {
             received: get_u64(b, CONSUMER_STATUS_RECEIVED),
             polls: get_u64(b, CONSUMER_STATUS_POLLS),
             latency: (since != TimeOrigin::Nothing).then_some(latency),
-            dropped: Counts::take(&mut rest)?,
-            outside: Counts::take(&mut rest)?,
+            dropped: CountGroup::take(&mut rest)?,
+            outside: CountGroup::take(&mut rest)?,
             label: take_text(&mut rest, MAX_LABEL_BYTES)?,
         })
     }
@@ -328,12 +328,12 @@ fn take_group(rest: &mut &[u8], block_length: u16, max: usize) -> Option<(usize,
 
 /// Counts by reason. Validated when the report is decoded, read again by `iter`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counts<'a> {
+pub struct CountGroup<'a> {
     entries: &'a [u8],
     block_length: usize,
 }
 
-impl<'a> Counts<'a> {
+impl<'a> CountGroup<'a> {
     fn take(rest: &mut &'a [u8]) -> Option<Self> {
         let (block_length, count) = take_group(rest, COUNT_BLOCK_LENGTH, MAX_REASONS)?;
         let begin = *rest;
@@ -365,12 +365,12 @@ fn take_text<'a>(rest: &mut &'a [u8], max_bytes: usize) -> Option<&'a str> {
 
 /// Stream ids in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sources<'a> {
+pub struct SourceGroup<'a> {
     entries: &'a [u8],
     block_length: usize,
 }
 
-impl<'a> Sources<'a> {
+impl<'a> SourceGroup<'a> {
     fn take(rest: &mut &'a [u8]) -> Option<Self> {
         let (block_length, count) = take_group(rest, PRODUCER_STATUS_SOURCES_BLOCK_LENGTH, MAX_SOURCES)?;
         let entries = take(rest, count * block_length, "sources").ok()?;

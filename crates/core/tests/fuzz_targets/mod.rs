@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use tensorpool_core::bridge::assembly::{AssemblyTable, ChunkOutcome, FrameStore, Loss};
 use tensorpool_core::bridge::seal::{Opener, Purpose, Sealer, SharedKeys};
-use tensorpool_core::consumer::blob_assembly::Blobs;
+use tensorpool_core::consumer::blob_assembly::BlobAssembly;
 use tensorpool_core::consumer::metadata_cache::{MAX_BYTES, MAX_VERSIONS, MetadataCache};
 use tensorpool_core::consumer::sequence_tracker::{SequenceStep, SequenceTracker};
 use tensorpool_core::recording::batch_scan::{BatchTemplate, scan_alike};
@@ -105,7 +105,7 @@ pub fn wire(data: &[u8]) {
 
 /// Messages of the metadata stream into the caches of a consumer, which stay within their limits.
 pub fn metadata(data: &[u8]) {
-    let (mut cache, mut blobs) = (MetadataCache::default(), Blobs::default());
+    let (mut cache, mut blobs) = (MetadataCache::default(), BlobAssembly::default());
     for (at, message) in messages(data).enumerate() {
         let session_id = (at % 3) as i32;
         let _ = MetadataMessage::stream_of(message);
@@ -191,35 +191,35 @@ const MAX_FRAME_BYTES: u32 = 1 << 16;
 
 /// Frames in memory: a write outside of a frame panics.
 #[derive(Default)]
-struct Memory {
+struct MemoryStore {
     committed: u64,
 }
 
-impl FrameStore for Memory {
-    type Place = Vec<Option<u8>>;
+impl FrameStore for MemoryStore {
+    type Slot = Vec<Option<u8>>;
 
     fn nslots(&mut self) -> u32 {
         8
     }
 
-    fn open(&mut self, _: u64, payload_length: u32) -> Result<Self::Place, Loss> {
+    fn open(&mut self, _: u64, payload_length: u32) -> Result<Self::Slot, Loss> {
         assert!(payload_length <= MAX_FRAME_BYTES);
         Ok(vec![None; payload_length as usize])
     }
 
-    fn write(&mut self, place: &mut Self::Place, offset: u32, bytes: &[u8]) {
-        let part = &mut place[offset as usize..offset as usize + bytes.len()];
+    fn write(&mut self, slot: &mut Self::Slot, offset: u32, bytes: &[u8]) {
+        let part = &mut slot[offset as usize..offset as usize + bytes.len()];
         part.iter_mut().zip(bytes).for_each(|(to, from)| *to = Some(*from));
     }
 
-    fn holds(&self, place: &Self::Place, offset: u32, bytes: &[u8]) -> bool {
-        let part = &place[offset as usize..offset as usize + bytes.len()];
+    fn holds(&self, slot: &Self::Slot, offset: u32, bytes: &[u8]) -> bool {
+        let part = &slot[offset as usize..offset as usize + bytes.len()];
         part.iter().zip(bytes).all(|(have, want)| *have == Some(*want))
     }
 
     fn describe(
         &mut self,
-        _: &mut Self::Place,
+        _: &mut Self::Slot,
         seq: u64,
         _: u32,
         header: &[u8; HEADER_SLOT_BYTES],
@@ -227,8 +227,8 @@ impl FrameStore for Memory {
         slot::decode(header, (seq % 8) as u32).map(drop).map_err(|_| Loss::Kind)
     }
 
-    fn commit(&mut self, place: Self::Place, _: u64, _: u64) -> Result<(), Loss> {
-        assert!(place.iter().all(Option::is_some), "a frame with holes is delivered");
+    fn commit(&mut self, slot: Self::Slot, _: u64, _: u64) -> Result<(), Loss> {
+        assert!(slot.iter().all(Option::is_some), "a frame with holes is delivered");
         self.committed += 1;
         Ok(())
     }
@@ -236,9 +236,10 @@ impl FrameStore for Memory {
 
 /// Chunks into assemblies. A frame that is delivered has all its bytes, and each is counted once.
 pub fn chunks(data: &[u8]) {
-    let limits = chunk::Limits { chunk_bytes: 8192, payload_bytes: MAX_FRAME_BYTES, needs_checksum: false };
+    let limits =
+        chunk::ChunkLimits { chunk_bytes: 8192, payload_bytes: MAX_FRAME_BYTES, needs_checksum: false };
     let mut table = AssemblyTable::new(1_000);
-    let mut store = Memory::default();
+    let mut store = MemoryStore::default();
     for (now_ns, message) in messages(data).enumerate() {
         let Ok(chunk) = Chunk::decode(message, &limits) else { continue };
         assert!(chunk.seq <= MAX_SEQ && chunk.index < chunk.count && chunk.count <= chunk::MAX_CHUNKS);

@@ -99,7 +99,7 @@ pub(super) struct LogEnd {
 }
 
 /// What a scan of the counters looks for, and whether it found a subscription that is behind.
-struct Behind {
+struct LagScan {
     end: LogEnd,
     is_found: bool,
 }
@@ -119,7 +119,7 @@ unsafe extern "C" fn on_position(
     }
     // SAFETY: clientd is the value of the call below us; the key lies in the mapped file.
     let (behind, key) =
-        unsafe { (&mut *clientd.cast::<Behind>(), std::slice::from_raw_parts(key, POSITION_KEY_LENGTH)) };
+        unsafe { (&mut *clientd.cast::<LagScan>(), std::slice::from_raw_parts(key, POSITION_KEY_LENGTH)) };
     let session_id = get_u32(key, POSITION_KEY_SESSION_ID) as i32;
     let stream_id = get_u32(key, POSITION_KEY_STREAM_ID) as i32;
     let end = behind.end;
@@ -129,7 +129,7 @@ unsafe extern "C" fn on_position(
 /// Whether all subscriptions of this media driver have read a session up to there. Those of other hosts have
 /// no position here.
 pub(super) fn is_read(client: &DriverClient, end: LogEnd) -> bool {
-    let mut behind = Behind { end, is_found: false };
+    let mut behind = LagScan { end, is_found: false };
     // SAFETY: the client is open, and its counters file is mapped as long as it is.
     unsafe {
         let reader = c::aeron_counters_reader(client.raw());

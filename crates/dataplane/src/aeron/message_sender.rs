@@ -1,5 +1,5 @@
 //! Sender of messages of any size on one stream: a shared publication with short terms, and for a message that
-//! does not fit it one of our own with long terms, while there are such messages.
+//! does not fit it an exclusive one with long terms, while there are such messages.
 //!
 //! A log buffer takes three terms of memory, whatever passes through it, and a message has an eighth of a term
 //! at most. Most streams never carry a large message, so they should not all pay for one. Subscribers read both
@@ -10,8 +10,8 @@
 use std::time::{Duration, Instant};
 
 use crate::aeron::channels::has_parameter;
-use crate::aeron::own_publication::{Bypass, OwnPublication};
-use crate::aeron::{AeronError, Client, NotTaken, Publication};
+use crate::aeron::on_demand_publication::{CongestionBypass, OnDemandPublication};
+use crate::aeron::{AeronError, Client, OfferError, Publication};
 use crate::conductor::handle::Handle;
 
 /// Terms of the publication for large messages: 12 MiB of memory, messages of up to 512 KiB.
@@ -26,8 +26,8 @@ const MAX_ORDER_WAIT: Duration = Duration::from_secs(2);
 #[derive(Default)]
 pub struct MessageSender {
     shared: Handle<Publication>,
-    large: OwnPublication,
-    bypass: Bypass,
+    large: OnDemandPublication,
+    bypass: CongestionBypass,
     /// The caller's channel has a term length of its own, which holds for all messages.
     has_own_terms: bool,
     /// The end of our last message in the shared publication, until the subscribers have read it.
@@ -97,9 +97,9 @@ impl MessageSender {
         false
     }
 
-    fn offer_shared(&mut self, message: &[u8]) -> Result<i64, NotTaken> {
+    fn offer_shared(&mut self, message: &[u8]) -> Result<i64, OfferError> {
         let Self { shared, bypass, unread, has_unread_bypass, .. } = self;
-        let Some(shared) = shared.get() else { return Err(NotTaken::NotConnected) };
+        let Some(shared) = shared.get() else { return Err(OfferError::NotConnected) };
         let mut took_bypass = true;
         let result = bypass.offer(message, |bytes| {
             let offered = shared.offer(bytes).inspect(|end| *unread = Some(*end));
@@ -112,22 +112,22 @@ impl MessageSender {
 
     /// The first large message is back-pressured until its publication is ready, and the subscribers have read
     /// the messages before it.
-    pub fn offer(&mut self, message: &[u8]) -> Result<i64, NotTaken> {
-        let Some(max) = self.max_message_length() else { return Err(NotTaken::NotConnected) };
-        let Some(shared) = self.shared.get() else { return Err(NotTaken::NotConnected) };
+    pub fn offer(&mut self, message: &[u8]) -> Result<i64, OfferError> {
+        let Some(max) = self.max_message_length() else { return Err(OfferError::NotConnected) };
+        let Some(shared) = self.shared.get() else { return Err(OfferError::NotConnected) };
         let is_large = message.len() > shared.max_message_length();
         if message.len() > max || !(is_large || self.large.is_ready()) {
             return self.offer_shared(message);
         }
         if !shared.is_connected() {
-            return Err(NotTaken::NotConnected);
+            return Err(OfferError::NotConnected);
         }
         if is_large {
             self.large.need();
         }
         match self.earlier_is_read() {
             true => self.large.offer(message),
-            false if is_large => Err(NotTaken::BackPressured),
+            false if is_large => Err(OfferError::BackPressured),
             false => self.offer_shared(message),
         }
     }

@@ -13,7 +13,7 @@ pub mod fragment_filter;
 mod images;
 mod message_sender;
 mod network;
-mod own_publication;
+mod on_demand_publication;
 mod publication;
 mod request;
 mod subscription;
@@ -29,8 +29,8 @@ pub use counter::{Counter, CounterReading, MAX_LABEL_BYTES, read_counters};
 pub use images::ImageWatch;
 pub use message_sender::MessageSender;
 pub use network::{Client, Network};
-pub use own_publication::Bypass;
-pub use publication::{ExclusivePublication, NotTaken, Publication};
+pub use on_demand_publication::CongestionBypass;
+pub use publication::{ExclusivePublication, OfferError, Publication};
 pub use subscription::{Header, Subscription};
 
 /// A handle of a media driver.

@@ -10,7 +10,7 @@ use super::counter::{self, LogEnd};
 
 /// Why Aeron did not accept a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotTaken {
+pub enum OfferError {
     /// The slowest tethered subscriber is behind. Try again, or drop the message.
     BackPressured,
     /// No subscriber at the moment.
@@ -19,14 +19,14 @@ pub enum NotTaken {
     Closed,
 }
 
-fn position(rc: i64) -> Result<i64, NotTaken> {
+fn position(rc: i64) -> Result<i64, OfferError> {
     if rc >= 0 {
         return Ok(rc);
     }
     Err(match rc as i32 {
-        c::AERON_PUBLICATION_NOT_CONNECTED => NotTaken::NotConnected,
-        c::AERON_PUBLICATION_BACK_PRESSURED | c::AERON_PUBLICATION_ADMIN_ACTION => NotTaken::BackPressured,
-        _ => NotTaken::Closed,
+        c::AERON_PUBLICATION_NOT_CONNECTED => OfferError::NotConnected,
+        c::AERON_PUBLICATION_BACK_PRESSURED | c::AERON_PUBLICATION_ADMIN_ACTION => OfferError::BackPressured,
+        _ => OfferError::Closed,
     })
 }
 
@@ -54,7 +54,7 @@ unsafe impl Send for ExclusivePublication {}
 impl ExclusivePublication {
     /// Claims `len` bytes in the log, lets `fill` write them, and commits.
     #[inline]
-    pub fn claim(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<i64, NotTaken> {
+    pub fn claim(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<i64, OfferError> {
         self.claim_if(len, |bytes| {
             fill(bytes);
             true
@@ -68,7 +68,7 @@ impl ExclusivePublication {
         &mut self,
         len: usize,
         fill: impl FnOnce(&mut [u8]) -> bool,
-    ) -> Result<(i64, bool), NotTaken> {
+    ) -> Result<(i64, bool), OfferError> {
         let mut claim =
             c::aeron_buffer_claim_t { frame_header: ptr::null_mut(), data: ptr::null_mut(), length: 0 };
         let rc = through_rotation(|| {
@@ -89,7 +89,7 @@ impl ExclusivePublication {
     }
 
     /// Sends a message of any size that the channel allows, in fragments if needed.
-    pub fn offer(&mut self, message: &[u8]) -> Result<i64, NotTaken> {
+    pub fn offer(&mut self, message: &[u8]) -> Result<i64, OfferError> {
         position(through_rotation(|| {
             // SAFETY: alive under the owner's lock; Aeron copies the bytes.
             unsafe {
@@ -177,7 +177,7 @@ unsafe impl Send for Publication {}
 
 impl Publication {
     /// Sends a message of any size that the channel allows, in fragments if needed.
-    pub fn offer(&self, message: &[u8]) -> Result<i64, NotTaken> {
+    pub fn offer(&self, message: &[u8]) -> Result<i64, OfferError> {
         position(through_rotation(|| {
             // SAFETY: alive under the owner's lock; Aeron copies the bytes.
             unsafe {

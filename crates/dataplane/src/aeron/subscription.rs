@@ -116,7 +116,7 @@ unsafe extern "C-unwind" fn peek(
 }
 
 /// The closure of `skip_while`, and how many fragments of each image it may skip.
-struct Skip<'a, F> {
+struct SkipHandler<'a, F> {
     f: &'a mut F,
     limit: usize,
     images: usize,
@@ -128,7 +128,7 @@ unsafe extern "C" fn skip_in_image<F: FnMut(&[u8]) -> bool>(
 ) {
     // SAFETY: clientd is the value of the call below us; Aeron holds the image during this call.
     unsafe {
-        let skip = &mut *clientd.cast::<Skip<'_, F>>();
+        let skip = &mut *clientd.cast::<SkipHandler<'_, F>>();
         skip.images += 1;
         let f = (&raw mut *skip.f).cast();
         c::aeron_image_controlled_poll(image, Some(skip_fragment::<F>), f, skip.limit);
@@ -174,7 +174,7 @@ impl Subscription {
     /// Consumes up to `limit` fragments of each image, while `f` returns true. The first that it refuses stays,
     /// with all behind it. Returns how many images there are.
     pub fn skip_while<F: FnMut(&[u8]) -> bool>(&mut self, limit: usize, mut f: F) -> usize {
-        let mut skip = Skip { f: &mut f, limit, images: 0 };
+        let mut skip = SkipHandler { f: &mut f, limit, images: 0 };
         // SAFETY: as in poll; `skip` outlives the call.
         unsafe {
             c::aeron_subscription_for_each_image(

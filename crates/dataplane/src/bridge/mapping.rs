@@ -15,16 +15,16 @@ use super::private_ring::PrivateRing;
 use super::progress_forwarder::ProgressForwarder;
 use crate::aeron::Publication;
 use crate::conductor::handle::Handle;
-use crate::producer::{Outcome, Producer, SlotAt};
+use crate::producer::{ClaimedSlot, Outcome, Producer};
 
-enum Goal {
+enum FrameSink {
     /// A stream of this host.
     Producer(Arc<Producer>),
     /// One consumer of this process.
     Private(Arc<PrivateRing>),
 }
 
-impl Goal {
+impl FrameSink {
     fn epoch(&self) -> Option<u64> {
         match self {
             Self::Producer(producer) => producer.epoch(),
@@ -39,14 +39,14 @@ impl Goal {
         }
     }
 
-    fn claim_at(&self, seq: u64, len: u32) -> Result<SlotAt, Loss> {
+    fn claim_at(&self, seq: u64, len: u32) -> Result<ClaimedSlot, Loss> {
         match self {
             Self::Producer(producer) => producer.claim_at(seq, len).map_err(loss),
             Self::Private(private) => private.claim_at(seq, len),
         }
     }
 
-    fn commit(&self, slot: &SlotAt, trace_id: u64) -> Result<(), Loss> {
+    fn commit(&self, slot: &ClaimedSlot, trace_id: u64) -> Result<(), Loss> {
         match self {
             Self::Producer(producer) => producer.commit_at(slot, trace_id).map(drop).map_err(loss),
             Self::Private(private) => private.commit(slot, trace_id),
@@ -56,7 +56,7 @@ impl Goal {
 
 /// The destination of frames. Once written to, it belongs to one epoch of the source.
 struct Destination {
-    goal: Goal,
+    sink: FrameSink,
     is_used: bool,
     nslots: Option<u32>,
 }
@@ -64,7 +64,7 @@ struct Destination {
 pub(super) struct ReceiverMapping {
     pub dest_stream_id: u32,
     pub source: SourceState,
-    pub table: AssemblyTable<SlotAt>,
+    pub table: AssemblyTable<ClaimedSlot>,
     pub ledger: SessionLedger,
     pub progress_forwarder: ProgressForwarder,
     pub progress_publication: Handle<Publication>,
@@ -99,8 +99,8 @@ impl ReceiverMapping {
     pub fn set_destination(&mut self, producer: Arc<Producer>) {
         self.table.abandon(Loss::Detached);
         self.dest_stream_id = producer.stream_id();
-        let goal = Goal::Producer(producer);
-        self.destination = Some(Destination { goal, is_used: false, nslots: None });
+        let sink = FrameSink::Producer(producer);
+        self.destination = Some(Destination { sink, is_used: false, nslots: None });
     }
 
     /// Sends frames to one consumer of this process, from the next announce on.
@@ -131,8 +131,8 @@ impl ReceiverMapping {
                 if let (Some(private), Some(announced)) = (&self.private, self.source.announced())
                     && private.map(announced)
                 {
-                    let goal = Goal::Private(private.clone());
-                    self.destination = Some(Destination { goal, is_used: false, nslots: None });
+                    let sink = FrameSink::Private(private.clone());
+                    self.destination = Some(Destination { sink, is_used: false, nslots: None });
                 }
             }
         }
@@ -144,7 +144,7 @@ impl ReceiverMapping {
         self.ledger.set_session(session, self.table.counters());
         let outcome = match self.source.admit(chunk.epoch) {
             Ok(()) => {
-                let mut slots = Slots {
+                let mut slots = DestinationSlots {
                     source: &self.source,
                     destination: &mut self.destination,
                     progress_forwarder: &mut self.progress_forwarder,
@@ -166,7 +166,7 @@ impl ReceiverMapping {
         if self.progress_forwarder.due.is_empty() {
             return;
         }
-        let epoch = self.destination.as_ref().and_then(|d| d.goal.epoch());
+        let epoch = self.destination.as_ref().and_then(|d| d.sink.epoch());
         for progress in self.progress_forwarder.due.drain(..) {
             let sent =
                 epoch.zip(self.progress_publication.get()).is_some_and(|(epoch, progress_publication)| {
@@ -182,7 +182,7 @@ impl ReceiverMapping {
     }
 }
 
-struct Slots<'a> {
+struct DestinationSlots<'a> {
     source: &'a SourceState,
     destination: &'a mut Option<Destination>,
     progress_forwarder: &'a mut ProgressForwarder,
@@ -196,20 +196,20 @@ fn loss(outcome: Outcome) -> Loss {
     }
 }
 
-impl FrameStore for Slots<'_> {
-    type Place = SlotAt;
+impl FrameStore for DestinationSlots<'_> {
+    type Slot = ClaimedSlot;
 
     fn nslots(&mut self) -> u32 {
         let Some(destination) = self.destination else { return 1 };
         if destination.nslots.is_none() {
-            destination.nslots = destination.goal.nslots();
+            destination.nslots = destination.sink.nslots();
         }
         destination.nslots.unwrap_or(1)
     }
 
-    fn open(&mut self, seq: u64, payload_length: u32) -> Result<SlotAt, Loss> {
+    fn open(&mut self, seq: u64, payload_length: u32) -> Result<ClaimedSlot, Loss> {
         let destination = self.destination.as_mut().ok_or(Loss::Detached)?;
-        let slot = destination.goal.claim_at(seq, payload_length)?;
+        let slot = destination.sink.claim_at(seq, payload_length)?;
         destination.is_used = true;
         // The ring has another size than before: assemblies that share no slot there may share one here.
         if *destination.nslots.get_or_insert(slot.nslots()) != slot.nslots() {
@@ -220,35 +220,35 @@ impl FrameStore for Slots<'_> {
     }
 
     #[inline]
-    fn write(&mut self, place: &mut SlotAt, offset: u32, bytes: &[u8]) {
-        place.write(offset, bytes);
+    fn write(&mut self, slot: &mut ClaimedSlot, offset: u32, bytes: &[u8]) {
+        slot.write(offset, bytes);
     }
 
-    fn holds(&self, place: &SlotAt, offset: u32, bytes: &[u8]) -> bool {
-        place.holds(offset, bytes)
+    fn holds(&self, slot: &ClaimedSlot, offset: u32, bytes: &[u8]) -> bool {
+        slot.holds(offset, bytes)
     }
 
     fn describe(
         &mut self,
-        place: &mut SlotAt,
+        slot: &mut ClaimedSlot,
         seq: u64,
         payload_length: u32,
         header: &[u8; HEADER_SLOT_BYTES],
     ) -> Result<(), Loss> {
         self.source.validate_header(header, seq, payload_length)?;
-        place.describe(header);
+        slot.describe(header);
         Ok(())
     }
 
-    fn commit(&mut self, place: SlotAt, seq: u64, trace_id: u64) -> Result<(), Loss> {
+    fn commit(&mut self, slot: ClaimedSlot, seq: u64, trace_id: u64) -> Result<(), Loss> {
         let destination = self.destination.as_ref().ok_or(Loss::Detached)?;
-        destination.goal.commit(&place, trace_id)?;
-        self.progress_forwarder.delivered(seq, place.payload_length());
+        destination.sink.commit(&slot, trace_id)?;
+        self.progress_forwarder.delivered(seq, slot.payload_length());
         Ok(())
     }
 
     #[inline]
-    fn advanced(&mut self, _: &SlotAt, seq: u64, prefix: u32) {
+    fn advanced(&mut self, _: &ClaimedSlot, seq: u64, prefix: u32) {
         self.progress_forwarder.advanced(seq, prefix);
     }
 }

@@ -16,7 +16,7 @@ use tensorpool_core::shm::epoch::MappedEpoch;
 use tensorpool_core::wire::descriptor::FrameDescriptor;
 use tensorpool_core::wire::layout::*;
 
-use crate::producer::SlotAt;
+use crate::producer::ClaimedSlot;
 
 /// Descriptors that wait to be read. The slots of older ones are overwritten.
 const MAX_WAITING: usize = 1024;
@@ -90,12 +90,12 @@ impl PrivateRing {
         self.lock().refused.take()
     }
 
-    pub(super) fn claim_at(&self, seq: u64, len: u32) -> Result<SlotAt, Loss> {
+    pub(super) fn claim_at(&self, seq: u64, len: u32) -> Result<ClaimedSlot, Loss> {
         let mapping = self.mapping().ok_or(Loss::Detached)?;
-        SlotAt::open(mapping, seq, len).ok_or(Loss::NoPool)
+        ClaimedSlot::open(mapping, seq, len).ok_or(Loss::NoPool)
     }
 
-    pub(super) fn commit(&self, slot: &SlotAt, trace_id: u64) -> Result<(), Loss> {
+    pub(super) fn commit(&self, slot: &ClaimedSlot, trace_id: u64) -> Result<(), Loss> {
         let (mapping, seq) = (slot.mapping(), slot.seq);
         let header = mapping.header_bytes(seq);
         if !mapping.commit_described(seq) {

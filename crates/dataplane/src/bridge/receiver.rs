@@ -6,16 +6,16 @@
 //! being written.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, MutexGuard};
 
 use tensorpool_core::bridge::assembly::AssemblyCounters;
 use tensorpool_core::bridge::seal::{Opener, Purpose, SharedKeys, is_sealed};
-use tensorpool_core::bridge::session_ledger::{Counts, LedgerStart};
+use tensorpool_core::bridge::session_ledger::{LedgerStart, SessionCounts};
 use tensorpool_core::bridge::source::SourceLayout;
 use tensorpool_core::os::time::{monotonic_ns, realtime_ns};
 use tensorpool_core::wire::announce::{Decoded, PoolAnnounce};
-use tensorpool_core::wire::chunk::{Chunk, Fault, Limits, MTU_OVERHEAD};
+use tensorpool_core::wire::chunk::{Chunk, ChunkLimits, Fault, MTU_OVERHEAD};
 use tensorpool_core::wire::control::ControlMessage;
 
 use super::mapping::ReceiverMapping;
@@ -26,7 +26,7 @@ use crate::aeron::channels::tethered;
 use crate::aeron::{AeronError, Assembler, Client, Header, Subscription};
 use crate::conductor::Endpoint;
 use crate::conductor::handle::Handle;
-use crate::idle::Strategy;
+use crate::idle::IdleStrategy;
 use crate::priority_lock::PriorityLock;
 use crate::producer::Producer;
 
@@ -45,7 +45,7 @@ pub struct Config {
     pub payload_stream_id: i32,
     pub control_channel: String,
     pub control_stream_id: i32,
-    pub limits: Limits,
+    pub limits: ChunkLimits,
     /// Chunks also have to fit the MTU of their session. False: an MTU is configured, and in `limits`.
     pub fits_session_mtu: bool,
     pub timeout_ns: u64,
@@ -59,7 +59,7 @@ pub struct Config {
 impl Config {
     /// The limits of the session that a message belongs to.
     #[cold]
-    fn session_limits(&self, header: Header) -> Limits {
+    fn session_limits(&self, header: Header) -> ChunkLimits {
         let mut limits = self.limits;
         if self.fits_session_mtu
             && let Some(mtu) = header.mtu()
@@ -75,7 +75,7 @@ impl Config {
 pub struct ReceiverState {
     pub announced: Option<SourceLayout>,
     pub has_destination: bool,
-    pub seen: Option<(u64, u64)>,
+    pub seq_range: Option<(u64, u64)>,
     pub counters: AssemblyCounters,
     pub announces: u64,
     pub announces_ignored: u64,
@@ -94,7 +94,7 @@ struct State {
     payload_opener: Option<Opener>,
     control_opener: Option<Opener>,
     /// The session of the last chunk, and its limits.
-    session_limits: Option<(i32, Limits)>,
+    session_limits: Option<(i32, ChunkLimits)>,
     /// Chunks of streams that are not mapped here.
     unmapped: u64,
     messages: VecDeque<Vec<u8>>,
@@ -105,6 +105,7 @@ struct State {
 
 struct Core {
     config: Config,
+    /// The worker never pauses under load: it yields to the other threads.
     state: PriorityLock<State>,
     connected: AtomicBool,
     closed: AtomicBool,
@@ -130,7 +131,7 @@ fn opened<'a>(opener: &'a mut Option<Opener>, bytes: &'a [u8], now_ns: u64) -> R
 }
 
 impl Receiver {
-    pub fn start(config: Config, idle: Strategy) -> std::io::Result<Self> {
+    pub fn start(config: Config, idle: IdleStrategy) -> std::io::Result<Self> {
         let state = State {
             payload: Handle::None,
             control: Handle::None,
@@ -170,7 +171,7 @@ impl Receiver {
         let config = &self.core.config;
         let mut mapping = ReceiverMapping::new(dest_stream_id, config.timeout_ns, config.silence_ns);
         mapping.progress_address = progress_publication;
-        let mut state = self.core.enter();
+        let mut state = self.core.state.lock_priority();
         let at = state.mappings.len();
         if state.by_stream.contains_key(&stream_id) {
             return false;
@@ -184,31 +185,31 @@ impl Receiver {
     /// Adds a source stream for one consumer of this process.
     pub fn add_private(&self, stream_id: u32, private: Arc<PrivateRing>) {
         if self.add(stream_id, stream_id, None) {
-            self.with(stream_id, |mapping| mapping.set_private_ring(private));
+            self.with_mapping(stream_id, |mapping| mapping.set_private_ring(private));
         }
     }
 
     /// Sets a destination that nothing was written to. False: no such mapping.
     pub fn set_destination(&self, stream_id: u32, producer: Arc<Producer>) -> bool {
-        self.with(stream_id, |mapping| mapping.set_destination(producer)).is_some()
+        self.with_mapping(stream_id, |mapping| mapping.set_destination(producer)).is_some()
     }
 
     /// Removes the destination: nothing is written to it from here on.
     pub fn clear_destination(&self, stream_id: u32) -> bool {
-        self.with(stream_id, ReceiverMapping::clear_destination).unwrap_or(false)
+        self.with_mapping(stream_id, ReceiverMapping::clear_destination).unwrap_or(false)
     }
 
-    fn with<T>(&self, stream_id: u32, f: impl FnOnce(&mut ReceiverMapping) -> T) -> Option<T> {
-        let mut state = self.core.enter();
+    fn with_mapping<T>(&self, stream_id: u32, f: impl FnOnce(&mut ReceiverMapping) -> T) -> Option<T> {
+        let mut state = self.core.state.lock_priority();
         let at = *state.by_stream.get(&stream_id)?;
         Some(f(&mut state.mappings[at]))
     }
 
     pub fn state_of(&self, stream_id: u32) -> Option<ReceiverState> {
-        self.with(stream_id, |mapping| ReceiverState {
+        self.with_mapping(stream_id, |mapping| ReceiverState {
             announced: mapping.source.announced().cloned(),
             has_destination: mapping.has_destination(),
-            seen: mapping.table.seen(),
+            seq_range: mapping.table.seq_range(),
             counters: mapping.table.counters().clone(),
             announces: mapping.announces,
             announces_ignored: mapping.announces_ignored,
@@ -218,19 +219,19 @@ impl Receiver {
     }
 
     /// The counts of these sessions. False if one of them may have been evicted.
-    pub fn received(&self, stream_id: u32, sessions: &[i32]) -> Option<(Counts, bool)> {
-        self.with(stream_id, |mapping| mapping.ledger.sum(sessions, mapping.table.counters()))
+    pub fn received(&self, stream_id: u32, sessions: &[i32]) -> Option<(SessionCounts, bool)> {
+        self.with_mapping(stream_id, |mapping| mapping.ledger.sum(sessions, mapping.table.counters()))
     }
 
     /// The counts at a position of a session, or at its start.
     pub fn ledger_start(&self, stream_id: u32, session: i32, position: Option<i64>) -> Option<LedgerStart> {
-        let mut state = self.core.enter();
+        let mut state = self.core.state.lock_priority();
         let at = *state.by_stream.get(&stream_id)?;
         let reached = state.payload.get().and_then(|p| p.position(session));
         let ReceiverMapping { ledger, table, .. } = &mut state.mappings[at];
         let Some(position) = position else {
             ledger.begin(session, table.counters());
-            return Some(LedgerStart::At(Counts::default()));
+            return Some(LedgerStart::At(SessionCounts::default()));
         };
         Some(ledger.ledger_start(session, position, reached, table.counters()))
     }
@@ -238,16 +239,16 @@ impl Receiver {
     /// Frames delivered, their bytes, and frames that were received in part and not delivered; over all
     /// mappings.
     pub fn totals(&self) -> (u64, u64, u64) {
-        let state = self.core.enter();
+        let state = self.core.state.lock_priority();
         let counters = state.mappings.iter().map(|mapping| mapping.table.counters());
         counters.fold((0, 0, 0), |(delivered, bytes, dropped), t| {
-            (delivered + t.delivered, bytes + t.bytes, dropped + t.turned_away + t.lost.iter().sum::<u64>())
+            (delivered + t.delivered, bytes + t.bytes, dropped + t.not_ready + t.lost.iter().sum::<u64>())
         })
     }
 
     /// Source streams that have no destination at the moment.
     pub fn without_destination(&self) -> Vec<u32> {
-        let state = self.core.enter();
+        let state = self.core.state.lock_priority();
         let lacks = |at: usize| !state.mappings[at].has_destination();
         state.by_stream.iter().filter(|(_, at)| lacks(**at)).map(|(stream_id, _)| *stream_id).collect()
     }
@@ -255,13 +256,13 @@ impl Receiver {
     /// Rejected messages by fault; chunks without a mapping; messages dropped incomplete; forwarded messages
     /// dropped.
     pub fn rejected(&self) -> ([u64; Fault::COUNT], u64, u64, u64) {
-        let state = self.core.enter();
+        let state = self.core.state.lock_priority();
         (state.faults, state.unmapped, state.reassembly.dropped(), state.messages_dropped)
     }
 
     /// Messages of the control stream that are neither announces nor progress.
     pub fn poll_messages(&self, limit: usize) -> Vec<Vec<u8>> {
-        let mut state = self.core.enter();
+        let mut state = self.core.state.lock_priority();
         let count = limit.min(state.messages.len());
         let taken: Vec<_> = state.messages.drain(..count).collect();
         state.messages_bytes -= taken.iter().map(Vec::len).sum::<usize>();
@@ -269,35 +270,25 @@ impl Receiver {
     }
 
     pub fn is_ready(&self) -> bool {
-        let mut state = self.core.enter();
+        let mut state = self.core.state.lock_priority();
         state.payload.get().is_some() && state.control.get().is_some()
     }
 
     pub fn is_connected(&self) -> bool {
-        self.core.enter().payload.get().is_some_and(|s| s.is_connected())
+        self.core.state.lock_priority().payload.get().is_some_and(|s| s.is_connected())
     }
 
     pub fn stop(&self) {
         self.worker.stop();
-        let mut state = self.core.enter();
+        let mut state = self.core.state.lock_priority();
         state.mappings.clear();
         state.by_stream.clear();
     }
 }
 
 impl Core {
-    /// For the worker thread.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
-
-    /// For other threads: the worker, which never pauses under load, yields.
-    fn enter(&self) -> MutexGuard<'_, State> {
-        self.state.lock_priority()
-    }
-
     fn do_work(&self) -> usize {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let now_ns = monotonic_ns();
         let mut done = state.poll_control(now_ns);
         done += state.receive(&self.config, now_ns);

@@ -5,8 +5,8 @@
 //! and the claim with its torn bytes becomes padding. Back-pressure sets the pace: the frame waits in its
 //! slot.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, MutexGuard};
 
 use tensorpool_core::bridge::seal::{PREFIX_BYTES, Purpose, SEAL_BYTES, Sealer, SharedKeys};
 use tensorpool_core::os::time::{monotonic_ns, realtime_ns};
@@ -15,14 +15,14 @@ use tensorpool_core::wire::chunk::{self, ChunkPlan, ChunkSizes, DATA_HEADER_LENG
 use tensorpool_core::wire::layout::{HEADER_SLOT_BYTES, NULL_TRACE_ID};
 
 use super::descriptor_fanout::DescriptorFanout;
-use super::source::{Source, bump};
+use super::source::{SourceStream, bump};
 use super::worker::Worker;
 use crate::aeron::channels::with_parameter;
-use crate::aeron::{AeronError, Client, ExclusivePublication, NotTaken};
+use crate::aeron::{AeronError, Client, ExclusivePublication, OfferError};
 use crate::conductor::Endpoint;
 use crate::conductor::handle::Handle;
 use crate::consumer::{Consumer, Frame};
-use crate::idle::Strategy;
+use crate::idle::IdleStrategy;
 use crate::priority_lock::PriorityLock;
 
 /// Chunks sent in one duty cycle, after which the conductor may take the lock.
@@ -54,13 +54,13 @@ pub struct Config {
 }
 
 struct SourceQueue {
-    source: Arc<Source>,
+    source: Arc<SourceStream>,
     /// A frame that waits for the announce of its epoch.
     held: Option<Frame>,
 }
 
-struct Outgoing {
-    source: Arc<Source>,
+struct OutgoingFrame {
+    source: Arc<SourceStream>,
     frame: Frame,
     header: [u8; HEADER_SLOT_BYTES],
     plan: ChunkPlan,
@@ -87,7 +87,7 @@ struct State {
     sources: Vec<SourceQueue>,
     /// The next source to poll.
     next_source: usize,
-    outgoing: Option<Outgoing>,
+    outgoing: Option<OutgoingFrame>,
     /// A consumer may have a frame.
     has_more: bool,
     next_descriptor_poll_ns: u64,
@@ -96,6 +96,7 @@ struct State {
 
 struct Core {
     config: Config,
+    /// The worker never pauses under load: it yields to the other threads.
     state: PriorityLock<State>,
     connected: AtomicBool,
     /// The publication is closed and must be replaced.
@@ -108,7 +109,7 @@ pub struct Sender {
     worker: Worker,
 }
 
-enum Sent {
+enum SendOutcome {
     Chunk,
     Frame,
     BackPressured,
@@ -116,7 +117,7 @@ enum Sent {
 }
 
 impl Sender {
-    pub fn start(config: Config, idle: Strategy) -> std::io::Result<Self> {
+    pub fn start(config: Config, idle: IdleStrategy) -> std::io::Result<Self> {
         let state = State {
             publication: Handle::None,
             chunk_sizes: None,
@@ -143,9 +144,9 @@ impl Sender {
     }
 
     /// Sends the frames of that consumer from now on.
-    pub fn add(&self, consumer: Arc<Consumer>) -> Arc<Source> {
-        let source = Arc::new(Source::new(consumer));
-        let mut state = self.core.enter();
+    pub fn add(&self, consumer: Arc<Consumer>) -> Arc<SourceStream> {
+        let source = Arc::new(SourceStream::new(consumer));
+        let mut state = self.core.state.lock_priority();
         state.fanout.add(source.consumer().clone());
         state.sources.push(SourceQueue { source: source.clone(), held: None });
         self.core.connected.store(false, Ordering::Relaxed);
@@ -153,21 +154,21 @@ impl Sender {
     }
 
     pub fn is_ready(&self) -> bool {
-        self.core.enter().publication.get().is_some()
+        self.core.state.lock_priority().publication.get().is_some()
     }
 
     pub fn is_connected(&self) -> bool {
-        self.core.enter().publication.get().is_some_and(|p| p.is_connected())
+        self.core.state.lock_priority().publication.get().is_some_and(|p| p.is_connected())
     }
 
     /// The slice sizes on this channel. `None` while there is no publication.
     pub fn chunk_sizes(&self) -> Option<ChunkSizes> {
-        self.core.enter().chunk_sizes
+        self.core.state.lock_priority().chunk_sizes
     }
 
     /// The position of a stream. `None` while there is no publication.
-    pub fn position_of(&self, source: &Source) -> Option<SenderPosition> {
-        let mut state = self.core.enter();
+    pub fn position_of(&self, source: &SourceStream) -> Option<SenderPosition> {
+        let mut state = self.core.state.lock_priority();
         let State { publication, outgoing, sessions, .. } = &mut *state;
         let publication = publication.get()?;
         let position = outgoing.as_ref().map_or_else(|| publication.position(), |out| out.from)?;
@@ -177,7 +178,7 @@ impl Sender {
 
     /// Frames sent, their bytes, and frames not sent; over all streams.
     pub fn totals(&self) -> (u64, u64, u64) {
-        let state = self.core.enter();
+        let state = self.core.state.lock_priority();
         state.sources.iter().fold((0, 0, 0), |(sent, bytes, dropped), queue| {
             let (counters, consumer) = (queue.source.counters(), queue.source.consumer().counters());
             (
@@ -190,25 +191,15 @@ impl Sender {
 
     pub fn stop(&self) {
         self.worker.stop();
-        let mut state = self.core.enter();
+        let mut state = self.core.state.lock_priority();
         state.sources.clear();
         state.outgoing = None;
     }
 }
 
 impl Core {
-    /// For the worker thread.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
-
-    /// For other threads: the worker, which never pauses under load, yields.
-    fn enter(&self) -> MutexGuard<'_, State> {
-        self.state.lock_priority()
-    }
-
     fn do_work(&self) -> usize {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let now_ns = monotonic_ns();
         // Also under back-pressure, so that no producer waits for this subscription.
         if (state.outgoing.is_none() && !state.has_more) || now_ns >= state.next_descriptor_poll_ns {
@@ -250,9 +241,9 @@ impl Core {
                 continue;
             };
             match self.send_one(publication, frame, sealer.as_mut(), sealed_ns) {
-                Sent::Chunk => done += 1,
-                Sent::BackPressured => return done,
-                Sent::Frame | Sent::Lost => {
+                SendOutcome::Chunk => done += 1,
+                SendOutcome::BackPressured => return done,
+                SendOutcome::Frame | SendOutcome::Lost => {
                     *outgoing = None;
                     done += 1;
                 }
@@ -263,11 +254,11 @@ impl Core {
 
     fn begin(
         &self,
-        source: Arc<Source>,
+        source: Arc<SourceStream>,
         frame: Frame,
         chunk_sizes: &ChunkSizes,
         publication: &ExclusivePublication,
-    ) -> Option<Outgoing> {
+    ) -> Option<OutgoingFrame> {
         let counters = source.counters();
         let len = frame.slot_ref.info.values_len_bytes;
         let plan = chunk_sizes.plan(len);
@@ -284,17 +275,17 @@ impl Core {
         // The slot is checked again before any of it is sent, so these bytes belong to the frame.
         let header = frame.mapping.header_bytes(frame.slot_ref.seq);
         let from = publication.position();
-        plan.map(|plan| Outgoing { source, frame, header, plan, next: 0, from })
+        plan.map(|plan| OutgoingFrame { source, frame, header, plan, next: 0, from })
     }
 
     #[inline]
     fn send_one(
         &self,
         publication: &mut ExclusivePublication,
-        out: &mut Outgoing,
+        out: &mut OutgoingFrame,
         mut sealer: Option<&mut Sealer>,
         sealed_ns: u64,
-    ) -> Sent {
+    ) -> SendOutcome {
         let is_traced = self.config.traces && out.frame.trace_id != NULL_TRACE_ID;
         let revision = if is_traced { Revision::Second } else { self.config.revision };
         let index = out.next;
@@ -328,24 +319,24 @@ impl Core {
                 out.next += 1;
                 bump(&counters.chunks);
                 if out.next < out.plan.count {
-                    return Sent::Chunk;
+                    return SendOutcome::Chunk;
                 }
                 bump(&counters.sent);
                 counters.bytes.fetch_add(u64::from(out.plan.payload_length), Ordering::Relaxed);
-                return Sent::Frame;
+                return SendOutcome::Frame;
             }
             Ok((_, false)) => &counters.overwritten,
             // The frame waits in its slot, as long as the slot is unchanged.
-            Err(NotTaken::BackPressured) if mapping.is_unchanged(seq) => return Sent::BackPressured,
-            Err(NotTaken::BackPressured) => &counters.overwritten,
-            Err(NotTaken::NotConnected) => &counters.not_connected,
-            Err(NotTaken::Closed) => {
+            Err(OfferError::BackPressured) if mapping.is_unchanged(seq) => return SendOutcome::BackPressured,
+            Err(OfferError::BackPressured) => &counters.overwritten,
+            Err(OfferError::NotConnected) => &counters.not_connected,
+            Err(OfferError::Closed) => {
                 self.broken.store(true, Ordering::Relaxed);
                 &counters.closed
             }
         };
         bump(lost);
-        Sent::Lost
+        SendOutcome::Lost
     }
 }
 
@@ -366,7 +357,7 @@ impl State {
 }
 
 /// The next frame of any source, in round-robin order.
-fn next_frame(sources: &mut [SourceQueue], next_source: &mut usize) -> Option<(Arc<Source>, Frame)> {
+fn next_frame(sources: &mut [SourceQueue], next_source: &mut usize) -> Option<(Arc<SourceStream>, Frame)> {
     for _ in 0..sources.len() {
         let queue = &mut sources[*next_source % sources.len()];
         *next_source = next_source.wrapping_add(1);
@@ -444,6 +435,6 @@ impl Endpoint for Sender {
     fn close(&self) {
         self.core.closed.store(true, Ordering::Relaxed);
         self.disconnect();
-        self.core.enter().fanout.clear();
+        self.core.state.lock_priority().fanout.clear();
     }
 }

@@ -50,14 +50,14 @@ pub(super) fn bump(counter: &AtomicU64) {
 }
 
 /// A source stream.
-pub struct Source {
+pub struct SourceStream {
     consumer: Arc<Consumer>,
     /// The epoch whose announce was forwarded. A receiver ignores frames before it.
     announced: AtomicU64,
     counters: Counters,
 }
 
-impl Source {
+impl SourceStream {
     pub(super) fn new(consumer: Arc<Consumer>) -> Self {
         Self { consumer, announced: AtomicU64::new(NO_EPOCH), counters: Counters::default() }
     }

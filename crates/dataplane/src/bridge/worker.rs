@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use tensorpool_core::os::fork::ForkGuard;
 
-use crate::idle::{Idle, Strategy};
+use crate::idle::{Idle, IdleStrategy};
 
 pub(super) struct Worker {
     stop: Arc<AtomicBool>,
@@ -18,7 +18,7 @@ impl Worker {
     /// `do_work` returns how much it did. After 0 the thread idles.
     pub fn start(
         name: &str,
-        idle: Strategy,
+        idle: IdleStrategy,
         mut do_work: impl FnMut() -> usize + Send + 'static,
     ) -> std::io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tensorpool_core::wire::announce::{Decoded, PoolAnnounce};
 
 use crate::aeron::channels::untethered;
-use crate::aeron::{Assembler, Client, NotTaken, Publication, Subscription};
+use crate::aeron::{Assembler, Client, OfferError, Publication, Subscription};
 use crate::conductor::handle::Handle;
 use crate::conductor::{Endpoint, Tick};
 
@@ -109,9 +109,9 @@ impl AnnounceStream {
         }
         for (_, endpoint) in endpoints {
             endpoint.send_announces(tick.now, &mut |message| match publication.offer(message) {
-                Err(NotTaken::BackPressured | NotTaken::NotConnected) => false,
+                Err(OfferError::BackPressured | OfferError::NotConnected) => false,
                 // Repeating it at once would not help, and must not delay the others.
-                Ok(_) | Err(NotTaken::Closed) => true,
+                Ok(_) | Err(OfferError::Closed) => true,
             });
         }
     }

@@ -1,8 +1,8 @@
 //! The conductor's publications and subscriptions of the control streams (driver §4.5, wire §10.1) and the QoS
 //! streams (wire §10.4). Each is added when an endpoint needs it.
 //!
-//! All endpoints share one control and one QoS stream. An endpoint may have others for its own stream
-//! (decision 41); messages to and from the driver are always on the shared control stream.
+//! All endpoints share one control and one QoS stream. A stream may have dedicated ones (decision 41);
+//! messages to and from the driver are always on the shared control stream.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tensorpool_core::wire::layout::{
     DRIVER_SCHEMA_ID, MESSAGE_HEADER_LENGTH, MESSAGE_HEADER_SCHEMA_ID, get_u16,
 };
 
-use crate::aeron::{Client, NotTaken};
+use crate::aeron::{Client, OfferError};
 use crate::conductor::shared_stream::SharedStream;
 use crate::conductor::{Endpoint, Tick};
 
@@ -26,38 +26,38 @@ const DETACH_TIMEOUT: Duration = Duration::from_millis(20);
 
 type Endpoints = [(u64, Arc<dyn Endpoint>)];
 
-/// One kind of stream: the shared one, and those of single endpoints by id.
+/// One kind of stream: the shared one, and the dedicated ones by id.
 struct Streams {
     channel: String,
     shared: SharedStream,
-    own: BTreeMap<i32, SharedStream>,
+    dedicated: BTreeMap<i32, SharedStream>,
 }
 
 impl Streams {
     fn new(channel: &str, stream_id: i32) -> Self {
         let shared = SharedStream::new(channel.to_owned(), stream_id);
-        Self { channel: channel.to_owned(), shared, own: BTreeMap::new() }
+        Self { channel: channel.to_owned(), shared, dedicated: BTreeMap::new() }
     }
 
     fn disconnect(&mut self) {
         self.shared.disconnect();
-        self.own.clear();
+        self.dedicated.clear();
     }
 
     /// Opens the shared stream and those of `used`, and closes those of endpoints that are gone.
     fn open(&mut self, client: &Client, used: &[i32]) {
         self.shared.open(client);
-        self.own.retain(|id, _| used.contains(id));
+        self.dedicated.retain(|id, _| used.contains(id));
         for id in used {
             let new = || SharedStream::new(self.channel.clone(), *id);
-            self.own.entry(*id).or_insert_with(new).open(client);
+            self.dedicated.entry(*id).or_insert_with(new).open(client);
         }
     }
 
-    /// The stream of an endpoint: its own, or the shared one.
-    fn of(&mut self, own: Option<i32>) -> Option<&mut SharedStream> {
-        match own {
-            Some(id) => self.own.get_mut(&id),
+    /// The stream of an endpoint: the dedicated one, or the shared one.
+    fn select(&mut self, dedicated: Option<i32>) -> Option<&mut SharedStream> {
+        match dedicated {
+            Some(id) => self.dedicated.get_mut(&id),
             None => Some(&mut self.shared),
         }
     }
@@ -118,18 +118,18 @@ impl ControlPlane {
 
     /// Polls all streams, and passes the messages to the endpoints.
     pub fn receive(&mut self, client: &Client, endpoints: &Endpoints, tick: &Tick<'_>) {
-        let (mut own_control, mut own_qos) = (Vec::new(), Vec::new());
+        let (mut dedicated_control, mut dedicated_qos) = (Vec::new(), Vec::new());
         let mut is_used = false;
         for (_, endpoint) in endpoints.iter().filter(|(_, e)| e.uses_control_streams()) {
             is_used = true;
-            own_control.extend(endpoint.own_control_stream());
-            own_qos.extend(endpoint.own_qos_stream());
+            dedicated_control.extend(endpoint.dedicated_control_stream());
+            dedicated_qos.extend(endpoint.dedicated_qos_stream());
         }
         if !is_used {
             return;
         }
-        self.control.open(client, &own_control);
-        self.qos.open(client, &own_qos);
+        self.control.open(client, &dedicated_control);
+        self.qos.open(client, &dedicated_qos);
         let (mut driver_messages, mut control_messages) = (Vec::new(), Vec::new());
         self.control.shared.poll(LIMIT, |bytes| match DriverMessage::decode(bytes) {
             DriverMessage::Other => control_messages.extend(decode_control(bytes)),
@@ -154,21 +154,23 @@ impl ControlPlane {
     /// Passes the messages of streams that are not shared to the endpoints that use them.
     fn receive_own(&mut self, endpoints: &Endpoints, tick: &Tick<'_>) {
         let mut messages = Vec::new();
-        for (id, stream) in &mut self.control.own {
+        for (id, stream) in &mut self.control.dedicated {
             stream.poll(LIMIT, |bytes| messages.extend(decode_control(bytes)));
             for message in messages.drain(..) {
                 if leads_to_more(&message) {
                     tick.is_active.set(true);
                 }
-                for (_, endpoint) in endpoints.iter().filter(|(_, e)| e.own_control_stream() == Some(*id)) {
+                for (_, endpoint) in
+                    endpoints.iter().filter(|(_, e)| e.dedicated_control_stream() == Some(*id))
+                {
                     endpoint.on_control_message(&message, tick);
                 }
             }
         }
-        for (id, stream) in &mut self.qos.own {
+        for (id, stream) in &mut self.qos.dedicated {
             stream.poll(LIMIT, |bytes| messages.extend(decode_qos(bytes)));
             for message in messages.drain(..) {
-                for (_, endpoint) in endpoints.iter().filter(|(_, e)| e.own_qos_stream() == Some(*id)) {
+                for (_, endpoint) in endpoints.iter().filter(|(_, e)| e.dedicated_qos_stream() == Some(*id)) {
                     endpoint.on_control_message(&message, tick);
                 }
             }
@@ -182,15 +184,17 @@ impl ControlPlane {
             let users =
                 endpoints.iter().map(|(_, endpoint)| &**endpoint).filter(|e| e.uses_control_streams());
             ready.extend(
-                users.filter(|e| self.control.of(e.own_control_stream()).is_some_and(|s| s.is_open())),
+                users.filter(|e| {
+                    self.control.select(e.dedicated_control_stream()).is_some_and(|s| s.is_open())
+                }),
             );
         }
         send_in_order(&ready, tick, |endpoint, message| {
-            let own = if is_for_driver(message) { None } else { endpoint.own_control_stream() };
-            self.control.of(own).is_some_and(|s| s.offer(message).is_ok())
+            let dedicated = if is_for_driver(message) { None } else { endpoint.dedicated_control_stream() };
+            self.control.select(dedicated).is_some_and(|s| s.offer(message).is_ok())
         });
         for (_, endpoint) in endpoints.iter().filter(|(_, e)| e.uses_control_streams()) {
-            if let Some(qos) = self.qos.of(endpoint.own_qos_stream())
+            if let Some(qos) = self.qos.select(endpoint.dedicated_qos_stream())
                 && qos.is_open()
             {
                 endpoint.send_qos(tick, &mut |message| qos.offer(message).is_ok());
@@ -201,7 +205,7 @@ impl ControlPlane {
     /// Sends the detach of a closing endpoint. Nothing waits for its response.
     pub fn send_last(&mut self, message: &[u8]) {
         let until = Instant::now() + DETACH_TIMEOUT;
-        while let Err(NotTaken::BackPressured) = self.control.shared.offer(message)
+        while let Err(OfferError::BackPressured) = self.control.shared.offer(message)
             && Instant::now() < until
         {
             std::thread::sleep(Duration::from_millis(1));

@@ -49,11 +49,11 @@ pub trait Endpoint: Send + Sync {
         false
     }
     /// The control stream of this endpoint, if it does not use the shared one.
-    fn own_control_stream(&self) -> Option<i32> {
+    fn dedicated_control_stream(&self) -> Option<i32> {
         None
     }
     /// The QoS stream of this endpoint, if it does not use the shared one.
-    fn own_qos_stream(&self) -> Option<i32> {
+    fn dedicated_qos_stream(&self) -> Option<i32> {
         None
     }
     fn on_driver_message(&self, _message: &DriverMessage, _tick: &Tick<'_>) {}

@@ -35,7 +35,7 @@ use control_plane::ControlPlane;
 pub use endpoint::{Endpoint, Tick};
 use events::{Event, Events};
 pub use network::NetworkConfig;
-use network::{Change, NetworkDriver};
+use network::{NetworkChange, NetworkDriver};
 
 /// Pauses between duty cycles: short enough for prompt mapping and announces while endpoints come and go, and
 /// the longest that a message may wait when nothing has happened for a while.
@@ -379,7 +379,7 @@ impl ConductorLoop {
                 },
             }
         }
-        let watch = self.driver.is_none().then(|| MediaDriverWatch::of(dir, lock));
+        let watch = self.driver.is_none().then(|| MediaDriverWatch::new(dir, lock));
         let client = DriverClient::connect(dir, self.config.driver_timeout_ms);
         client.map(|c| (c, watch)).map_err(|e| format!("media driver in {dir}: {e}"))
     }
@@ -418,7 +418,7 @@ impl ConductorLoop {
         let Some(change) = self.network_driver.do_work() else { return };
         let pid = self.network_driver.pid();
         match change {
-            Change::Connected(dir) => {
+            NetworkChange::Connected(dir) => {
                 self.event("network_connected", format!("media driver for UDP in {dir}"));
                 self.set_status(|s| {
                     let connections = s.network.connections + 1;
@@ -426,14 +426,14 @@ impl ConductorLoop {
                         NetworkStatus { connected: true, connections, dir: Some(dir), pid, last_error: None };
                 });
             }
-            Change::Lost(reason) => {
+            NetworkChange::Lost(reason) => {
                 for (_, endpoint) in &self.endpoints {
                     endpoint.on_network_lost();
                 }
                 self.set_network_error(format!("media driver for UDP lost: {reason}"), pid);
                 self.event("network_lost", reason);
             }
-            Change::Failed(reason) => {
+            NetworkChange::Failed(reason) => {
                 self.set_network_error(format!("no media driver for UDP: {reason}"), pid);
                 self.event("network_failed", reason);
             }

@@ -37,7 +37,7 @@ pub struct NetworkConfig {
 }
 
 /// What changed in a duty cycle.
-pub(super) enum Change {
+pub(super) enum NetworkChange {
     Connected(String),
     /// There is no connection any more.
     Lost(String),
@@ -168,7 +168,7 @@ impl NetworkDriver {
     }
 
     /// Connects when UDP is wanted, and notices the end of the media driver.
-    pub fn do_work(&mut self) -> Option<Change> {
+    pub fn do_work(&mut self) -> Option<NetworkChange> {
         self.ending.retain_mut(|ending| !ending.has_ended());
         if !self.network.is_wanted() {
             return None;
@@ -177,11 +177,11 @@ impl NetworkDriver {
         if self.client.is_some() {
             let reason = self.end_of_driver(now)?;
             self.disconnect();
-            return Some(Change::Lost(reason));
+            return Some(NetworkChange::Lost(reason));
         }
         if let Some(reason) = self.process.as_mut().and_then(DriverProcess::ended) {
             self.process = None;
-            return Some(Change::Failed(self.delay(now, reason)));
+            return Some(NetworkChange::Failed(self.delay(now, reason)));
         }
         if now < self.next_try {
             return None;
@@ -189,11 +189,11 @@ impl NetworkDriver {
         match self.connect() {
             Ok(dir) => {
                 self.retry = RETRY;
-                dir.map(Change::Connected)
+                dir.map(NetworkChange::Connected)
             }
             Err(reason) => {
                 self.end_process();
-                Some(Change::Failed(self.delay(now, reason)))
+                Some(NetworkChange::Failed(self.delay(now, reason)))
             }
         }
     }
@@ -205,7 +205,7 @@ impl NetworkDriver {
                 if !aeron::driver_is_active(dir, self.driver_timeout_ms as i64) {
                     return Err(format!("no media driver is running in {dir}"));
                 }
-                self.watch = Some(MediaDriverWatch::of(dir, lock));
+                self.watch = Some(MediaDriverWatch::new(dir, lock));
                 dir.clone()
             }
             None => {
@@ -295,7 +295,7 @@ mod tests {
             assert!(began.elapsed() < Duration::from_secs(60), "the process printed nothing");
             std::thread::sleep(Duration::from_millis(1));
         };
-        assert!(matches!(failed, Change::Failed(_)));
+        assert!(matches!(failed, NetworkChange::Failed(_)));
         assert_eq!((driver.ending.len(), driver.pid()), (1, None));
         driver.ending[0].kill_at = Some(Instant::now());
         driver.close();

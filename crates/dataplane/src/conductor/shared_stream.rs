@@ -2,14 +2,14 @@
 //! again after the loss of a media driver.
 
 use crate::aeron::channels::untethered;
-use crate::aeron::{Assembler, Bypass, Client, NotTaken, Publication, Subscription};
+use crate::aeron::{Assembler, Client, CongestionBypass, OfferError, Publication, Subscription};
 use crate::conductor::handle::Handle;
 
 pub struct SharedStream {
     channel: String,
     stream_id: i32,
     publication: Handle<Publication>,
-    bypass: Bypass,
+    bypass: CongestionBypass,
     subscription: Handle<Subscription>,
     assembler: Option<Assembler>,
     arrivals: u64,
@@ -18,7 +18,7 @@ pub struct SharedStream {
 impl SharedStream {
     pub fn new(channel: String, stream_id: i32) -> Self {
         let (publication, subscription) = (Handle::None, Handle::None);
-        let bypass = Bypass::default();
+        let bypass = CongestionBypass::default();
         Self { channel, stream_id, publication, bypass, subscription, assembler: None, arrivals: 0 }
     }
 
@@ -61,8 +61,8 @@ impl SharedStream {
         std::mem::replace(&mut self.arrivals, arrivals) != arrivals
     }
 
-    pub fn offer(&mut self, message: &[u8]) -> Result<i64, NotTaken> {
-        let Some(publication) = self.publication.get() else { return Err(NotTaken::Closed) };
+    pub fn offer(&mut self, message: &[u8]) -> Result<i64, OfferError> {
+        let Some(publication) = self.publication.get() else { return Err(OfferError::Closed) };
         self.bypass.offer(message, |bytes| publication.offer(bytes))
     }
 }

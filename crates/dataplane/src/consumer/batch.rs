@@ -30,7 +30,7 @@ pub struct BatchLayout {
 }
 
 impl BatchLayout {
-    fn of(frame: &Frame) -> Self {
+    fn from_frame(frame: &Frame) -> Self {
         let tensor = frame.slot_ref.info.tensor;
         let item = item_size(tensor.dtype).unwrap_or(1) as usize;
         let n = usize::from(tensor.ndims);
@@ -164,7 +164,7 @@ impl Consumer {
             );
             state.held = next;
         }
-        state.held.as_ref().map(BatchLayout::of)
+        state.held.as_ref().map(BatchLayout::from_frame)
     }
 
     /// Copies the frames that wait to `memory`, row by row after those of `rows`, up to `limit` rows in all.

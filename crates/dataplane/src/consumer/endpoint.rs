@@ -6,7 +6,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use tensorpool_core::consumer::announce_filter::{AnnounceAction, CurrentMapping, IgnoreReason};
 use tensorpool_core::consumer::hello_state;
 use tensorpool_core::drop_reason::DropReason;
-use tensorpool_core::lease::attachment::Refusal;
+use tensorpool_core::lease::attachment::AttachRefusal;
 use tensorpool_core::os::time::monotonic_ns;
 use tensorpool_core::shm::epoch::MappedEpoch;
 use tensorpool_core::shm::region::one_line;
@@ -15,8 +15,8 @@ use tensorpool_core::wire::control::{ControlMessage, QosConsumer};
 use tensorpool_core::wire::driver::DriverMessage;
 
 use super::control::ConsumerControl;
-use super::source::Move;
-use super::state::Skipped;
+use super::source::StreamMove;
+use super::state::SkippedDescriptors;
 use super::{Consumer, RegionRefusal};
 use crate::aeron::{AeronError, Client};
 use crate::conductor::events::{Event, Events};
@@ -45,7 +45,8 @@ impl Consumer {
         if self.polls_before_skip.swap(state.polls, Ordering::Relaxed) != state.polls {
             return;
         }
-        let Skipped { images, descriptors } = state.skip_other_streams(self.config.stream_id, MAX_SKIPPED);
+        let SkippedDescriptors { images, descriptors } =
+            state.skip_other_streams(self.config.stream_id, MAX_SKIPPED);
         if descriptors > 0 {
             // More will come, and would fill the log.
             tick.is_active.set(true);
@@ -157,7 +158,7 @@ impl Consumer {
         self.event(tick.events, tick.now.monotonic_ns, "id_collision", epoch, String::new());
         match &self.lease {
             Some(lease) => {
-                lease.release(tick, Refusal::Regions("another consumer has the same id".to_owned()));
+                lease.release(tick, AttachRefusal::Regions("another consumer has the same id".to_owned()));
                 self.unmap(tick, "another consumer has the same id");
             }
             None => {
@@ -231,11 +232,11 @@ impl Endpoint for Consumer {
         state.source.subscribe(client, &config.descriptor_channel, config.descriptor_stream_id)?;
         let progress_ready = state.reader.progress.as_mut().map_or(Ok(true), |f| f.advance(client))?;
         let moved = state.source.move_to_granted(client, limited)?;
-        if let Move::Moved(switch) = moved {
+        if let StreamMove::Moved(switch) = moved {
             state.reader.overlaps |= switch.overlaps();
             state.reader.rate_limit.on_config(limited, true);
         }
-        let is_settled = moved != Move::Connecting && progress_ready;
+        let is_settled = moved != StreamMove::Connecting && progress_ready;
         let has_source = state.source.is_ready();
         self.has_subscription.store(has_source, Ordering::Relaxed);
         self.connected.store(has_source && is_settled, Ordering::Relaxed);
@@ -325,12 +326,12 @@ impl Endpoint for Consumer {
         !self.is_closed()
     }
 
-    fn own_control_stream(&self) -> Option<i32> {
-        self.config.own_control_stream
+    fn dedicated_control_stream(&self) -> Option<i32> {
+        self.config.dedicated_control_stream
     }
 
-    fn own_qos_stream(&self) -> Option<i32> {
-        self.config.own_qos_stream
+    fn dedicated_qos_stream(&self) -> Option<i32> {
+        self.config.dedicated_qos_stream
     }
 
     fn on_control_message(&self, message: &ControlMessage, tick: &Tick<'_>) {
@@ -344,7 +345,7 @@ impl Endpoint for Consumer {
         for change in &changes {
             let (kind, detail) = match change {
                 hello_state::ConfigChange::Declined => {
-                    ("declined", "the producer grants no stream of its own".to_owned())
+                    ("declined", "the producer grants no per-consumer stream".to_owned())
                 }
                 hello_state::ConfigChange::Fallback(uri) => ("fallback", one_line(uri)),
                 hello_state::ConfigChange::RefusedFallback(why) => ("fallback_unsupported", one_line(why)),

@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use tensorpool_core::wire::chunk::Limits;
+use tensorpool_core::wire::chunk::ChunkLimits;
 use tensorpool_core::wire::fallback_uri::FallbackUri;
 use tensorpool_core::wire::layout::CLOCK_DOMAIN_MONOTONIC;
 
@@ -16,7 +16,7 @@ use crate::bridge::receiver::Config as ReceiverConfig;
 use crate::bridge::{PrivateRing, Receiver};
 use crate::conductor::events::Event;
 use crate::conductor::{Endpoint, Tick};
-use crate::idle::Strategy;
+use crate::idle::IdleStrategy;
 
 const MAX_CHUNK_BYTES: u32 = 65_535;
 const MAX_PAYLOAD_BYTES: u32 = 1 << 30;
@@ -31,7 +31,7 @@ pub struct FallbackOptions {
     pub max_bytes: u64,
     /// How long a source's epoch stays valid without announces before a lower one is accepted.
     pub silence_ns: u64,
-    pub idle: Strategy,
+    pub idle: IdleStrategy,
 }
 
 /// The fallback in use, or about to be.
@@ -83,8 +83,11 @@ impl Consumer {
 
     fn start_fallback(&self, uri: &str) -> Result<(Arc<PrivateRing>, Receiver), String> {
         let (uri, options) = (FallbackUri::parse(uri)?, &self.config.fallback);
-        let limits =
-            Limits { chunk_bytes: MAX_CHUNK_BYTES, payload_bytes: MAX_PAYLOAD_BYTES, needs_checksum: false };
+        let limits = ChunkLimits {
+            chunk_bytes: MAX_CHUNK_BYTES,
+            payload_bytes: MAX_PAYLOAD_BYTES,
+            needs_checksum: false,
+        };
         let config = ReceiverConfig {
             payload_channel: uri.payload.0,
             payload_stream_id: uri.payload.1,

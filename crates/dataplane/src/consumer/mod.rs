@@ -14,7 +14,7 @@ use tensorpool_core::wire::descriptor::FrameDescriptor;
 use tensorpool_core::wire::hello::Mode;
 
 use crate::descriptor_queue::DescriptorQueue;
-use crate::idle::{Idle, Strategy};
+use crate::idle::{Idle, IdleStrategy};
 use crate::lease::Lease;
 use crate::priority_lock::PriorityLock;
 
@@ -64,8 +64,8 @@ pub struct Config {
     /// Hellos are sent while no regions are mapped, too, so that a config can name a fallback.
     pub sends_hello_unmapped: bool,
     /// The control and QoS streams of this consumer, if it does not use the shared ones.
-    pub own_control_stream: Option<i32>,
-    pub own_qos_stream: Option<i32>,
+    pub dedicated_control_stream: Option<i32>,
+    pub dedicated_qos_stream: Option<i32>,
     pub fallback: FallbackOptions,
 }
 
@@ -98,7 +98,7 @@ pub struct Consumer {
 
 /// How a wait ended.
 #[derive(Debug)]
-pub enum Waited {
+pub enum WaitOutcome {
     Ready,
     TimedOut,
     Closed,
@@ -306,25 +306,25 @@ impl Consumer {
     }
 
     /// Waits for something to poll. Consumes nothing. The wait began at `since`, and may be a part of it.
-    pub fn wait(&self, timeout: Duration, strategy: Strategy, since: Instant) -> Waited {
+    pub fn wait(&self, timeout: Duration, strategy: IdleStrategy, since: Instant) -> WaitOutcome {
         let deadline = Instant::now() + timeout;
         let mut idle = Idle::since(strategy, since);
         loop {
             if self.is_closed() {
-                return Waited::Closed;
+                return WaitOutcome::Closed;
             }
             {
                 let mut state = self.lock();
                 state.polls += 1;
                 if let Some(refused) = state.refusal.refused.take() {
-                    return Waited::Refused(refused);
+                    return WaitOutcome::Refused(refused);
                 }
                 if state.has_descriptors() {
-                    return Waited::Ready;
+                    return WaitOutcome::Ready;
                 }
             }
             if Instant::now() >= deadline {
-                return Waited::TimedOut;
+                return WaitOutcome::TimedOut;
             }
             idle.idle();
         }

@@ -16,11 +16,11 @@ use tensorpool_core::shm::filled::{self, FilledSlices};
 use tensorpool_core::wire::control::{ControlMessage, FrameProgress, ProgressState};
 use tensorpool_core::wire::hello::StreamAddress;
 
-use super::{Consumer, ProgressCounters, Waited};
+use super::{Consumer, ProgressCounters, WaitOutcome};
 use crate::aeron::channels::untethered;
 use crate::aeron::{AeronError, Client, Subscription};
 use crate::conductor::handle::Handle;
-use crate::idle::{Idle, Strategy};
+use crate::idle::{Idle, IdleStrategy};
 
 /// Messages of the shared stream that wait to be polled. The oldest is dropped first.
 const MAX_RECEIVED: usize = 1024;
@@ -162,18 +162,18 @@ impl Consumer {
     }
 
     /// Waits for something to poll. The wait began at `since`, and may be a part of it.
-    pub fn wait_progress(&self, timeout: Duration, strategy: Strategy, since: Instant) -> Waited {
+    pub fn wait_progress(&self, timeout: Duration, strategy: IdleStrategy, since: Instant) -> WaitOutcome {
         let deadline = Instant::now() + timeout;
         let mut idle = Idle::since(strategy, since);
         loop {
             if self.is_closed() {
-                return Waited::Closed;
+                return WaitOutcome::Closed;
             }
             if self.lock().reader.progress.as_mut().is_some_and(|f| f.has_messages()) {
-                return Waited::Ready;
+                return WaitOutcome::Ready;
             }
             if Instant::now() >= deadline {
-                return Waited::TimedOut;
+                return WaitOutcome::TimedOut;
             }
             idle.idle();
         }

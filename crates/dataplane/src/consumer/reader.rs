@@ -266,8 +266,7 @@ impl Reader {
         if self.epoch.tracker.last_seq().is_none() && !self.joins_with(counters, d.seq) {
             return false;
         }
-        if self.epoch.tracker.missing_before(d.seq) > self.epoch.nslots
-            && !self.is_believable(counters, d.seq)
+        if self.epoch.tracker.missing_before(d.seq) > self.epoch.nslots && !self.is_plausible(counters, d.seq)
         {
             return false;
         }
@@ -326,7 +325,7 @@ impl Reader {
             }
             return is_there;
         }
-        if seq - entitled > self.epoch.nslots && !self.is_believable(counters, seq) {
+        if seq - entitled > self.epoch.nslots && !self.is_plausible(counters, seq) {
             return false;
         }
         let first = mapping.map_or(entitled, |m| m.first_written(entitled, seq));
@@ -337,7 +336,7 @@ impl Reader {
     /// Whether a jump beyond the ring may move the ledger. Any process may publish any number, and the slot
     /// of a published frame has reached its sequence.
     #[cold]
-    fn is_believable(&self, counters: &Counters, seq: u64) -> bool {
+    fn is_plausible(&self, counters: &Counters, seq: u64) -> bool {
         // Unmapped, the slot cannot be checked: the jump counts with the next frame after the regions are
         // mapped again.
         let (believable, reason) = match &self.epoch.mapping {

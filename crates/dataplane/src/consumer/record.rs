@@ -16,7 +16,7 @@ const MAX_BYTES_PER_POLL: usize = 4 << 20;
 
 impl DropObserver for StreamBuffer {
     fn on_drop(&mut self, epoch: u64, first_seq: u64, count: u64, reason: DropReason) {
-        StreamBuffer::lost(self, epoch, first_seq, count, reason.as_str());
+        StreamBuffer::add_gap(self, epoch, first_seq, count, reason.as_str());
     }
 
     fn on_other_epoch(&mut self, epoch: u64, seq: u64) {
@@ -57,7 +57,7 @@ fn record_frame(buffer: &mut StreamBuffer, frame: &Frame) -> bool {
     };
     // SAFETY: `begin` made room for the payload, in memory that no other code has a reference to.
     let Some(crc32c) = (unsafe { frame.mapping.copy_out_summed(slot_ref, at) }) else {
-        StreamBuffer::lost(buffer, epoch, slot_ref.seq, 1, DropReason::Late.as_str());
+        StreamBuffer::add_gap(buffer, epoch, slot_ref.seq, 1, DropReason::Late.as_str());
         return false;
     };
     let (info, tensor) = (&slot_ref.info, &slot_ref.info.tensor);

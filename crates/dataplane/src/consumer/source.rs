@@ -94,7 +94,7 @@ impl<S: Stream> WatchedStream<S> {
     /// Passes up to `limit` fragments to `f` until it returns `Stop`. `f` also returns whether the fragment
     /// was a descriptor of the consumer's own stream.
     #[inline]
-    pub(crate) fn poll(&mut self, limit: usize, mut f: impl FnMut(&[u8]) -> Polled) -> usize {
+    pub(crate) fn poll(&mut self, limit: usize, mut f: impl FnMut(&[u8]) -> PolledFragment) -> usize {
         let Self { stream, image, .. } = self;
         let taken = stream.poll_while(limit, |bytes, header| {
             let polled = f(bytes);
@@ -128,7 +128,7 @@ impl<S: Stream> WatchedStream<S> {
 
 /// What a fragment was, and whether the poll continues.
 #[derive(Clone, Copy)]
-pub(crate) struct Polled {
+pub(crate) struct PolledFragment {
     pub(crate) is_ours: bool,
     pub(crate) continues: bool,
 }
@@ -196,13 +196,13 @@ struct Connecting<S> {
 /// Whether descriptors that were read before may come again from here on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the reader has to know that descriptors come again"]
-pub(crate) enum Switch {
+pub(crate) enum DescriptorOrder {
     /// The same source as before, or the previous one is drained first.
     InOrder,
     Overlaps,
 }
 
-impl Switch {
+impl DescriptorOrder {
     pub(crate) fn overlaps(self) -> bool {
         self == Self::Overlaps
     }
@@ -210,17 +210,17 @@ impl Switch {
 
 /// What became of a per-consumer stream that was granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Move {
+pub(crate) enum StreamMove {
     /// Nothing is granted, or the move was made before.
     Settled,
     /// It is not connected yet.
     Connecting,
     /// Its descriptors are read from here on.
-    Moved(Switch),
+    Moved(DescriptorOrder),
 }
 
 /// The source that is read, those to drain before it, the one to come, and the fallback above them all.
-pub(crate) struct Source<S> {
+pub(crate) struct ConsumerSource<S> {
     pub(crate) current: DescriptorSource<S>,
     /// Oldest first. The current source is not read before this is empty.
     pub(crate) draining: VecDeque<Draining<S>>,
@@ -229,14 +229,14 @@ pub(crate) struct Source<S> {
     pub(crate) fallback: Option<Arc<PrivateRing>>,
 }
 
-impl<S> Default for Source<S> {
+impl<S> Default for ConsumerSource<S> {
     fn default() -> Self {
         let current = DescriptorSource::Opening(Handle::None);
         Self { current, draining: VecDeque::with_capacity(MAX_DRAINING), next: None, fallback: None }
     }
 }
 
-impl Source<Subscription> {
+impl ConsumerSource<Subscription> {
     /// Requests the shared stream, unless something is read already.
     pub(crate) fn subscribe(
         &mut self,
@@ -255,20 +255,25 @@ impl Source<Subscription> {
     }
 
     /// Requests the granted stream, and moves to it once it is connected. `limited`: as for `on_connected`.
-    pub(crate) fn move_to_granted(&mut self, client: &Client, limited: bool) -> Result<Move, AeronError> {
-        let Some(Connecting { address, handle }) = &mut self.next else { return Ok(Move::Settled) };
+    pub(crate) fn move_to_granted(
+        &mut self,
+        client: &Client,
+        limited: bool,
+    ) -> Result<StreamMove, AeronError> {
+        let Some(Connecting { address, handle }) = &mut self.next else { return Ok(StreamMove::Settled) };
         handle
             .advance(|| client.add_subscription(&untethered(&address.channel), address.stream_id as i32))?;
         // Connected: every descriptor published from here on comes on it.
         if !handle.get().is_some_and(|stream| stream.is_connected()) {
-            return Ok(Move::Connecting);
+            return Ok(StreamMove::Connecting);
         }
         let stream = handle.take();
-        Ok(stream.map_or(Move::Connecting, |stream| Move::Moved(self.on_connected(stream, limited))))
+        Ok(stream
+            .map_or(StreamMove::Connecting, |stream| StreamMove::Moved(self.on_connected(stream, limited))))
     }
 }
 
-impl<S: Stream> Source<S> {
+impl<S: Stream> ConsumerSource<S> {
     pub(crate) fn is_ready(&self) -> bool {
         self.current.is_open()
     }
@@ -307,10 +312,10 @@ impl<S: Stream> Source<S> {
 
     /// The granted stream is connected. `limited`: the consumer asked for fewer frames, so descriptors that
     /// wait elsewhere are left there.
-    pub(crate) fn on_connected(&mut self, stream: S, limited: bool) -> Switch {
+    pub(crate) fn on_connected(&mut self, stream: S, limited: bool) -> DescriptorOrder {
         self.next = None;
         let queue = match &self.current {
-            DescriptorSource::Closed => return Switch::InOrder,
+            DescriptorSource::Closed => return DescriptorOrder::InOrder,
             DescriptorSource::Queue(queue) => Some(queue.clone()),
             DescriptorSource::PerConsumer { queue, .. } => queue.clone(),
             DescriptorSource::Opening(_) | DescriptorSource::Shared(_) => None,
@@ -319,19 +324,19 @@ impl<S: Stream> Source<S> {
         let before = std::mem::replace(&mut self.current, DescriptorSource::PerConsumer { stream, queue });
         if limited {
             self.draining.clear();
-            return Switch::Overlaps;
+            return DescriptorOrder::Overlaps;
         }
         self.drain_first(before)
     }
 
     /// The producer granted nothing, or withdrew the grant. `limited`: as for `on_connected`.
-    pub(crate) fn on_withdrawn(&mut self, limited: bool) -> Switch {
+    pub(crate) fn on_withdrawn(&mut self, limited: bool) -> DescriptorOrder {
         self.next = None;
         let closing = match std::mem::replace(&mut self.current, DescriptorSource::Closed) {
             DescriptorSource::PerConsumer { stream, queue } => (stream, queue),
             other => {
                 self.current = other;
-                return Switch::InOrder;
+                return DescriptorOrder::InOrder;
             }
         };
         let (stream, queue) = closing;
@@ -349,24 +354,24 @@ impl<S: Stream> Source<S> {
                 (None, Some(queue)) => DescriptorSource::Queue(queue),
                 (None, None) => DescriptorSource::Opening(Handle::None),
             };
-            return Switch::InOrder;
+            return DescriptorOrder::InOrder;
         }
         let withdrawn = DescriptorSource::PerConsumer { stream, queue: None };
         self.current = queue.map_or(DescriptorSource::Opening(Handle::None), DescriptorSource::Queue);
         if limited {
             self.draining.clear();
-            return Switch::Overlaps;
+            return DescriptorOrder::Overlaps;
         }
         self.drain_first(withdrawn)
     }
 
     /// A fanout reads the shared stream from here on.
-    pub(crate) fn on_queue(&mut self, queue: Arc<DescriptorQueue>) -> Switch {
+    pub(crate) fn on_queue(&mut self, queue: Arc<DescriptorQueue>) -> DescriptorOrder {
         match &mut self.current {
-            DescriptorSource::Closed => Switch::InOrder,
+            DescriptorSource::Closed => DescriptorOrder::InOrder,
             DescriptorSource::PerConsumer { queue: later, .. } => {
                 *later = Some(queue);
-                Switch::InOrder
+                DescriptorOrder::InOrder
             }
             current => {
                 let before = std::mem::replace(current, DescriptorSource::Queue(queue));
@@ -376,42 +381,42 @@ impl<S: Stream> Source<S> {
     }
 
     /// Frames come from a fallback. Descriptors that wait elsewhere are left there.
-    pub(crate) fn on_fallback(&mut self, ring: Arc<PrivateRing>) -> Switch {
+    pub(crate) fn on_fallback(&mut self, ring: Arc<PrivateRing>) -> DescriptorOrder {
         if !matches!(self.current, DescriptorSource::Closed) {
             self.draining.clear();
             self.fallback = Some(ring);
         }
-        Switch::Overlaps
+        DescriptorOrder::Overlaps
     }
 
     /// Frames come from shared memory again. `None` if there was no fallback.
-    pub(crate) fn on_fallback_ended(&mut self) -> Option<Switch> {
+    pub(crate) fn on_fallback_ended(&mut self) -> Option<DescriptorOrder> {
         self.fallback.take()?;
         self.draining.clear();
-        Some(Switch::Overlaps)
+        Some(DescriptorOrder::Overlaps)
     }
 
     /// Ends the draining of the oldest source once it is empty or too slow, and the one after it can be read.
     /// That one has all descriptors since it was connected, some of which were read before.
-    pub(crate) fn on_drained(&mut self, now: Instant) -> Option<Switch> {
+    pub(crate) fn on_drained(&mut self, now: Instant) -> Option<DescriptorOrder> {
         let can_end = self.draining.len() > 1 || self.current.is_open();
         let oldest = self.draining.front_mut()?;
         if (!can_end || oldest.from.has_descriptors()) && now < oldest.until {
             return None;
         }
         self.draining.pop_front();
-        Some(Switch::Overlaps)
+        Some(DescriptorOrder::Overlaps)
     }
 
     /// The media driver is gone, and every stream and grant with it.
-    pub(crate) fn on_disconnected(&mut self) -> Switch {
+    pub(crate) fn on_disconnected(&mut self) -> DescriptorOrder {
         // A fanout's queue stays, and has what was read elsewhere.
         let was_elsewhere = self.on_per_consumer() || !self.draining.is_empty();
         self.next = None;
         self.draining.clear();
         let before = std::mem::replace(&mut self.current, DescriptorSource::Closed);
         self.current = before.without_streams();
-        if was_elsewhere { Switch::Overlaps } else { Switch::InOrder }
+        if was_elsewhere { DescriptorOrder::Overlaps } else { DescriptorOrder::InOrder }
     }
 
     pub(crate) fn close(&mut self) {
@@ -419,16 +424,16 @@ impl<S: Stream> Source<S> {
         (self.current, self.next, self.fallback) = (DescriptorSource::Closed, None, None);
     }
 
-    fn drain_first(&mut self, before: DescriptorSource<S>) -> Switch {
+    fn drain_first(&mut self, before: DescriptorSource<S>) -> DescriptorOrder {
         if !before.is_open() {
-            return Switch::InOrder;
+            return DescriptorOrder::InOrder;
         }
         let is_full = self.draining.len() == MAX_DRAINING;
         if is_full {
             self.draining.pop_front();
         }
         self.draining.push_back(Draining { from: before, until: Instant::now() + DRAIN_FOR });
-        if is_full { Switch::Overlaps } else { Switch::InOrder }
+        if is_full { DescriptorOrder::Overlaps } else { DescriptorOrder::InOrder }
     }
 }
 

@@ -10,20 +10,20 @@ use tensorpool_core::wire::hello::StreamAddress;
 
 use super::counters::Counters;
 use super::reader::{DropObserver, Frame, RateLimit, Reader, RefusalState};
-use super::source::{DescriptorSource, Polled, Source, Stream, WatchedStream};
+use super::source::{ConsumerSource, DescriptorSource, PolledFragment, Stream, WatchedStream};
 use crate::aeron::Subscription;
 use crate::descriptor_queue::DescriptorQueue;
 
 /// What `skip_other_streams` found.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Skipped {
+pub(crate) struct SkippedDescriptors {
     pub(crate) images: usize,
     pub(crate) descriptors: usize,
 }
 
 /// A poll borrows the source and the reader at once.
 pub(crate) struct State<S = Subscription> {
-    pub(crate) source: Source<S>,
+    pub(crate) source: ConsumerSource<S>,
     pub(crate) reader: Reader,
     pub(crate) refusal: RefusalState,
     /// The frame that ended a batch, because its layout is another. It counts as received, and is the next that
@@ -35,7 +35,13 @@ pub(crate) struct State<S = Subscription> {
 
 impl<S: Stream> State<S> {
     pub(crate) fn new(reader: Reader) -> Self {
-        Self { source: Source::default(), reader, refusal: RefusalState::default(), held: None, polls: 0 }
+        Self {
+            source: ConsumerSource::default(),
+            reader,
+            refusal: RefusalState::default(),
+            held: None,
+            polls: 0,
+        }
     }
 
     /// A config granted a per-consumer stream, or none.
@@ -96,8 +102,10 @@ impl<S: Stream> State<S> {
 
     /// Consumes descriptors of other streams at the head of each image of the shared stream. Those of this
     /// consumer stay, in order.
-    pub(crate) fn skip_other_streams(&mut self, stream_id: u32, limit: usize) -> Skipped {
-        let DescriptorSource::Shared(watched) = &mut self.source.current else { return Skipped::default() };
+    pub(crate) fn skip_other_streams(&mut self, stream_id: u32, limit: usize) -> SkippedDescriptors {
+        let DescriptorSource::Shared(watched) = &mut self.source.current else {
+            return SkippedDescriptors::default();
+        };
         let mut descriptors = 0;
         let images = watched.stream.skip_while(limit, |bytes| {
             let skips = match FrameDescriptor::decode(bytes) {
@@ -109,7 +117,7 @@ impl<S: Stream> State<S> {
             descriptors += usize::from(skips);
             skips
         });
-        Skipped { images, descriptors }
+        SkippedDescriptors { images, descriptors }
     }
 
     /// Calls `f` with the fallback's mapping in place of the shared one.
@@ -136,7 +144,7 @@ impl<S: Stream> State<S> {
 }
 
 /// Discards descriptors of the current stream, so that no publication waits for a reader of a fallback.
-fn discard_descriptors<S: Stream>(source: &mut Source<S>, limit: usize) {
+fn discard_descriptors<S: Stream>(source: &mut ConsumerSource<S>, limit: usize) {
     if let Some(watched) = source.current.stream() {
         watched.stream.poll_while(limit, |_, _| true);
     }
@@ -165,12 +173,12 @@ where
             Decoded::Descriptor(d) if d.stream_id == stream_id => {
                 let continues =
                     !reader.is_next(counters, &d, *observer) || each(reader, counters, d, *observer);
-                Polled { is_ours: true, continues }
+                PolledFragment { is_ours: true, continues }
             }
-            Decoded::Descriptor(_) | Decoded::Other => Polled { is_ours: false, continues: true },
+            Decoded::Descriptor(_) | Decoded::Other => PolledFragment { is_ours: false, continues: true },
             Decoded::Malformed => {
                 counters.drops.add(DropReason::Malformed, 1);
-                Polled { is_ours: false, continues: true }
+                PolledFragment { is_ours: false, continues: true }
             }
         })
     }
@@ -190,7 +198,7 @@ where
         taken
     }
 
-    fn read_fallback<S: Stream>(&mut self, source: &mut Source<S>) -> usize {
+    fn read_fallback<S: Stream>(&mut self, source: &mut ConsumerSource<S>) -> usize {
         discard_descriptors(source, self.limit);
         let Some(ring) = &source.fallback else { return 0 };
         let (mut taken, mut continues) = (0, true);

@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tensorpool_core::consumer::blob_assembly::{Blob, Blobs, Discard};
-use tensorpool_core::consumer::metadata_cache::{MetadataCache, MetadataVersion, Source};
+use tensorpool_core::consumer::blob_assembly::{Blob, BlobAssembly, DiscardReason};
+use tensorpool_core::consumer::metadata_cache::{AnnouncedSource, MetadataCache, MetadataVersion};
 use tensorpool_core::wire::metadata::MetadataMessage;
 
 use crate::aeron::channels::untethered;
@@ -31,7 +31,7 @@ pub struct Counters {
 struct Stream {
     interested: usize,
     cache: MetadataCache,
-    blobs: Blobs,
+    blobs: BlobAssembly,
 }
 
 #[derive(Default)]
@@ -97,7 +97,7 @@ impl MetadataListener {
         state.streams.get(&stream_id)?.cache.newest().cloned()
     }
 
-    pub fn source(&self, stream_id: u32) -> Option<Source> {
+    pub fn source(&self, stream_id: u32) -> Option<AnnouncedSource> {
         self.find(stream_id, |s| s.cache.source().cloned())
     }
 
@@ -111,8 +111,8 @@ impl MetadataListener {
     pub fn blob_counts(&self, stream_id: u32) -> (u64, Vec<(&'static str, u64)>) {
         let state = self.lock();
         let stream = state.streams.get(&stream_id);
-        let count = |why: &Discard| (why.as_str(), stream.map_or(0, |s| s.blobs.discarded(*why)));
-        (stream.map_or(0, |s| s.blobs.completed()), Discard::ALL.iter().map(count).collect())
+        let count = |why: &DiscardReason| (why.as_str(), stream.map_or(0, |s| s.blobs.discarded(*why)));
+        (stream.map_or(0, |s| s.blobs.completed()), DiscardReason::ALL.iter().map(count).collect())
     }
 
     fn find<T>(&self, stream_id: u32, read: impl Fn(&Stream) -> Option<T>) -> Option<T> {

@@ -110,8 +110,8 @@ impl Endpoint for MetadataPublisher {
         true
     }
 
-    fn own_control_stream(&self) -> Option<i32> {
-        self.producer.own_control_stream()
+    fn dedicated_control_stream(&self) -> Option<i32> {
+        self.producer.dedicated_control_stream()
     }
 
     fn on_control_message(&self, message: &ControlMessage, tick: &Tick<'_>) {

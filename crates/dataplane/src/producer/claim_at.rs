@@ -15,14 +15,14 @@ use super::{Outcome, Pending, Producer, bump};
 
 /// An open slot of a given sequence. Dropped without a commit, it stays unreadable until a later frame uses
 /// it.
-pub struct SlotAt {
+pub struct ClaimedSlot {
     pub seq: u64,
     pool: u16,
     len: u32,
     mapping: Arc<MappedEpoch>,
 }
 
-impl SlotAt {
+impl ClaimedSlot {
     /// Opens the slot of `seq` in the smallest pool that holds `len` bytes. `None` if none does.
     pub(crate) fn open(mapping: Arc<MappedEpoch>, seq: u64, len: u32) -> Option<Self> {
         let pool = mapping.smallest_pool(u64::from(len))?;
@@ -86,20 +86,20 @@ impl Producer {
     }
 
     /// Opens the slot of `seq` in the smallest pool that holds `len` bytes.
-    pub fn claim_at(&self, seq: u64, len: u32) -> Result<SlotAt, Outcome> {
+    pub fn claim_at(&self, seq: u64, len: u32) -> Result<ClaimedSlot, Outcome> {
         let Some(mapping) = self.lock().mapping.clone().filter(|m| !m.is_lost()) else {
             return Err(self.no_regions());
         };
-        SlotAt::open(mapping, seq, len).ok_or_else(|| {
+        ClaimedSlot::open(mapping, seq, len).ok_or_else(|| {
             bump(&self.counters.no_pool);
             Outcome::NoPool
         })
     }
 
     /// Commits a complete frame and publishes it.
-    pub fn commit_at(&self, slot: &SlotAt, trace_id: u64) -> Result<Outcome, Outcome> {
+    pub fn commit_at(&self, slot: &ClaimedSlot, trace_id: u64) -> Result<Outcome, Outcome> {
         let mut state = self.lock();
-        let SlotAt { seq, len, mapping, .. } = slot;
+        let ClaimedSlot { seq, len, mapping, .. } = slot;
         if !state.mapping.as_ref().is_some_and(|m| Arc::ptr_eq(m, mapping)) {
             return Err(self.no_regions());
         }

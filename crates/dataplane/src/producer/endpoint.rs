@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use tensorpool_core::consumer::announce_filter::{AnnounceFilter, Now};
-use tensorpool_core::lease::attachment::Refusal;
+use tensorpool_core::lease::attachment::AttachRefusal;
 use tensorpool_core::os::time::monotonic_ns;
 use tensorpool_core::producer::grants::StreamChange;
 use tensorpool_core::producer::metadata_schedule::ProducerIdentity;
@@ -47,10 +47,10 @@ impl Producer {
     fn map(&self, lease: &Lease, response: &AttachResponse, tick: &Tick<'_>) {
         let regions = response.regions(tick.now.monotonic_ns);
         let mapped = RegionLock::acquire(&response.header_uri, tick.bases)
-            .map_err(|error| Refusal::Regions(error.to_string()))
+            .map_err(|error| AttachRefusal::Regions(error.to_string()))
             .and_then(|lock| {
                 let mapping = MappedEpoch::open(&regions, tick.bases, Access::Write)
-                    .map_err(|error| Refusal::Regions(error.to_string()))?;
+                    .map_err(|error| AttachRefusal::Regions(error.to_string()))?;
                 Ok((lock, Arc::new(mapping)))
             })
             .and_then(|(lock, mapping)| self.check_clock(&mapping, tick).map(|()| (lock, mapping)));
@@ -87,13 +87,13 @@ impl Producer {
 
     /// Driver and producer write the same superblocks, so their times must be of one clock. No message names
     /// the driver's before the announce, but its activity timestamp does. 0: it has delegated the refresh.
-    fn check_clock(&self, mapping: &MappedEpoch, tick: &Tick<'_>) -> Result<(), Refusal> {
+    fn check_clock(&self, mapping: &MappedEpoch, tick: &Tick<'_>) -> Result<(), AttachRefusal> {
         let activity_ns = mapping.activity_ns();
         let (own, drivers) = (self.config.clock, tick.now.clock_of(activity_ns));
         if activity_ns == 0 || drivers == own {
             return Ok(());
         }
-        Err(Refusal::Clock(format!(
+        Err(AttachRefusal::Clock(format!(
             "the clock domain of the driver is {}, that of this program is {}",
             drivers.as_str(),
             own.as_str()
@@ -154,7 +154,7 @@ impl Producer {
     fn unmap(&self) {
         let gone = {
             let mut state = self.state.lock_priority();
-            let deferred = state.sequencer.give_up();
+            let deferred = state.sequencer.close();
             state.progress.schedule.clear();
             self.counters.closed.fetch_add(deferred, Ordering::Relaxed);
             (state.mapping.take(), state.lock.take())
@@ -231,12 +231,12 @@ impl Endpoint for Producer {
         !self.closed.load(Ordering::Relaxed)
     }
 
-    fn own_control_stream(&self) -> Option<i32> {
-        self.config.own_control_stream
+    fn dedicated_control_stream(&self) -> Option<i32> {
+        self.config.dedicated_control_stream
     }
 
-    fn own_qos_stream(&self) -> Option<i32> {
-        self.config.own_qos_stream
+    fn dedicated_qos_stream(&self) -> Option<i32> {
+        self.config.dedicated_qos_stream
     }
 
     fn receives_announces(&self) -> bool {
@@ -344,7 +344,7 @@ impl Endpoint for Producer {
         self.next_activity_ns.store(now_ns + self.config.announce_period_ns, Ordering::Relaxed);
         let Some(mapping) = self.state.lock_priority().mapping.clone() else { return };
         if !mapping.probe() {
-            mapping.refresh_activity(tick.now.of(self.config.clock));
+            mapping.refresh_activity(tick.now.time_ns(self.config.clock));
         }
         if let Some(why) = mapping.lost_reason() {
             self.on_regions_lost(why, mapping.epoch, tick);
@@ -366,7 +366,7 @@ impl Endpoint for Producer {
         if now.monotonic_ns < self.next_announce_ns.load(Ordering::Relaxed) {
             return;
         }
-        if send(&PoolAnnounce { timestamp_ns: now.of(self.config.clock), ..announce.clone() }.encode()) {
+        if send(&PoolAnnounce { timestamp_ns: now.time_ns(self.config.clock), ..announce.clone() }.encode()) {
             self.announced_ns.store(now.monotonic_ns, Ordering::Relaxed);
             self.next_announce_ns.store(now.monotonic_ns + self.config.announce_period_ns, Ordering::Relaxed);
         }

@@ -11,13 +11,13 @@ use tensorpool_core::wire::hello::{ConsumerConfig, ProgressHints};
 /// How often stale consumers are removed.
 const STALE_CHECK_NS: u64 = 100_000_000;
 /// Configs that wait to be sent. A flood of hellos drops the oldest.
-const MAX_ANSWERS: usize = 4096;
+const MAX_CONFIGS: usize = 4096;
 
 pub struct GrantSender {
     stream_id: u32,
     grants: ConsumerGrants,
     readers: Readers,
-    answers: VecDeque<ConsumerConfig>,
+    configs: VecDeque<ConsumerConfig>,
     /// The last config sent to each consumer. Our own configs come back to us, and must not count as orders
     /// of a supervisor.
     sent_configs: BTreeMap<u32, ConsumerConfig>,
@@ -30,7 +30,7 @@ impl GrantSender {
             stream_id,
             readers: Readers::new(policy.stale_ns),
             grants: ConsumerGrants::new(stream_id, policy),
-            answers: VecDeque::new(),
+            configs: VecDeque::new(),
             sent_configs: BTreeMap::new(),
             next_check_ns: 0,
         }
@@ -45,17 +45,17 @@ impl GrantSender {
     pub fn on_control_message(&mut self, message: &ControlMessage, now_ns: u64) -> Vec<StreamChange> {
         match message {
             ControlMessage::Hello(hello) => {
-                let Some((answer, changes)) = self.grants.on_hello(hello, now_ns) else {
+                let Some((config, changes)) = self.grants.on_hello(hello, now_ns) else {
                     return Vec::new();
                 };
-                self.answer(answer);
+                self.queue_config(config);
                 changes
             }
-            ControlMessage::Config(sequencer)
-                if sequencer.stream_id == self.stream_id
-                    && self.sent_configs.get(&sequencer.consumer_id) != Some(sequencer) =>
+            ControlMessage::Config(order)
+                if order.stream_id == self.stream_id
+                    && self.sent_configs.get(&order.consumer_id) != Some(order) =>
             {
-                self.grants.on_order(sequencer, now_ns)
+                self.grants.on_order(order, now_ns)
             }
             ControlMessage::QosConsumer(qos) => {
                 self.grants.on_qos(qos.stream_id, qos.consumer_id, now_ns);
@@ -68,20 +68,20 @@ impl GrantSender {
         }
     }
 
-    fn answer(&mut self, answer: ConsumerConfig) {
-        if self.answers.len() == MAX_ANSWERS {
-            self.answers.pop_front();
+    fn queue_config(&mut self, config: ConsumerConfig) {
+        if self.configs.len() == MAX_CONFIGS {
+            self.configs.pop_front();
         }
-        self.answers.push_back(answer);
+        self.configs.push_back(config);
     }
 
     /// Withdraws a stream that the media driver refused. The consumer gets a config at once: until then it
     /// waits for frames on a stream without a publication.
     pub fn on_refused(&mut self, refused: RefusedStream, now_ns: u64) -> Vec<StreamChange> {
-        let Some((answer, changes)) = self.grants.on_refused(refused, now_ns) else {
+        let Some((config, changes)) = self.grants.on_refused(refused, now_ns) else {
             return Vec::new();
         };
-        self.answer(answer);
+        self.queue_config(config);
         changes
     }
 
@@ -116,13 +116,13 @@ impl GrantSender {
     }
 
     pub fn send(&mut self, send: &mut dyn FnMut(&[u8]) -> bool) {
-        while let Some(answer) = self.answers.front() {
+        while let Some(config) = self.configs.front() {
             // Stored before it is sent: it may be received at once.
-            self.sent_configs.insert(answer.consumer_id, answer.clone());
-            if !send(&answer.encode()) {
+            self.sent_configs.insert(config.consumer_id, config.clone());
+            if !send(&config.encode()) {
                 return;
             }
-            self.answers.pop_front();
+            self.configs.pop_front();
         }
     }
 
@@ -136,7 +136,7 @@ impl GrantSender {
 
     /// How many consumers have mapped this epoch, by their QoS reports.
     pub fn readers(&self, epoch: u64, now_ns: u64) -> usize {
-        self.readers.of(epoch, now_ns)
+        self.readers.count(epoch, now_ns)
     }
 
     pub fn consumers(&self) -> usize {

@@ -32,7 +32,7 @@ mod status;
 
 pub use batch::OfferedBatch;
 pub use blocking::BlockedOn;
-pub use claim_at::SlotAt;
+pub use claim_at::ClaimedSlot;
 use grants::GrantSender;
 use outcome::bump;
 pub use outcome::{Counters, FrameStamp, OfferResult, Outcome};
@@ -59,8 +59,8 @@ pub struct Config {
     pub control_channel: String,
     pub control_stream_id: i32,
     /// The control and QoS streams of this producer, if it does not use the shared ones.
-    pub own_control_stream: Option<i32>,
-    pub own_qos_stream: Option<i32>,
+    pub dedicated_control_stream: Option<i32>,
+    pub dedicated_qos_stream: Option<i32>,
     /// Lower bounds on the progress interval and bytes.
     pub progress_limits: ProgressLimits,
     /// Touch every page when regions are mapped, so that no frame pays for it.

@@ -126,7 +126,7 @@ impl Producer {
                 let grants = self.grants();
                 (grants.progress(), grants.wants_shared_progress())
             };
-            let pace = hints.map(|hints| ProgressPace::of(hints, self.config.progress_limits));
+            let pace = hints.map(|hints| ProgressPace::from_hints(hints, self.config.progress_limits));
             if pace.is_some() || self.has_progress_consumers.load(Ordering::Relaxed) {
                 let mut state = self.state.lock_priority();
                 state.progress.schedule.set_pace(pace);

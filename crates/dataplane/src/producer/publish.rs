@@ -8,7 +8,7 @@ use tensorpool_core::shm::tensor::TensorSpec;
 use tensorpool_core::wire::descriptor::{FRAME_DESCRIPTOR_ENCODED_LENGTH, FrameDescriptor};
 
 use super::{FrameStamp, OfferResult, Outcome, Pending, Producer, State, bump};
-use crate::aeron::NotTaken;
+use crate::aeron::OfferError;
 
 /// Bytes that stay in a core's caches until the next frame.
 const MAX_PREFETCH_BYTES: u32 = 256 << 10;
@@ -104,7 +104,7 @@ impl Producer {
         };
         let sent = match state.publication.get() {
             Some(p) => p.claim(FRAME_DESCRIPTOR_ENCODED_LENGTH, |bytes| descriptor.encode(bytes)),
-            None => Err(NotTaken::Closed),
+            None => Err(OfferError::Closed),
         };
         // A consumer with a per-consumer stream does not read the shared one.
         let was_sent_per_consumer = state.per_consumer.publish(
@@ -113,13 +113,13 @@ impl Producer {
             &self.per_consumer_counters,
         );
         let (outcome, counter) = match sent {
-            Err(NotTaken::NotConnected) if was_sent_per_consumer => {
+            Err(OfferError::NotConnected) if was_sent_per_consumer => {
                 (Outcome::Published, &self.counters.published)
             }
             Ok(_) => (Outcome::Published, &self.counters.published),
-            Err(NotTaken::BackPressured) => (Outcome::BackPressured, &self.counters.back_pressured),
-            Err(NotTaken::NotConnected) => (Outcome::NotConnected, &self.counters.not_connected),
-            Err(NotTaken::Closed) => (Outcome::Closed, &self.counters.closed),
+            Err(OfferError::BackPressured) => (Outcome::BackPressured, &self.counters.back_pressured),
+            Err(OfferError::NotConnected) => (Outcome::NotConnected, &self.counters.not_connected),
+            Err(OfferError::Closed) => (Outcome::Closed, &self.counters.closed),
         };
         bump(counter);
         outcome

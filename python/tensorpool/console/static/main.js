@@ -368,7 +368,7 @@ function detailBody(app, kind, key, view, doc) {
       facts([["stream", link(streamName(view.stream_id, doc.streams[view.stream_id]), `#/frame/${view.stream_id}`)], ["id", view.consumer_id], ["process", view.pid], ["mode", view.mode], ["rate", hertz(view.rate_hz)],
         ["latency", latencyText(view.latency)], ["received", whole(view.received)], ["lost", `${number(view.dropped_per_s)}/s`], ["dropped", counts(view.dropped)], ["behind", whole(view.backlog)],
         ["first, last seq", `${view.first_seq ?? "–"}, ${view.last_seq ?? "–"}`], ["epoch", view.epoch], ["asked limit", view.max_rate_hz ? hertz(view.max_rate_hz) : "none"],
-        ["own stream", view.per_consumer_stream_id || "no"], ["fallback", view.fallback_uri || "no"], ["reported", `${seconds(view.report_age_ns)} ago`]]),
+        ["per-consumer stream", view.per_consumer_stream_id || "no"], ["fallback", view.fallback_uri || "no"], ["reported", `${seconds(view.report_age_ns)} ago`]]),
       orderButtons(app, "consumer", key, view)];
   }
   const skip = new Set(["report_age_ns", "mappings", "written", "streams"]);

@@ -10,69 +10,69 @@ use super::Loss;
 /// Frames that are kept.
 pub(super) const MAX_DROPPED: usize = 64;
 
-struct Dropped {
+struct DroppedFrame {
     seq: u64,
     /// The reason to count when its last chunk arrives, and when its first one arrived.
-    owed: Option<(Loss, u64)>,
+    pending: Option<(Loss, u64)>,
 }
 
 pub(super) struct DroppedFrames {
-    all: VecDeque<Dropped>,
-    owing: usize,
+    all: VecDeque<DroppedFrame>,
+    pending_count: usize,
 }
 
 impl DroppedFrames {
     pub fn new() -> Self {
-        Self { all: VecDeque::with_capacity(MAX_DROPPED), owing: 0 }
+        Self { all: VecDeque::with_capacity(MAX_DROPPED), pending_count: 0 }
     }
 
-    pub fn owes(&self) -> bool {
-        self.owing != 0
+    pub fn has_pending(&self) -> bool {
+        self.pending_count != 0
     }
 
     pub fn contains(&self, seq: u64) -> bool {
-        self.all.iter().any(|one| one.seq == seq)
+        self.all.iter().any(|dropped| dropped.seq == seq)
     }
 
     /// The latest frame whose last chunk may still arrive.
-    pub fn latest_owed(&self) -> Option<u64> {
-        self.all.iter().filter(|one| one.owed.is_some()).map(|one| one.seq).max()
+    pub fn latest_pending(&self) -> Option<u64> {
+        self.all.iter().filter(|dropped| dropped.pending.is_some()).map(|dropped| dropped.seq).max()
     }
 
     /// Adds a dropped frame. Returns how many frames were evicted whose last chunk had not arrived.
-    pub fn note(&mut self, seq: u64, owed: Option<(Loss, u64)>) -> u64 {
-        let forgotten = if self.all.len() == MAX_DROPPED { self.all.pop_front() } else { None };
-        let given_up = usize::from(forgotten.is_some_and(|one| one.owed.is_some()));
-        self.owing = self.owing - given_up + usize::from(owed.is_some());
-        self.all.push_back(Dropped { seq, owed });
-        given_up as u64
+    pub fn note(&mut self, seq: u64, pending: Option<(Loss, u64)>) -> u64 {
+        let evicted = if self.all.len() == MAX_DROPPED { self.all.pop_front() } else { None };
+        let expired = usize::from(evicted.is_some_and(|dropped| dropped.pending.is_some()));
+        self.pending_count = self.pending_count - expired + usize::from(pending.is_some());
+        self.all.push_back(DroppedFrame { seq, pending });
+        expired as u64
     }
 
     /// Its last chunk has arrived: the reason to count, if it was not counted yet.
-    pub fn take_owed(&mut self, seq: u64) -> Option<Loss> {
-        let one = self.all.iter_mut().find(|one| one.seq == seq && one.owed.is_some())?;
-        self.owing -= 1;
-        one.owed.take().map(|(why, _)| why)
+    pub fn take_pending(&mut self, seq: u64) -> Option<Loss> {
+        let dropped = self.all.iter_mut().find(|dropped| dropped.seq == seq && dropped.pending.is_some())?;
+        self.pending_count -= 1;
+        dropped.pending.take().map(|(why, _)| why)
     }
 
     /// Stops waiting for the last chunk of frames whose sequence and time satisfy `is_over`. Returns how many
     /// there were.
-    pub fn give_up(&mut self, is_over: impl Fn(u64, u64) -> bool) -> u64 {
-        if self.owing == 0 {
+    pub fn expire(&mut self, is_over: impl Fn(u64, u64) -> bool) -> u64 {
+        if self.pending_count == 0 {
             return 0;
         }
-        let before = self.owing;
-        for one in &mut self.all {
-            if one.owed.take_if(|(_, since_ns)| is_over(one.seq, *since_ns)).is_some() {
-                self.owing -= 1;
+        let before = self.pending_count;
+        for dropped in &mut self.all {
+            if dropped.pending.take_if(|(_, since_ns)| is_over(dropped.seq, *since_ns)).is_some() {
+                self.pending_count -= 1;
             }
         }
-        (before - self.owing) as u64
+        (before - self.pending_count) as u64
     }
 
     pub fn clear(&mut self) {
         self.all.clear();
-        self.owing = 0;
+        self.pending_count = 0;
     }
 
     #[cfg(test)]

@@ -24,26 +24,26 @@ pub const MAX_LIVE: usize = 8;
 
 /// The memory that frames are written to.
 pub trait FrameStore {
-    type Place;
+    type Slot;
     /// Frames whose sequences differ by a multiple of this share a slot.
     fn nslots(&mut self) -> u32;
     /// Claims a slot for a frame.
-    fn open(&mut self, seq: u64, payload_length: u32) -> Result<Self::Place, Loss>;
-    fn write(&mut self, place: &mut Self::Place, offset: u32, bytes: &[u8]);
+    fn open(&mut self, seq: u64, payload_length: u32) -> Result<Self::Slot, Loss>;
+    fn write(&mut self, slot: &mut Self::Slot, offset: u32, bytes: &[u8]);
     /// Whether exactly these bytes were written there.
-    fn holds(&self, place: &Self::Place, offset: u32, bytes: &[u8]) -> bool;
+    fn holds(&self, slot: &Self::Slot, offset: u32, bytes: &[u8]) -> bool;
     /// Validates and writes the frame's header.
     fn describe(
         &mut self,
-        place: &mut Self::Place,
+        slot: &mut Self::Slot,
         seq: u64,
         payload_length: u32,
         header: &[u8; HEADER_SLOT_BYTES],
     ) -> Result<(), Loss>;
     /// Commits the complete frame.
-    fn commit(&mut self, place: Self::Place, seq: u64, trace_id: u64) -> Result<(), Loss>;
+    fn commit(&mut self, slot: Self::Slot, seq: u64, trace_id: u64) -> Result<(), Loss>;
     /// The first `_prefix` bytes of a frame are written.
-    fn advanced(&mut self, _place: &Self::Place, _seq: u64, _prefix: u32) {}
+    fn advanced(&mut self, _slot: &Self::Slot, _seq: u64, _prefix: u32) {}
 }
 
 /// The result of a chunk.
@@ -56,24 +56,24 @@ pub enum ChunkOutcome {
     /// The chunk's frame is counted as lost.
     Lost(Loss),
     /// The last chunk of a refused frame, which is counted with it.
-    TurnedAway,
+    NotReady,
     /// The last chunk: the frame is delivered.
     Delivered,
 }
 
 #[derive(Clone, Copy)]
-struct Piece {
+struct ReceivedChunk {
     offset: u32,
     length: u32,
 }
 
-/// A piece that has not been received.
-const NOT_YET: Piece = Piece { offset: u32::MAX, length: 0 };
+/// A chunk that has not been received.
+const NOT_RECEIVED: ReceivedChunk = ReceivedChunk { offset: u32::MAX, length: 0 };
 
-/// The pieces of an assembly. Reused for the next frame.
+/// The chunks of an assembly. Reused for the next frame.
 #[derive(Default)]
-struct Pieces {
-    all: Vec<Piece>,
+struct ReceivedChunks {
+    all: Vec<ReceivedChunk>,
     spans: Spans,
     received: u32,
 }
@@ -84,13 +84,13 @@ struct Assembly<P> {
     payload_length: u32,
     trace_id: u64,
     begun_ns: u64,
-    pieces: Pieces,
-    place: P,
+    chunks: ReceivedChunks,
+    slot: P,
 }
 
 impl<P> Assembly<P> {
     fn has_last(&self) -> bool {
-        self.pieces.all.last().is_some_and(|piece| piece.offset != NOT_YET.offset)
+        self.chunks.all.last().is_some_and(|received| received.offset != NOT_RECEIVED.offset)
     }
 }
 
@@ -104,7 +104,7 @@ pub struct AssemblyCounters {
     pub ignored: [u64; Ignored::COUNT],
     /// Frames whose first chunk arrived before the announce of their epoch, or whose last chunk arrived after
     /// it ended.
-    pub turned_away: u64,
+    pub not_ready: u64,
     /// Sequences from the first to the last of each epoch.
     pub span: u64,
 }
@@ -123,15 +123,15 @@ impl AssemblyCounters {
 pub struct AssemblyTable<P> {
     timeout_ns: u64,
     live: Vec<Assembly<P>>,
-    spare: Vec<Pieces>,
+    spare: Vec<ReceivedChunks>,
     dropped: DroppedFrames,
     /// Epoch and sequence of the latest refused frame, while its last chunk has not arrived.
-    away: Option<(u64, u64)>,
+    refused: Option<(u64, u64)>,
     /// The epoch of the frames in the table.
     epoch: u64,
     /// Sequences below this are over.
     floor: u64,
-    seen: Option<(u64, u64)>,
+    seq_range: Option<(u64, u64)>,
     counters: AssemblyCounters,
 }
 
@@ -142,10 +142,10 @@ impl<P> AssemblyTable<P> {
             live: Vec::with_capacity(MAX_LIVE),
             spare: Vec::with_capacity(MAX_LIVE + 1),
             dropped: DroppedFrames::new(),
-            away: None,
+            refused: None,
             epoch: 0,
             floor: 0,
-            seen: None,
+            seq_range: None,
             counters: AssemblyCounters::default(),
         }
     }
@@ -155,33 +155,33 @@ impl<P> AssemblyTable<P> {
     }
 
     pub fn is_idle(&self) -> bool {
-        self.live.is_empty() && !self.dropped.owes()
+        self.live.is_empty() && !self.dropped.has_pending()
     }
 
     /// The first and the last sequence of the epoch so far.
-    pub fn seen(&self) -> Option<(u64, u64)> {
-        self.seen
+    pub fn seq_range(&self) -> Option<(u64, u64)> {
+        self.seq_range
     }
 
     /// Starts a new epoch: drops assemblies in flight.
     pub fn restart(&mut self) {
-        self.turn_latest_away();
+        self.mark_latest_not_ready();
         self.abandon(Loss::Epoch);
-        let given_up = self.dropped.give_up(|_, _| true);
-        self.count(Loss::Epoch, given_up);
-        (self.floor, self.seen) = (0, None);
+        let expired = self.dropped.expire(|_, _| true);
+        self.count(Loss::Epoch, expired);
+        (self.floor, self.seq_range) = (0, None);
         self.dropped.clear();
     }
 
     /// An announce may overtake chunks: the frame that its sender is sending may still complete.
-    fn turn_latest_away(&mut self) {
+    fn mark_latest_not_ready(&mut self) {
         let live = self.live.iter().filter(|a| !a.has_last()).map(|a| a.seq).max();
-        let Some(seq) = live.max(self.dropped.latest_owed()) else { return };
-        self.away = Some((self.epoch, seq));
+        let Some(seq) = live.max(self.dropped.latest_pending()) else { return };
+        self.refused = Some((self.epoch, seq));
         if let Some(at) = self.live.iter().position(|a| a.seq == seq) {
-            self.spare.push(self.live.swap_remove(at).pieces);
+            self.spare.push(self.live.swap_remove(at).chunks);
         } else {
-            self.dropped.take_owed(seq);
+            self.dropped.take_pending(seq);
         }
     }
 
@@ -200,8 +200,8 @@ impl<P> AssemblyTable<P> {
             let assembly = self.live.swap_remove(at);
             self.count_lost(assembly, Loss::Timeout);
         }
-        let given_up = self.dropped.give_up(|_, begun_ns| is_over(begun_ns));
-        self.count(Loss::Timeout, given_up);
+        let expired = self.dropped.expire(|_, begun_ns| is_over(begun_ns));
+        self.count(Loss::Timeout, expired);
     }
 
     /// Ignores a chunk. If its frame is refused for that, it counts with its last chunk.
@@ -209,11 +209,11 @@ impl<P> AssemblyTable<P> {
         self.counters.ignored[why as usize] += 1;
         let is_boundary = matches!(why, Ignored::Unannounced | Ignored::OldEpoch | Ignored::UnknownEpoch);
         if is_boundary && chunk.index == 0 {
-            self.away = Some((chunk.epoch, chunk.seq));
+            self.refused = Some((chunk.epoch, chunk.seq));
         }
-        if chunk.is_last() && self.away.take_if(|away| *away == (chunk.epoch, chunk.seq)).is_some() {
-            self.counters.turned_away += 1;
-            return ChunkOutcome::TurnedAway;
+        if chunk.is_last() && self.refused.take_if(|refused| *refused == (chunk.epoch, chunk.seq)).is_some() {
+            self.counters.not_ready += 1;
+            return ChunkOutcome::NotReady;
         }
         ChunkOutcome::Ignored(why)
     }
@@ -224,7 +224,7 @@ impl<P> AssemblyTable<P> {
         if !chunk.is_last() {
             return step;
         }
-        let Some(why) = self.dropped.take_owed(chunk.seq) else { return step };
+        let Some(why) = self.dropped.take_pending(chunk.seq) else { return step };
         self.count(why, 1);
         ChunkOutcome::Lost(why)
     }
@@ -235,14 +235,14 @@ impl<P> AssemblyTable<P> {
 
     fn count_lost(&mut self, assembly: Assembly<P>, why: Loss) {
         self.note_dropped(assembly.seq, why, assembly.has_last(), assembly.begun_ns);
-        self.spare.push(assembly.pieces);
+        self.spare.push(assembly.chunks);
     }
 
     /// `has_last`: the last chunk of the frame has arrived.
     fn note_dropped(&mut self, seq: u64, why: Loss, has_last: bool, begun_ns: u64) -> ChunkOutcome {
         let is_counted = has_last || why.is_incomplete();
-        let given_up = self.dropped.note(seq, (!is_counted).then_some((why, begun_ns)));
-        self.count(Loss::Superseded, given_up);
+        let expired = self.dropped.note(seq, (!is_counted).then_some((why, begun_ns)));
+        self.count(Loss::Superseded, expired);
         if !is_counted {
             return ChunkOutcome::Refused(why);
         }
@@ -250,16 +250,16 @@ impl<P> AssemblyTable<P> {
         ChunkOutcome::Lost(why)
     }
 
-    fn see(&mut self, seq: u64) {
-        let before = self.seen.map_or(0, |(first, last)| last - first + 1);
-        let (first, last) = self.seen.map_or((seq, seq), |(f, l)| (f.min(seq), l.max(seq)));
-        self.seen = Some((first, last));
+    fn extend_range(&mut self, seq: u64) {
+        let before = self.seq_range.map_or(0, |(first, last)| last - first + 1);
+        let (first, last) = self.seq_range.map_or((seq, seq), |(f, l)| (f.min(seq), l.max(seq)));
+        self.seq_range = Some((first, last));
         self.counters.span = self.counters.span.wrapping_add(last - first + 1 - before);
     }
 
     /// Adds a chunk of the current epoch.
     #[inline]
-    pub fn on_chunk<S: FrameStore<Place = P>>(
+    pub fn on_chunk<S: FrameStore<Slot = P>>(
         &mut self,
         chunk: &Chunk<'_>,
         now_ns: u64,
@@ -277,13 +277,13 @@ impl<P> AssemblyTable<P> {
             Err(why) => {
                 let assembly = self.live.swap_remove(at);
                 let has_last = chunk.is_last() || assembly.has_last();
-                self.spare.push(assembly.pieces);
+                self.spare.push(assembly.chunks);
                 self.note_dropped(assembly.seq, why, has_last, assembly.begun_ns)
             }
         }
     }
 
-    fn begin<S: FrameStore<Place = P>>(
+    fn begin<S: FrameStore<Slot = P>>(
         &mut self,
         chunk: &Chunk<'_>,
         now_ns: u64,
@@ -296,14 +296,14 @@ impl<P> AssemblyTable<P> {
         if self.dropped.contains(seq) {
             return Err(self.ignore_dropped(chunk));
         }
-        if self.away == Some((chunk.epoch, seq)) {
+        if self.refused == Some((chunk.epoch, seq)) {
             if chunk.index != 0 {
                 return Err(self.ignore(chunk, Ignored::OfDropped));
             }
             // A restarted sender sends the frame again.
-            self.away = None;
+            self.refused = None;
         }
-        self.see(seq);
+        self.extend_range(seq);
         self.epoch = chunk.epoch;
         // One assembly per slot, and a bounded number in total: the oldest is evicted.
         let nslots = u64::from(store.nslots().max(1));
@@ -318,28 +318,28 @@ impl<P> AssemblyTable<P> {
             let assembly = self.live.swap_remove(at);
             self.count_lost(assembly, Loss::Superseded);
         }
-        let place = store
+        let slot = store
             .open(seq, chunk.payload_length)
             .map_err(|why| self.note_dropped(seq, why, chunk.is_last(), now_ns))?;
-        let mut pieces = self.spare.pop().unwrap_or_default();
-        pieces.all.clear();
-        pieces.all.resize(chunk.count as usize, NOT_YET);
-        pieces.spans.clear();
-        pieces.received = 0;
+        let mut chunks = self.spare.pop().unwrap_or_default();
+        chunks.all.clear();
+        chunks.all.resize(chunk.count as usize, NOT_RECEIVED);
+        chunks.spans.clear();
+        chunks.received = 0;
         self.live.push(Assembly {
             seq,
             count: chunk.count,
             payload_length: chunk.payload_length,
             trace_id: chunk.trace_id,
             begun_ns: now_ns,
-            pieces,
-            place,
+            chunks,
+            slot,
         });
         Ok(self.live.len() - 1)
     }
 
     #[inline]
-    fn add<S: FrameStore<Place = P>>(
+    fn add<S: FrameStore<Slot = P>>(
         &mut self,
         at: usize,
         chunk: &Chunk<'_>,
@@ -351,49 +351,49 @@ impl<P> AssemblyTable<P> {
         {
             return Err(Loss::Inconsistent);
         }
-        let piece = &mut assembly.pieces.all[chunk.index as usize];
+        let received = &mut assembly.chunks.all[chunk.index as usize];
         let length = chunk.payload.len() as u32;
-        if piece.offset != NOT_YET.offset {
-            let is_same = piece.offset == chunk.offset
-                && piece.length == length
-                && store.holds(&assembly.place, chunk.offset, chunk.payload);
+        if received.offset != NOT_RECEIVED.offset {
+            let is_same = received.offset == chunk.offset
+                && received.length == length
+                && store.holds(&assembly.slot, chunk.offset, chunk.payload);
             return if is_same { Ok(self.ignore(chunk, Ignored::Duplicate)) } else { Err(Loss::Conflict) };
         }
-        if !assembly.pieces.spans.add(chunk.offset, chunk.offset + length) {
+        if !assembly.chunks.spans.add(chunk.offset, chunk.offset + length) {
             return Err(Loss::Conflict);
         }
-        *piece = Piece { offset: chunk.offset, length };
-        assembly.pieces.received += 1;
+        *received = ReceivedChunk { offset: chunk.offset, length };
+        assembly.chunks.received += 1;
         self.counters.chunks += 1;
         if let Some(header) = chunk.header {
-            store.describe(&mut assembly.place, assembly.seq, assembly.payload_length, header)?;
+            store.describe(&mut assembly.slot, assembly.seq, assembly.payload_length, header)?;
         }
-        store.write(&mut assembly.place, chunk.offset, chunk.payload);
-        if assembly.pieces.received < assembly.count {
-            store.advanced(&assembly.place, assembly.seq, assembly.pieces.spans.prefix());
+        store.write(&mut assembly.slot, chunk.offset, chunk.payload);
+        if assembly.chunks.received < assembly.count {
+            store.advanced(&assembly.slot, assembly.seq, assembly.chunks.spans.prefix());
             return Ok(ChunkOutcome::Taken);
         }
         // Chunk 0 is among them, so the header is valid.
-        if assembly.pieces.spans.total() != assembly.payload_length {
+        if assembly.chunks.spans.total() != assembly.payload_length {
             return Err(Loss::Lengths);
         }
         Ok(self.finish(at, store))
     }
 
-    fn finish<S: FrameStore<Place = P>>(&mut self, at: usize, store: &mut S) -> ChunkOutcome {
+    fn finish<S: FrameStore<Slot = P>>(&mut self, at: usize, store: &mut S) -> ChunkOutcome {
         let assembly = self.live.swap_remove(at);
         let (seq, payload_length) = (assembly.seq, assembly.payload_length);
-        self.spare.push(assembly.pieces);
+        self.spare.push(assembly.chunks);
         // Earlier frames can no longer be delivered in order.
         while let Some(older) = self.live.iter().position(|a| a.seq < seq) {
             let older = self.live.swap_remove(older);
             self.count_lost(older, Loss::Superseded);
         }
-        if let Err(why) = store.commit(assembly.place, seq, assembly.trace_id) {
+        if let Err(why) = store.commit(assembly.slot, seq, assembly.trace_id) {
             return self.note_dropped(seq, why, true, assembly.begun_ns);
         }
-        let given_up = self.dropped.give_up(|dropped, _| dropped < seq);
-        self.count(Loss::Superseded, given_up);
+        let expired = self.dropped.expire(|dropped, _| dropped < seq);
+        self.count(Loss::Superseded, expired);
         self.floor = seq + 1;
         self.counters.delivered += 1;
         self.counters.bytes += u64::from(payload_length);

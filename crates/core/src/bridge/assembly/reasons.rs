@@ -59,7 +59,7 @@ reasons! {
 
 impl Loss {
     /// The loss that an invalid header causes, in a few classes.
-    pub fn of_header(reason: DropReason) -> Self {
+    pub fn from_drop_reason(reason: DropReason) -> Self {
         match reason {
             DropReason::HeaderLength | DropReason::HeaderMessage => Self::Kind,
             DropReason::PayloadOffset => Self::PayloadOffset,

@@ -21,7 +21,7 @@ fn complete(version: u32, checksum: u64) -> BlobComplete {
     BlobComplete { stream_id: 1, meta_version: version, checksum }
 }
 
-fn send(blobs: &mut Blobs, version: u32, blob_type: u32, bytes: &[u8]) {
+fn send(blobs: &mut BlobAssembly, version: u32, blob_type: u32, bytes: &[u8]) {
     let announced = announce(version, blob_type, bytes);
     blobs.on_announce(SESSION_ID, Some(1), announced);
     for (i, part) in bytes.chunks(3).enumerate() {
@@ -30,13 +30,13 @@ fn send(blobs: &mut Blobs, version: u32, blob_type: u32, bytes: &[u8]) {
     blobs.on_complete(SESSION_ID, complete(version, announced.checksum));
 }
 
-fn found(blobs: &Blobs, blob_type: u32) -> Option<&[u8]> {
+fn found(blobs: &BlobAssembly, blob_type: u32) -> Option<&[u8]> {
     blobs.newest(blob_type, None).map(|b| b.bytes.as_slice())
 }
 
 #[test]
 fn newest_complete_blob_of_a_type_is_found() {
-    let mut blobs = Blobs::default();
+    let mut blobs = BlobAssembly::default();
     send(&mut blobs, 1, 7, b"flat field");
     send(&mut blobs, 2, 8, b"");
     send(&mut blobs, 4, 7, b"another");
@@ -53,34 +53,34 @@ fn newest_complete_blob_of_a_type_is_found() {
 
 #[test]
 fn known_blob_is_skipped() {
-    let mut blobs = Blobs::default();
+    let mut blobs = BlobAssembly::default();
     for _ in 0..3 {
         send(&mut blobs, 1, 7, b"the same");
     }
     assert_eq!(blobs.completed(), 1);
-    assert!(Discard::ALL.iter().all(|why| blobs.discarded(*why) == 0));
+    assert!(DiscardReason::ALL.iter().all(|why| blobs.discarded(*why) == 0));
 }
 
 /// requirement: wire-10.3.3-1, wire-15.9-1
 #[test]
 fn each_flaw_discards_the_blob_by_its_reason() {
-    type Flaw = fn(&mut Blobs);
-    let flaws: [(Discard, Flaw); 7] = [
-        (Discard::Gap, |b| b.on_chunk(SESSION_ID, chunk(1, 4, b"e"))),
-        (Discard::Gap, |b| b.on_complete(SESSION_ID, complete(1, 0))),
-        (Discard::Overlap, |b| b.on_chunk(SESSION_ID, chunk(1, 2, b"c"))),
-        (Discard::Overlap, |b| b.on_chunk(SESSION_ID, chunk(1, 3, b""))),
-        (Discard::Overrun, |b| b.on_chunk(SESSION_ID, chunk(1, 3, b"defg"))),
-        (Discard::Unfinished, |b| b.on_announce(SESSION_ID, Some(1), announce(1, 8, b"x"))),
-        (Discard::Stray, |b| b.on_chunk(SESSION_ID, chunk(2, 0, b"x"))),
+    type Flaw = fn(&mut BlobAssembly);
+    let flaws: [(DiscardReason, Flaw); 7] = [
+        (DiscardReason::Gap, |b| b.on_chunk(SESSION_ID, chunk(1, 4, b"e"))),
+        (DiscardReason::Gap, |b| b.on_complete(SESSION_ID, complete(1, 0))),
+        (DiscardReason::Overlap, |b| b.on_chunk(SESSION_ID, chunk(1, 2, b"c"))),
+        (DiscardReason::Overlap, |b| b.on_chunk(SESSION_ID, chunk(1, 3, b""))),
+        (DiscardReason::Overrun, |b| b.on_chunk(SESSION_ID, chunk(1, 3, b"defg"))),
+        (DiscardReason::Unfinished, |b| b.on_announce(SESSION_ID, Some(1), announce(1, 8, b"x"))),
+        (DiscardReason::Stray, |b| b.on_chunk(SESSION_ID, chunk(2, 0, b"x"))),
     ];
     for (why, flaw) in flaws {
-        let mut blobs = Blobs::default();
+        let mut blobs = BlobAssembly::default();
         blobs.on_announce(SESSION_ID, Some(1), announce(1, 7, b"abcdef"));
         blobs.on_chunk(SESSION_ID, chunk(1, 0, b"abc"));
         flaw(&mut blobs);
         assert_eq!(blobs.discarded(why), 1, "{why:?}");
-        if why != Discard::Stray {
+        if why != DiscardReason::Stray {
             // Later chunks do not restore it.
             blobs.on_chunk(SESSION_ID, chunk(1, 3, b"def"));
             blobs.on_complete(SESSION_ID, complete(1, 0));
@@ -101,35 +101,35 @@ fn blob_checksums_must_match_and_zero_means_none() {
         (crc, crc ^ 1, false),
         (crc | 1 << 32, 0, false),
     ] {
-        let mut blobs = Blobs::default();
+        let mut blobs = BlobAssembly::default();
         blobs.on_announce(SESSION_ID, None, BlobAnnounce { checksum: announced, ..announce(1, 7, b"abc") });
         blobs.on_chunk(SESSION_ID, chunk(1, 0, b"abc"));
         blobs.on_complete(SESSION_ID, complete(1, at_the_end));
         assert_eq!(found(&blobs, 7).is_some(), kept, "{announced} {at_the_end}");
-        assert_eq!(blobs.discarded(Discard::Checksum), u64::from(!kept));
+        assert_eq!(blobs.discarded(DiscardReason::Checksum), u64::from(!kept));
     }
 }
 
 #[test]
 fn announced_blob_length_allocates_nothing() {
-    let mut blobs = Blobs::default();
+    let mut blobs = BlobAssembly::default();
     for version in 0..1000 {
         let claim = BlobAnnounce { total_len: MAX_BLOB_BYTES, ..announce(version, 7, b"") };
         blobs.on_announce(version as i32, None, claim);
     }
-    assert_eq!(blobs.underway.len(), MAX_UNDERWAY);
-    assert!(blobs.underway.iter().all(|u| u.bytes.capacity() == 0));
+    assert_eq!(blobs.partial.len(), MAX_PARTIAL);
+    assert!(blobs.partial.iter().all(|u| u.bytes.capacity() == 0));
     blobs.on_announce(
         SESSION_ID,
         None,
         BlobAnnounce { total_len: MAX_BLOB_BYTES + 1, ..announce(1, 7, b"") },
     );
     blobs.on_announce(SESSION_ID, None, BlobAnnounce { total_len: u64::MAX, ..announce(1, 7, b"") });
-    assert_eq!(blobs.discarded(Discard::TooLarge), 2);
+    assert_eq!(blobs.discarded(DiscardReason::TooLarge), 2);
 }
 
 #[derive(Clone, Debug)]
-enum Piece {
+enum BlobMessage {
     Announce(u32, u32),
     Chunk(u32, usize, usize),
     Complete(u32),
@@ -137,11 +137,11 @@ enum Piece {
 
 const BODY: &[u8] = b"0123456789abcdef";
 
-fn piece() -> impl Strategy<Value = Piece> {
+fn piece() -> impl Strategy<Value = BlobMessage> {
     prop_oneof![
-        1 => (1..3u32, 1..3u32).prop_map(|(v, t)| Piece::Announce(v, t)),
-        4 => (1..3u32, 0..4usize, 1..3usize).prop_map(|(v, at, n)| Piece::Chunk(v, 4 * at, 4 * n)),
-        1 => (1..3u32).prop_map(Piece::Complete),
+        1 => (1..3u32, 1..3u32).prop_map(|(v, t)| BlobMessage::Announce(v, t)),
+        4 => (1..3u32, 0..4usize, 1..3usize).prop_map(|(v, at, n)| BlobMessage::Chunk(v, 4 * at, 4 * n)),
+        1 => (1..3u32).prop_map(BlobMessage::Complete),
     ]
 }
 
@@ -152,17 +152,17 @@ proptest! {
     /// its bytes are right.
     #[test]
     fn blob_needs_contiguous_chunks(pieces in proptest::collection::vec(piece(), 0..80)) {
-        let mut blobs = Blobs::default();
+        let mut blobs = BlobAssembly::default();
         let mut model: std::collections::HashMap<u32, (u32, usize)> = std::collections::HashMap::new();
         let mut count = 0;
         for piece in pieces {
             match piece {
-                Piece::Announce(version, blob_type) => {
+                BlobMessage::Announce(version, blob_type) => {
                     // Without a checksum no blob counts as known.
                     blobs.on_announce(SESSION_ID, Some(1), BlobAnnounce { checksum: 0, ..announce(version, blob_type, BODY) });
                     model.insert(version, (blob_type, 0));
                 }
-                Piece::Chunk(version, at, len) => {
+                BlobMessage::Chunk(version, at, len) => {
                     let end = (at + len).min(BODY.len() + 4);
                     let bytes: Vec<u8> = (at..end).map(|i| BODY.get(i).copied().unwrap_or(b'!')).collect();
                     blobs.on_chunk(SESSION_ID, chunk(version, at, &bytes));
@@ -170,7 +170,7 @@ proptest! {
                         if at == *have && end <= BODY.len() { *have = end } else { model.remove(&version); }
                     }
                 }
-                Piece::Complete(version) => {
+                BlobMessage::Complete(version) => {
                     blobs.on_complete(SESSION_ID, complete(version, u64::from(checksum::crc32c(BODY))));
                     count += u64::from(model.remove(&version).is_some_and(|(_, have)| have == BODY.len()));
                 }

@@ -23,7 +23,7 @@ fn options(role: Role) -> LeaseOptions {
     }
 }
 
-fn work(a: &mut Attachment, now_ns: u64) -> (Vec<Vec<u8>>, Option<Lost>) {
+fn work(a: &mut Attachment, now_ns: u64) -> (Vec<Vec<u8>>, Option<LossReason>) {
     let mut sent = Vec::new();
     let lost = a.work(now_ns, &mut |bytes| {
         sent.push(bytes.to_vec());
@@ -65,7 +65,7 @@ fn attached(role: Role) -> Attachment {
     let mut a = Attachment::new(options(role), 9);
     let (sent, _) = work(&mut a, 0);
     assert_eq!(templates(&sent), [SHM_ATTACH_REQUEST_TEMPLATE_ID]);
-    assert_eq!(a.on_response(&granted(&sent[0], 3 * S), 0), Answer::Granted);
+    assert_eq!(a.on_response(&granted(&sent[0], 3 * S), 0), ResponseOutcome::Granted);
     a
 }
 
@@ -90,7 +90,7 @@ fn lease_without_sent_keepalives_is_lost() {
     let mut a = attached(Role::Producer);
     assert_eq!(a.work(S, &mut |_| false), None);
     assert_eq!(a.work(2 * S - 1, &mut |_| false), None);
-    assert_eq!(a.work(2 * S, &mut |_| false), Some(Lost::KeepaliveNotSent));
+    assert_eq!(a.work(2 * S, &mut |_| false), Some(LossReason::KeepaliveNotSent));
     assert!(!a.is_held());
 }
 
@@ -104,7 +104,7 @@ fn lease_is_held_while_a_keepalive_can_still_come_in_time() {
     assert_eq!(a.work(2 * S, &mut |_| false), None);
     assert_eq!(templates(&work(&mut a, 28 * S / 10).0), [SHM_LEASE_KEEPALIVE_TEMPLATE_ID]);
     assert_eq!(a.work(56 * S / 10, &mut |_| false), None);
-    assert_eq!(a.work(57 * S / 10, &mut |_| false), Some(Lost::KeepaliveNotSent));
+    assert_eq!(a.work(57 * S / 10, &mut |_| false), Some(LossReason::KeepaliveNotSent));
 }
 
 /// requirement: driver-4.12-4, driver-10-1
@@ -113,7 +113,7 @@ fn three_missed_announces_lose_the_driver() {
     let mut a = attached(Role::Consumer);
     a.on_announce(5, S);
     assert_eq!(work(&mut a, 4 * S).1, None);
-    assert_eq!(work(&mut a, 4 * S + 1).1, Some(Lost::NoAnnounce));
+    assert_eq!(work(&mut a, 4 * S + 1).1, Some(LossReason::NoAnnounce));
     let (sent, _) = work(&mut a, 4 * S + SPREAD_NS + 1);
     assert_eq!(templates(&sent), [SHM_DETACH_REQUEST_TEMPLATE_ID, SHM_ATTACH_REQUEST_TEMPLATE_ID]);
 }
@@ -141,8 +141,8 @@ fn ok_with_a_null_field_is_refused_and_requested_again() {
         let (sent, _) = work(&mut a, 0);
         let mut response = granted(&sent[0], 3 * S);
         spoil(&mut response);
-        assert_eq!(a.on_response(&response, 0), Answer::Refused, "{field}");
-        let Some(Refusal::Protocol(why)) = a.refusal() else { panic!("{field}") };
+        assert_eq!(a.on_response(&response, 0), ResponseOutcome::Refused, "{field}");
+        let Some(AttachRefusal::Protocol(why)) = a.refusal() else { panic!("{field}") };
         assert!(why.ends_with(field), "{why}");
         let (sent, _) = work(&mut a, 2 * S);
         assert_eq!(templates(&sent).last(), Some(&SHM_ATTACH_REQUEST_TEMPLATE_ID), "{field}");
@@ -155,7 +155,7 @@ fn second_revision_needs_no_max_dims() {
     let (sent, _) = work(&mut a, 0);
     let response =
         AttachResponse { revision: Revision::Second, max_dims: NULL_U8, ..granted(&sent[0], 3 * S) };
-    assert_eq!(a.on_response(&response, 0), Answer::Granted);
+    assert_eq!(a.on_response(&response, 0), ResponseOutcome::Granted);
 }
 
 #[test]
@@ -166,10 +166,10 @@ fn unanswered_request_is_repeated_unchanged() {
     assert_eq!(first, again);
     assert_eq!(a.refusal(), None);
     work(&mut a, 5 * S);
-    assert_eq!(a.refusal(), Some(&Refusal::NoAnswer));
+    assert_eq!(a.refusal(), Some(&AttachRefusal::NoAnswer));
     assert_eq!(first, work(&mut a, 60 * S).0);
     // A busy driver responds late.
-    assert_eq!(a.on_response(&granted(&first[0], 63 * S), 60 * S), Answer::Granted);
+    assert_eq!(a.on_response(&granted(&first[0], 63 * S), 60 * S), ResponseOutcome::Granted);
     assert_eq!(a.refusal(), None);
 }
 
@@ -189,7 +189,7 @@ fn unanswered_request_is_sent_in_both_revisions_if_configured() {
     assert!(sent.iter().all(|m| ids(m) == ids(&sent[0])), "one request, in two forms");
     // From now on, requests are sent in the revision of the driver's answer first.
     let answer = AttachResponse { revision: Revision::Second, max_dims: NULL_U8, ..granted(&sent[0], 9 * S) };
-    assert_eq!(a.on_response(&answer, 5 * S), Answer::Granted);
+    assert_eq!(a.on_response(&answer, 5 * S), ResponseOutcome::Granted);
     assert_eq!(a.revision(), Revision::Second);
     let own = a.lease().unwrap();
     assert_eq!(a.on_revoked(&revoked(own), 5 * S), Revocation::Ours);
@@ -208,7 +208,7 @@ fn repeats_of_a_request_keep_their_pause() {
 fn own_revocation_does_not_retry_and_anothers_does() {
     let mut a = attached(Role::Producer);
     let own = a.lease().unwrap();
-    a.release(Refusal::Regions("cannot be mapped".into()), 0);
+    a.release(AttachRefusal::Regions("cannot be mapped".into()), 0);
     work(&mut a, 0);
     assert_eq!(a.on_revoked(&revoked(own), 0), Revocation::NotOurs);
     let other = LeaseKey { lease_id: 1, client_id: 1, ..own };
@@ -216,7 +216,7 @@ fn own_revocation_does_not_retry_and_anothers_does() {
     assert!(work(&mut a, S / 4).0.is_empty(), "the pause holds");
     let (sent, _) = work(&mut a, 2 * S);
     let busy = AttachResponse { code: RESPONSE_CODE_REJECTED, ..granted(&sent[0], 0) };
-    assert_eq!(a.on_response(&busy, 2 * S), Answer::Refused);
+    assert_eq!(a.on_response(&busy, 2 * S), ResponseOutcome::Refused);
     a.on_revoked(&revoked(LeaseKey { role: Role::Consumer, ..other }), 2 * S);
     assert!(work(&mut a, 2 * S + S / 4).0.is_empty(), "a consumer's end frees nothing");
     a.on_revoked(&revoked(other), 2 * S);
@@ -228,10 +228,10 @@ fn foreign_and_late_responses_are_ignored() {
     let mut a = Attachment::new(options(Role::Consumer), 3);
     let (sent, _) = work(&mut a, 0);
     let other = AttachResponse { correlation_id: 1, ..granted(&sent[0], 3 * S) };
-    assert_eq!(a.on_response(&other, 0), Answer::Ignored);
+    assert_eq!(a.on_response(&other, 0), ResponseOutcome::Ignored);
     let good = granted(&sent[0], 3 * S);
-    assert_eq!(a.on_response(&good, 0), Answer::Granted);
-    assert_eq!(a.on_response(&good, 0), Answer::Ignored);
+    assert_eq!(a.on_response(&good, 0), ResponseOutcome::Granted);
+    assert_eq!(a.on_response(&good, 0), ResponseOutcome::Ignored);
 }
 
 /// requirement: driver-4.9-5, driver-4.9-6
@@ -279,7 +279,7 @@ fn later_epoch_ends_a_producer_lease_only() {
     assert_eq!(consumer.on_announce(6, 0), None);
     let mut producer = attached(Role::Producer);
     assert_eq!(producer.on_announce(5, 0), None);
-    assert_eq!(producer.on_announce(6, 0), Some(Lost::LaterEpoch));
+    assert_eq!(producer.on_announce(6, 0), Some(LossReason::LaterEpoch));
 }
 
 fn announce_at(epoch: u64, path: &str) -> PoolAnnounce {
@@ -336,9 +336,9 @@ fn pause_grows_with_refusals_up_to_a_bound() {
             error_message: "busy".into(),
             ..granted(&sent[0], 0)
         };
-        assert_eq!(a.on_response(&refusal, now), Answer::Refused);
-        assert_eq!(a.refusal(), Some(&Refusal::Code(RESPONSE_CODE_REJECTED, "busy".into())));
-        let Phase::Waiting { request_at_ns } = a.phase else { panic!("still asking") };
+        assert_eq!(a.on_response(&refusal, now), ResponseOutcome::Refused);
+        assert_eq!(a.refusal(), Some(&AttachRefusal::Code(RESPONSE_CODE_REJECTED, "busy".into())));
+        let LeasePhase::Waiting { request_at_ns } = a.phase else { panic!("still asking") };
         assert!(request_at_ns - now >= S / 2);
         longest = longest.max(request_at_ns - now);
         now = request_at_ns;

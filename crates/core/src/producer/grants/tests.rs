@@ -92,7 +92,7 @@ fn consumer_without_shm_is_not_granted_a_stream() {
         let (answer, changes) = w.on_hello(&hello, 0).expect("for us");
         assert_eq!((answer.use_shm, answer.descriptor, changes), (false, StreamRequest::None, vec![]));
     }
-    let order = ConsumerConfig { use_shm: true, ..w.answer(7, None) };
+    let order = ConsumerConfig { use_shm: true, ..w.config_for(7, None) };
     w.on_order(&order, 0);
     let remote = ConsumerHello { supports_shm: false, ..hello(7) };
     assert!(w.on_hello(&remote, 0).expect("for us").0.use_shm, "a supervisor knows better");
@@ -159,7 +159,7 @@ fn order_sets_the_rate_while_it_is_in_force() {
         mode: Mode::RateLimited,
         max_rate_hz: Some(3),
         descriptor: address(31_004),
-        ..w.answer(1, None)
+        ..w.config_for(1, None)
     };
     let opened = StreamAddress { channel: "aeron:ipc".into(), stream_id: 31_004 };
     let open = StreamChange::OpenDescriptors { consumer_id: 1, address: opened, max_rate_hz: 3 };

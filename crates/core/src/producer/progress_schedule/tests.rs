@@ -11,7 +11,7 @@ fn hints(interval_us: Option<u32>, bytes_delta: Option<u32>, units: Option<u32>)
 
 fn progress_schedule(hints: ProgressHints) -> ProgressSchedule {
     let mut progress_schedule = ProgressSchedule::default();
-    progress_schedule.set_pace(Some(ProgressPace::of(hints, LIMITS)));
+    progress_schedule.set_pace(Some(ProgressPace::from_hints(hints, LIMITS)));
     progress_schedule
 }
 
@@ -21,20 +21,20 @@ fn update(seq: u64, filled: u64, state: ProgressState) -> Option<ProgressUpdate>
 
 #[test]
 fn default_pace_is_250_microseconds_and_64_kib() {
-    let pace = ProgressPace::of(ProgressHints::default(), LIMITS);
+    let pace = ProgressPace::from_hints(ProgressHints::default(), LIMITS);
     assert_eq!((pace.interval_ns, pace.delta(1024)), (250 * US, 64 << 10));
 }
 
 #[test]
 fn hints_are_bounded_by_the_limits() {
-    let eager = ProgressPace::of(hints(Some(0), Some(1), None), LIMITS);
+    let eager = ProgressPace::from_hints(hints(Some(0), Some(1), None), LIMITS);
     assert_eq!((eager.interval_ns, eager.delta(1024)), (100 * US, 4096));
-    assert_eq!(ProgressPace::of(hints(Some(900), Some(1 << 20), None), LIMITS).interval_ns, 900 * US);
+    assert_eq!(ProgressPace::from_hints(hints(Some(900), Some(1 << 20), None), LIMITS).interval_ns, 900 * US);
 }
 
 #[test]
 fn pace_uses_the_smaller_of_rows_and_bytes() {
-    let delta = |bytes, rows| ProgressPace::of(hints(None, bytes, rows), LIMITS).delta(1024);
+    let delta = |bytes, rows| ProgressPace::from_hints(hints(None, bytes, rows), LIMITS).delta(1024);
     assert_eq!(delta(None, Some(100)), 100 * 1024);
     assert_eq!(delta(Some(8192), Some(100)), 8192);
     assert_eq!(delta(Some(1 << 20), Some(10)), 10 * 1024);
@@ -73,7 +73,7 @@ fn no_updates_without_progress_consumers() {
     let filled = progress_schedule.begin(0, 1024);
     filled.raise(1 << 20);
     assert_eq!(progress_schedule.next(0), None);
-    progress_schedule.set_pace(Some(ProgressPace::of(ProgressHints::default(), LIMITS)));
+    progress_schedule.set_pace(Some(ProgressPace::from_hints(ProgressHints::default(), LIMITS)));
     assert_eq!(progress_schedule.next(1), update(0, 1 << 20, ProgressState::Started));
     progress_schedule.set_pace(None);
     assert_eq!(progress_schedule.complete(0, 1 << 20), None);
@@ -88,7 +88,7 @@ fn shorter_interval_applies_at_once() {
     assert!(progress_schedule.next(1).is_some());
     filled.raise(8192);
     assert_eq!(progress_schedule.next(US), None);
-    progress_schedule.set_pace(Some(ProgressPace::of(hints(Some(100), Some(4096), None), LIMITS)));
+    progress_schedule.set_pace(Some(ProgressPace::from_hints(hints(Some(100), Some(4096), None), LIMITS)));
     assert!(progress_schedule.next(101 * US).is_some());
 }
 
@@ -168,7 +168,7 @@ proptest! {
                 }
                 Act::End(..) => {}
                 Act::Listen(hint) => {
-                    pace = hint.map(|(us, bytes)| ProgressPace::of(hints(Some(us), Some(bytes), None), LIMITS));
+                    pace = hint.map(|(us, bytes)| ProgressPace::from_hints(hints(Some(us), Some(bytes), None), LIMITS));
                     progress_schedule.set_pace(pace);
                 }
             }

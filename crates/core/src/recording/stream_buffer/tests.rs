@@ -6,7 +6,7 @@ const BLOCK: usize = 4096;
 
 fn track(blocks: usize, rows: usize) -> StreamBuffer {
     let memory = ArenaPool::new(BlockPool::new(blocks * BLOCK, BLOCK).unwrap());
-    StreamBuffer::new(7, memory, Limits { rows, age_ns: 100 }, None)
+    StreamBuffer::new(7, memory, BufferLimits { rows, age_ns: 100 }, None)
 }
 
 fn frame(track: &mut StreamBuffer, epoch: u64, seq: u64, len: usize) -> bool {
@@ -70,11 +70,11 @@ fn oversized_frame_is_too_large_not_backlog() {
 fn gaps_keep_their_row_position() {
     let mut t = track(4, 100);
     frame(&mut t, 1, 5, 10);
-    t.lost(1, 6, 2, "late");
+    t.add_gap(1, 6, 2, "late");
     frame(&mut t, 1, 8, 10);
-    t.lost(1, 9, 1, "late");
-    t.lost(1, 10, 1, "late");
-    t.lost(1, 11, 1, "stale");
+    t.add_gap(1, 9, 1, "late");
+    t.add_gap(1, 10, 1, "late");
+    t.add_gap(1, 11, 1, "stale");
     let arenas = all(&mut t);
     let gaps: Vec<_> = arenas[0].gaps.iter().map(|g| (g.first_seq, g.count, g.before_row)).collect();
     assert_eq!(gaps, [(6, 2, 1), (9, 2, 2), (11, 1, 2)]);
@@ -85,7 +85,7 @@ fn unreported_sequences_become_a_gap() {
     let mut t = track(4, 100);
     frame(&mut t, 1, 5, 10);
     frame(&mut t, 1, 9, 10);
-    t.lost(1, 12, 1, "late");
+    t.add_gap(1, 12, 1, "late");
     assert_eq!(gaps_in(&all(&mut t)), [(1, 6, 3, GAP), (1, 10, 2, GAP), (1, 12, 1, "late")]);
 }
 
@@ -94,8 +94,8 @@ fn repeated_sequences_and_past_epochs_are_strays() {
     let mut t = track(4, 100);
     frame(&mut t, 5, 5, 10);
     assert!(!frame(&mut t, 5, 5, 10) && !frame(&mut t, 5, 2, 10) && !frame(&mut t, 4, 9, 10));
-    t.lost(5, 3, 2, "late");
-    t.lost(3, 3, 2, "late");
+    t.add_gap(5, 3, 2, "late");
+    t.add_gap(3, 3, 2, "late");
     assert_eq!(gaps_in(&all(&mut t)), []);
     assert_eq!(t.counts.strays, 4);
 }
@@ -123,7 +123,7 @@ fn unmapped_frames_begin_the_epoch() {
     }
     frame(&mut t, 2, 4, 10);
     assert_eq!(gaps_in(&all(&mut t)), [(2, 0, 3, UNMAPPED), (2, 3, 1, GAP)]);
-    assert_eq!(t.counts, Counts { rows: 2, bytes: 20, lost: 4, strays: 0 });
+    assert_eq!(t.counts, BufferCounts { rows: 2, bytes: 20, lost: 4, strays: 0 });
 }
 
 #[test]
@@ -134,15 +134,15 @@ fn forged_sequence_counts_up_to_the_next_frame() {
     t.unmapped(1, 9_000_000_000_000_000_000);
     frame(&mut t, 1, 9, 10);
     assert_eq!(gaps_in(&all(&mut t)), [(1, 6, 1, GAP), (1, 7, 2, UNMAPPED)]);
-    assert_eq!(t.counts, Counts { rows: 2, bytes: 20, lost: 3, strays: 0 });
+    assert_eq!(t.counts, BufferCounts { rows: 2, bytes: 20, lost: 3, strays: 0 });
 }
 
 #[test]
 fn resumed_recording_records_the_missed_gap() {
     let memory = ArenaPool::new(BlockPool::new(BLOCK, BLOCK).unwrap());
-    let mut t = StreamBuffer::new(7, memory, Limits { rows: 100, age_ns: 0 }, Some((1, 9)));
+    let mut t = StreamBuffer::new(7, memory, BufferLimits { rows: 100, age_ns: 0 }, Some((1, 9)));
     assert!(!frame(&mut t, 1, 9, 10), "it is recorded already");
-    t.lost(1, 15, 1, "late");
+    t.add_gap(1, 15, 1, "late");
     frame(&mut t, 1, 17, 10);
     frame(&mut t, 1, 19, 10);
     assert_eq!(gaps_in(&all(&mut t)), [(1, 10, 7, NOT_RECORDING), (1, 18, 1, GAP)]);
@@ -221,10 +221,10 @@ proptest! {
                 Input::Frame(e, s, n) => drop(frame(&mut t, e, s, n)),
                 Input::Torn(e, s) => {
                     if t.begin(e, s, 10).is_some() {
-                        t.lost(e, s, 1, "late");
+                        t.add_gap(e, s, 1, "late");
                     }
                 }
-                Input::Lost(e, s, n) => t.lost(e, s, n, "late"),
+                Input::Lost(e, s, n) => t.add_gap(e, s, n, "late"),
                 Input::Unmapped(e, s) => t.unmapped(e, s),
                 Input::Time(by) => {
                     now += by;
@@ -286,12 +286,12 @@ proptest! {
         let mut t = track(1, 100);
         prop_assert!(frame(&mut t, 1, 0, BLOCK));
         prop_assert_eq!(all(&mut t).len(), 1);
-        t.lost(2, 0, 1, GAP);
+        t.add_gap(2, 0, 1, GAP);
         let mut next = [1, 1];
         for (is_past, is_backlog, count) in turns {
             let (epoch, next) = if is_past { (1, &mut next[0]) } else { (2, &mut next[1]) };
             // Two reasons, so that neighbours are merged only where there are too many.
-            t.lost(epoch, *next, count, if is_backlog { BACKLOG } else { GAP });
+            t.add_gap(epoch, *next, count, if is_backlog { BACKLOG } else { GAP });
             *next += count;
         }
         let arenas = all(&mut t);

@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-const LIMITS: Limits = Limits { chunk_bytes: 1280, payload_bytes: 1 << 30, needs_checksum: false };
+const LIMITS: ChunkLimits = ChunkLimits { chunk_bytes: 1280, payload_bytes: 1 << 30, needs_checksum: false };
 const KEY: FrameKey = FrameKey { stream_id: 10_000, epoch: 7, seq: 3, trace_id: 99 };
 const MTU: u32 = 1408;
 
@@ -115,9 +115,9 @@ fn payload_bytes_match_the_chunk_length() {
 #[test]
 fn lengths_beyond_the_limits_are_refused_before_allocation() {
     let bytes = message(Revision::First, 4000, 1);
-    let tight = Limits { chunk_bytes: 1279, ..LIMITS };
+    let tight = ChunkLimits { chunk_bytes: 1279, ..LIMITS };
     assert_eq!(Chunk::decode(&bytes, &tight), Err(Fault::ChunkTooLong));
-    let tight = Limits { payload_bytes: 3999, ..LIMITS };
+    let tight = ChunkLimits { payload_bytes: 3999, ..LIMITS };
     assert_eq!(Chunk::decode(&bytes, &tight), Err(Fault::PayloadTooLong));
     let lengths_at = MESSAGE_HEADER_LENGTH + usize::from(BRIDGE_FRAME_CHUNK_BLOCK_LENGTH);
     for at in [lengths_at, lengths_at + 4] {
@@ -159,7 +159,7 @@ fn every_chunk_fits_one_datagram() {
 fn checksum_covers_header_and_payload() {
     for index in [0, 1] {
         let good = message(Revision::Second, 4000, index);
-        assert!(Chunk::decode(&good, &Limits { needs_checksum: true, ..LIMITS }).is_ok());
+        assert!(Chunk::decode(&good, &ChunkLimits { needs_checksum: true, ..LIMITS }).is_ok());
         let data = MESSAGE_HEADER_LENGTH + usize::from(BRIDGE_FRAME_CHUNK_R2_BLOCK_LENGTH);
         for at in [data + 8, good.len() - 1] {
             let mut bad = good.clone();
@@ -168,7 +168,7 @@ fn checksum_covers_header_and_payload() {
         }
     }
     let plain = message(Revision::First, 4000, 1);
-    assert_eq!(Chunk::decode(&plain, &Limits { needs_checksum: true, ..LIMITS }), Err(Fault::Unchecked));
+    assert_eq!(Chunk::decode(&plain, &ChunkLimits { needs_checksum: true, ..LIMITS }), Err(Fault::Unchecked));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use super::*;
 
 /// What a hostile network does with the chunks of some frames.
 #[derive(Clone, Debug)]
-enum Trick {
+enum Tampering {
     Drop(usize),
     Repeat(usize),
     Swap(usize, usize),
@@ -20,69 +20,69 @@ enum Trick {
     Wait(u64),
 }
 
-fn trick() -> impl Strategy<Value = Trick> {
+fn tampering() -> impl Strategy<Value = Tampering> {
     let at = 0usize..64;
     prop_oneof![
-        3 => at.clone().prop_map(Trick::Drop),
-        3 => at.clone().prop_map(Trick::Repeat),
-        3 => (at.clone(), at.clone()).prop_map(|(a, b)| Trick::Swap(a, b)),
-        1 => (at.clone(), any::<u64>()).prop_map(|(a, s)| Trick::Reseq(a, s >> 1)),
-        1 => (at.clone(), 1u32..=65_535).prop_map(|(a, c)| Trick::Recount(a, c)),
-        1 => (at.clone(), 0u32..16).prop_map(|(a, i)| Trick::Reindex(a, i)),
-        1 => (at.clone(), 0u32..900, 0u32..200).prop_map(|(a, o, l)| Trick::Reslice(a, o, l)),
-        1 => (at.clone(), 0u32..2000).prop_map(|(a, l)| Trick::Relength(a, l)),
-        1 => at.clone().prop_map(Trick::BadHeader),
-        1 => at.prop_map(Trick::Flip),
-        1 => (0u64..400).prop_map(Trick::Wait),
+        3 => at.clone().prop_map(Tampering::Drop),
+        3 => at.clone().prop_map(Tampering::Repeat),
+        3 => (at.clone(), at.clone()).prop_map(|(a, b)| Tampering::Swap(a, b)),
+        1 => (at.clone(), any::<u64>()).prop_map(|(a, s)| Tampering::Reseq(a, s >> 1)),
+        1 => (at.clone(), 1u32..=65_535).prop_map(|(a, c)| Tampering::Recount(a, c)),
+        1 => (at.clone(), 0u32..16).prop_map(|(a, i)| Tampering::Reindex(a, i)),
+        1 => (at.clone(), 0u32..900, 0u32..200).prop_map(|(a, o, l)| Tampering::Reslice(a, o, l)),
+        1 => (at.clone(), 0u32..2000).prop_map(|(a, l)| Tampering::Relength(a, l)),
+        1 => at.clone().prop_map(Tampering::BadHeader),
+        1 => at.prop_map(Tampering::Flip),
+        1 => (0u64..400).prop_map(Tampering::Wait),
     ]
 }
 
 /// A forged copy of a chunk is added beside the true one. Its bytes are those of the position and frame that
 /// it claims, because without a checksum other bytes cannot be detected.
-fn lie(chunks: &mut Vec<(Owned, u64)>, at: usize, change: impl FnOnce(&mut Owned)) {
+fn lie(chunks: &mut Vec<(OwnedChunk, u64)>, at: usize, change: impl FnOnce(&mut OwnedChunk)) {
     let at = at % chunks.len();
     let mut copy = chunks[at].clone();
     change(&mut copy.0);
-    let Owned { seq, offset, payload, .. } = &mut copy.0;
+    let OwnedChunk { seq, offset, payload, .. } = &mut copy.0;
     *payload = content(*seq, *offset, payload.len() as u32);
     chunks.insert(at, copy);
 }
 
-fn play(chunks: &mut Vec<(Owned, u64)>, trick: Trick) {
+fn apply(chunks: &mut Vec<(OwnedChunk, u64)>, tampering: Tampering) {
     let n = chunks.len();
     if n == 0 {
         return;
     }
-    match trick {
-        Trick::Drop(at) => drop(chunks.remove(at % n)),
-        Trick::Repeat(at) => chunks.push(chunks[at % n].clone()),
-        Trick::Swap(a, b) => chunks.swap(a % n, b % n),
-        Trick::Reseq(at, seq) => lie(chunks, at, |c| c.seq = seq),
-        Trick::Recount(at, count) => lie(chunks, at, |c| c.count = count.max(c.index + 1)),
-        Trick::Reindex(at, index) => lie(chunks, at, |c| {
+    match tampering {
+        Tampering::Drop(at) => drop(chunks.remove(at % n)),
+        Tampering::Repeat(at) => chunks.push(chunks[at % n].clone()),
+        Tampering::Swap(a, b) => chunks.swap(a % n, b % n),
+        Tampering::Reseq(at, seq) => lie(chunks, at, |c| c.seq = seq),
+        Tampering::Recount(at, count) => lie(chunks, at, |c| c.count = count.max(c.index + 1)),
+        Tampering::Reindex(at, index) => lie(chunks, at, |c| {
             c.index = index.min(c.count - 1);
             c.offset = if c.index == 0 { 0 } else { c.offset };
         }),
-        Trick::Reslice(at, offset, length) => lie(chunks, at, |c| {
+        Tampering::Reslice(at, offset, length) => lie(chunks, at, |c| {
             c.offset = if c.index == 0 { 0 } else { offset.min(c.payload_length) };
             c.payload = vec![0; length.min(c.payload_length - c.offset) as usize];
         }),
-        Trick::Relength(at, length) => lie(chunks, at, |c| {
+        Tampering::Relength(at, length) => lie(chunks, at, |c| {
             c.payload_length = length.max(c.offset + c.payload.len() as u32);
         }),
-        Trick::BadHeader(at) => lie(chunks, at, |c| c.bad_header = true),
-        Trick::Flip(_) => {}
-        Trick::Wait(ms) => chunks[n / 2].1 += ms * MS,
+        Tampering::BadHeader(at) => lie(chunks, at, |c| c.bad_header = true),
+        Tampering::Flip(_) => {}
+        Tampering::Wait(ms) => chunks[n / 2].1 += ms * MS,
     }
 }
 
 /// A copy with a changed byte is added right behind the true chunk, never in place of it, because without a
 /// checksum it could not be detected.
-fn flip(chunks: &mut Vec<(Owned, u64)>, tricks: &[Trick]) {
+fn flip(chunks: &mut Vec<(OwnedChunk, u64)>, tamperings: &[Tampering]) {
     let n = chunks.len();
-    let mut places: Vec<_> = tricks
+    let mut places: Vec<_> = tamperings
         .iter()
-        .filter_map(|t| if let Trick::Flip(at) = t { at.checked_rem(n) } else { None })
+        .filter_map(|t| if let Tampering::Flip(at) = t { at.checked_rem(n) } else { None })
         .collect();
     places.sort_unstable();
     places.dedup();
@@ -108,34 +108,34 @@ proptest! {
     #[test]
     fn hostile_chunks_make_no_wrong_frame_and_keep_the_table_bounded(
         frames in proptest::collection::vec((0u32..900, 40u32..200), 1..6),
-        tricks in proptest::collection::vec(trick(), 0..24),
+        tamperings in proptest::collection::vec(tampering(), 0..24),
     ) {
-        let mut bench = Bench::new();
+        let mut harness = AssemblyHarness::new();
         let all_chunks = frames.iter().enumerate().flat_map(|(seq, (length, slice))| frame(seq as u64, *length, *slice));
         let mut chunks: Vec<_> = all_chunks.map(|c| (c, 0)).collect();
-        let (untouched, n) = (tricks.is_empty(), frames.len() as u64);
-        tricks.iter().for_each(|t| play(&mut chunks, t.clone()));
-        flip(&mut chunks, &tricks);
+        let (untouched, n) = (tamperings.is_empty(), frames.len() as u64);
+        tamperings.iter().for_each(|t| apply(&mut chunks, t.clone()));
+        flip(&mut chunks, &tamperings);
         for (chunk, wait) in &chunks {
-            bench.now += wait;
-            bench.table.on_tick(bench.now);
-            bench.give(chunk);
-            prop_assert!(bench.table.live.len() <= MAX_LIVE);
-            prop_assert!(bench.table.spare.len() + bench.table.live.len() <= MAX_LIVE + 1);
-            prop_assert!(bench.table.dropped.len() <= dropped::MAX_DROPPED);
+            harness.now += wait;
+            harness.table.on_tick(harness.now);
+            harness.give(chunk);
+            prop_assert!(harness.table.live.len() <= MAX_LIVE);
+            prop_assert!(harness.table.spare.len() + harness.table.live.len() <= MAX_LIVE + 1);
+            prop_assert!(harness.table.dropped.len() <= dropped::MAX_DROPPED);
         }
         let mut last = None;
-        for (seq, payload, _) in &bench.memory.committed {
+        for (seq, payload, _) in &harness.memory.committed {
             prop_assert!(last < Some(*seq), "descriptors go forward");
             last = Some(*seq);
             prop_assert_eq!(payload, &content(*seq, 0, payload.len() as u32));
         }
         if untouched {
-            prop_assert_eq!(bench.table.counters().delivered, n);
+            prop_assert_eq!(harness.table.counters().delivered, n);
         }
-        bench.table.on_tick(u64::MAX);
-        let counters = bench.table.counters();
-        prop_assert!(bench.table.is_idle());
+        harness.table.on_tick(u64::MAX);
+        let counters = harness.table.counters();
+        prop_assert!(harness.table.is_idle());
         prop_assert!(counters.delivered + counters.lost.iter().sum::<u64>() <= counters.span.max(n * 24));
     }
 }

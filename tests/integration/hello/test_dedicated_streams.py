@@ -29,7 +29,7 @@ from tensorpool.sbe import (
 )
 from tensorpool.supervisor.agent import SupervisorAgent
 from tensorpool.supervisor.config import SupervisorSettings
-from tensorpool.transport import OwnStreams
+from tensorpool.transport import DedicatedStreams
 from tests.integration.channels.kinds import Kinds
 
 DEADLINE_S = 60.0
@@ -47,18 +47,18 @@ class Listener:
         return self.kinds
 
 
-def test_endpoints_with_own_streams_leave_the_shared_ones_alone(
+def test_endpoints_with_dedicated_streams_leave_the_shared_ones_alone(
     aeron_dir: Path, shm_base: Path, free_stream_id: int, wait_until: Callable[..., Any]
 ) -> None:
-    own: dict[str, Any] = {"control_stream_id": 6100, "qos_stream_id": 6200}
+    dedicated: dict[str, Any] = {"control_stream_id": 6100, "qos_stream_id": 6200}
     with tp.open("embedded", aeron_dir=aeron_dir, shm_base_dir=shm_base) as ctx:
         ids = ctx.stream_ids
         shared = [Listener(ctx, stream_id) for stream_id in (ids.control, ids.qos)]
         control, qos = Listener(ctx, 6100), Listener(ctx, 6200)
         wait_until(lambda: all(each.subscription.is_ready for each in (*shared, control, qos)))
-        producer = ctx.producer(free_stream_id, **own)
+        producer = ctx.producer(free_stream_id, **dedicated)
         # Progress without a per-consumer stream comes on the control stream.
-        consumer = ctx.consumer(free_stream_id, progress=True, per_consumer_control=False, **own)
+        consumer = ctx.consumer(free_stream_id, progress=True, per_consumer_control=False, **dedicated)
         assert producer.wait_for_consumer(DEADLINE_S)
         assert producer.offer(np.arange(3)).outcome == "published"
         assert consumer.receive(DEADLINE_S).shape == (3,)
@@ -72,28 +72,28 @@ def test_endpoints_with_own_streams_leave_the_shared_ones_alone(
 
 
 @pytest.mark.parametrize("name", ["control_stream_id", "qos_stream_id"])
-def test_own_stream_must_be_an_aeron_stream(
+def test_dedicated_stream_must_be_an_aeron_stream(
     aeron_dir: Path, shm_base: Path, free_stream_id: int, name: str
 ) -> None:
-    own: dict[str, Any] = {name: 0}
+    dedicated: dict[str, Any] = {name: 0}
     with (
         tp.open("embedded", aeron_dir=aeron_dir, shm_base_dir=shm_base) as ctx,
         pytest.raises(tp.ConfigError, match="stream id 0: use 1 to"),
     ):
-        ctx.producer(free_stream_id, **own)
+        ctx.producer(free_stream_id, **dedicated)
 
 
-OWN = OwnStreams(0, descriptor=6110, control=6100, qos=6200, metadata=6300)
+DEDICATED = DedicatedStreams(0, descriptor=6110, control=6100, qos=6200, metadata=6300)
 
 
-def test_monitor_and_recorder_read_the_own_streams_of_a_stream(
+def test_monitor_and_recorder_read_the_dedicated_streams_of_a_stream(
     aeron_dir: Path,
     shm_base: Path,
     free_stream_id: int,
     tmp_path: Path,
     wait_until: Callable[..., Any],
 ) -> None:
-    ids = tp.StreamIds(own=(replace(OWN, stream_id=free_stream_id),))
+    ids = tp.StreamIds(dedicated=(replace(DEDICATED, stream_id=free_stream_id),))
     root = tmp_path / "run"
     with (
         tp.open("embedded", aeron_dir=aeron_dir, shm_base_dir=shm_base, stream_ids=ids) as ctx,
@@ -121,12 +121,12 @@ def test_monitor_and_recorder_read_the_own_streams_of_a_stream(
     assert {QosConsumer, DataSourceAnnounce, TraceLinkSet} <= kinds
 
 
-def test_orders_of_a_supervisor_go_to_the_own_control_stream(
+def test_orders_of_a_supervisor_go_to_the_dedicated_control_stream(
     aeron_dir: Path, shm_base: Path, free_stream_ids: Callable[[], int], wait_until: Callable[..., Any]
 ) -> None:
     """An endpoint of another implementation reads no other control stream than its own."""
-    with_own, without = free_stream_ids(), free_stream_ids()
-    ids = tp.StreamIds(own=(OwnStreams(with_own, control=6100),))
+    with_dedicated, without = free_stream_ids(), free_stream_ids()
+    ids = tp.StreamIds(dedicated=(DedicatedStreams(with_dedicated, control=6100),))
     options: dict[str, Any] = {"aeron_dir": aeron_dir, "shm_base_dir": shm_base, "stream_ids": ids}
     with tp.open("embedded", **options) as ctx, ExitStack() as stack:
         agent = SupervisorAgent(ctx, settings=SupervisorSettings())
@@ -135,7 +135,7 @@ def test_orders_of_a_supervisor_go_to_the_own_control_stream(
         for listener in listeners.values():
             stack.callback(listener.subscription.close)
         consumers = []
-        for stream_id in (with_own, without):
+        for stream_id in (with_dedicated, without):
             stack.enter_context(ctx.producer(stream_id))
             consumers.append(stack.enter_context(ctx.consumer(stream_id)))
         supervisor = stack.enter_context(ctx.service("supervisor", timeout=DEADLINE_S))
@@ -155,11 +155,11 @@ def is_known(agent: SupervisorAgent, consumer: tp.Consumer) -> bool:
     return number is not None and agent.latest.consumer(consumer.stream_id, number) is not None
 
 
-def test_own_streams_are_a_table_of_the_configuration(tmp_path: Path) -> None:
+def test_dedicated_streams_are_a_table_of_the_configuration(tmp_path: Path) -> None:
     file = tmp_path / "tensorpool.toml"
     file.write_text("[[aeron.streams]]\nstream_id = 7\ncontrol_stream_id = 6100\nqos_stream_id = 6200\n")
     ids = read_stream_ids(load_config(file)[AeronSettings])
-    assert ids.own == (OwnStreams(7, control=6100, qos=6200),)
+    assert ids.dedicated == (DedicatedStreams(7, control=6100, qos=6200),)
     assert [address.stream_id for address in ids.control_addresses] == [1000, 6100]
     assert ids.control_address_of(7).stream_id == 6100
     assert ids.control_address_of(8).stream_id == 1000
