@@ -241,7 +241,8 @@ def _errors_of_spark() -> tuple[type[Exception], ...]:
     """The errors of Spark's Python side, and those of the JVM and of a Connect server that it passes on."""
     from pyspark.errors import PySparkException
 
-    found: list[type[Exception]] = [PySparkException]
+    # ConnectionError: py4j passes on that nothing listens any more where the JVM was.
+    found: list[type[Exception]] = [PySparkException, ConnectionError]
     # A client of Connect has no py4j, and a classic Spark may have no gRPC.
     for module, name in (("py4j.protocol", "Py4JError"), ("grpc", "RpcError")):
         with suppress(ImportError):
@@ -252,6 +253,11 @@ def _errors_of_spark() -> tuple[type[Exception], ...]:
 def _failure(error: Exception) -> Exception:
     """A short error from the many lines of a Spark error."""
     text = str(error)
+    if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
+        return PipelineError(
+            f"Spark: the JVM of its driver has ended: it ran out of memory or was killed ({text}). The "
+            "tables stay valid; remove the cause and run the pipeline again"
+        )
     for line in reversed(text.splitlines()):
         name, colon, message = line.strip().partition(": ")
         kind = name.rpartition(".")[2]
@@ -331,7 +337,9 @@ def session_of(
     try:
         yield session
     finally:
-        session.stop()
+        # A JVM or a server that is gone cannot be stopped. The error of the block says why it is gone.
+        with suppress(*_errors_of_spark()):
+            session.stop()
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import re
 import signal
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +14,8 @@ import pytest
 from deltalake.exceptions import DeltaError
 from pyspark.sql import SparkSession
 
-from tensorpool.errors import DiskFull
-from tensorpool.pipeline.run import _failure, open_session, store_errors
+from tensorpool.errors import DiskFull, PipelineError
+from tensorpool.pipeline.run import _failure, open_session, session_of, short_errors, store_errors
 
 
 def test_session_keeps_the_previous_ctrl_c_handler(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,3 +93,17 @@ def test_spark_error_names_its_cause(text: str, message: str) -> None:
     assert re.search(message, error)
     assert "RUNNABLE" not in error
     assert "ScanRelation" not in error
+
+
+def test_jvm_that_is_gone_ends_a_run_with_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses() -> None:
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+
+    session: Any = SimpleNamespace(stop=refuses)
+    monkeypatch.setattr(sys.modules[session_of.__module__], "open_session", lambda **_: session)
+    with (
+        pytest.raises(PipelineError, match=r"the JVM of its driver has ended.*The tables stay valid"),
+        session_of(None),
+        short_errors(),
+    ):
+        refuses()
