@@ -24,7 +24,7 @@ from ..errors import PipelineError
 from ..recording.arrow_format import TABLES
 from ..recording.table_store import TableStore, is_object_store, open_store
 from ..text import JsonObject
-from . import layout, schemas
+from . import layout, marker, schemas
 from .alignment import PENDING, AlignmentState, align_frames
 from .decisions import (
     BatchDecision,
@@ -110,9 +110,10 @@ class Engine:
         self._place = place
         self._callables = dict(callables or {})
         self._store = open_store(settings.out)
+        self._home = open_store(layout.home(self._store.url, settings.name))
         self._delta = DeltaTables(self._store.url)
         self.tables = tables_of(settings)
-        self.log = DecisionLog(self._store, self._delta, pipeline_id=pipeline_id)
+        self.log = DecisionLog(self._home, self._delta, pipeline_id=pipeline_id, name=settings.name)
         self._sources: dict[str, FrameStreamReader] = {}
         self._recording_tables = {root: RecordingTables(root) for root in settings.recordings}
         self._anchors = {root: AnchorReader(tables) for root, tables in self._recording_tables.items()}
@@ -217,7 +218,7 @@ class Engine:
         number = 0 if last is None else last.number + 1
         begun = time.monotonic()
         batch = _Batch(replace(memory, offsets=ends, carried=dict(memory.carried)))
-        files = TableFileWriter(self._store, number, self._settings.target_file_bytes)
+        files = self._file_writer(number)
         messages = self._read_metadata(batch.memory, files)
         results = tasks.run(frame_work(self._callables), self._tasks(planned, batch.memory, number))
         seconds = {layout.BRONZE: time.monotonic() - begun}
@@ -249,10 +250,15 @@ class Engine:
             return
         number, begun = last.number + 1, time.monotonic()
         batch = _Batch(replace(last.memory, carried=dict(last.memory.carried)))
-        files = TableFileWriter(self._store, number, self._settings.target_file_bytes)
+        files = self._file_writer(number)
         self._align(batch, FRAMES.empty_table(), files, number, closing=True)
         batch.files += files.close()
         self._decide(last, batch, number, {layout.ALIGN: time.monotonic() - begun})
+
+    def _file_writer(self, number: int) -> TableFileWriter:
+        return TableFileWriter(
+            self._store, number, self._settings.target_file_bytes, pipeline=self._settings.name
+        )
 
     def _decide(
         self, last: BatchDecision | None, batch: _Batch, number: int, seconds: dict[str, float]
@@ -375,7 +381,7 @@ class Engine:
                     rows += len(found)
             states[alignment.name] = result.state
             counts[alignment.name] = result.counts
-            carried_rows(self._store, memory, kind, result.pending, number)
+            carried_rows(self._home, memory, kind, result.pending, number)
         memory.alignments = states
         batch.figures[layout.ALIGN] = StageFigures(rows=rows, totals=StageTotals(alignments=counts))
 
@@ -401,7 +407,7 @@ class Engine:
         events = pa.concat_tables([self._carried(memory, "quality", EVENTS), *parts])
         measured = measure(events, memory.positions, quality.interval_ns, quality.lateness_ns)
         memory.positions = measured.positions
-        carried_rows(self._store, memory, "quality", measured.events, number)
+        carried_rows(self._home, memory, "quality", measured.events, number)
         if measured.closed is not None:
             files.add(schemas.quality(), measured.closed)
         if measured.still_open is not None:
@@ -451,7 +457,7 @@ class Engine:
         name = memory.carried.get(kind)
         if name is None:
             return schema.empty_table()
-        content = self._store.get(name)
+        content = self._home.get(name)
         if content is None:
             last = self.log.last()
             if (
@@ -461,7 +467,7 @@ class Engine:
             ):
                 raise self.log.overtaken(last.number)
             raise PipelineError(
-                f"{self._store.url}/{name} is gone: another program removes files below the root. Stop it, "
+                f"{self._home.url}/{name} is gone: another program removes files below the root. Stop it, "
                 "and use another root"
             )
         return pa.ipc.open_file(pa.BufferReader(content)).read_all().cast(schema)
@@ -472,9 +478,10 @@ class Engine:
         """Merges all small files of all tables, and removes files that nothing needs any more."""
         results = {}
         for name in self.tables:
-            result = self._delta.compact(name, self._settings.target_file_bytes)
-            if result.before:
-                results[name] = result
+            if name != layout.GOLD_QUALITY_OPEN:
+                result = self._delta.compact(name, self._settings.target_file_bytes)
+                if result.before:
+                    results[name] = result
             self._delta.vacuum(name, self._settings.retain_ns, unreferenced=True)
         return results
 
@@ -494,12 +501,13 @@ class Engine:
 
     def _merge(self, target: int, *, before: str | None = None, since: str | None = None) -> None:
         for name in self.tables:
+            # Each pipeline replaces its own files of the open intervals.
             if name != layout.GOLD_QUALITY_OPEN:
                 self._delta.compact(name, target, before=before, since=since)
             self._delta.vacuum(name, self._settings.retain_ns)
 
 
-def carried_rows(store: TableStore, memory: Memory, kind: str, rows: pa.Table, number: int) -> None:
+def carried_rows(home: TableStore, memory: Memory, kind: str, rows: pa.Table, number: int) -> None:
     """Stores rows for the next micro-batch, and names them in the memory of decision `number`."""
     if not len(rows):
         memory.carried.pop(kind, None)
@@ -508,8 +516,17 @@ def carried_rows(store: TableStore, memory: Memory, kind: str, rows: pa.Table, n
     with pa.ipc.new_file(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_table(rows)
     name = f"{layout.STATE}/{number:012}-{secrets.token_hex(6)}.arrow"
-    store.put_new(name, sink.getvalue())
+    home.put_new(name, sink.getvalue())
     memory.carried[kind] = name
+
+
+def apply_decisions(root: str) -> dict[str | None, int]:
+    """Applies the last decisions of all pipelines of a root where they are missing; returns their numbers."""
+    numbers = {}
+    for known in marker.read_all(root):
+        settings = replace(known.settings, out=root)
+        numbers[known.name] = Engine(settings, pipeline_id=known.pipeline_id).apply_last()
+    return numbers
 
 
 def tables_of(settings: PipelineSettings) -> dict[str, Table]:

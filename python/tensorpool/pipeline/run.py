@@ -24,7 +24,7 @@ from ..text import JsonObject
 from . import marker
 from .definition import PipelineSettings
 from .delta import CompactionResult, require
-from .engine import Engine, tables_of
+from .engine import Engine, apply_decisions, tables_of
 from .functions import Callables
 from .status import Status, status
 from .tasks import SparkTasks, Tasks
@@ -117,7 +117,7 @@ def run(
         with suppress(StorageFailed), store_errors(settings.out):
             engine.log.mark_ended()
     with store_errors(settings.out):
-        final_status = status(settings.out)
+        final_status = status(settings.out, settings.name)
     if look is not None:
         look(final_status, {})
     return final_status
@@ -142,7 +142,7 @@ def _loop(
                 engine.log.mark_active()
                 has_worked = engine.run_batch(tasks)
                 if look is not None:
-                    look(status(settings.out), engine.behind())
+                    look(status(settings.out, settings.name), engine.behind())
         except StorageFailed:
             # A micro-batch begins with the last decision, so it can be repeated at any time.
             if time.monotonic() - answered > _STORE_PATIENCE_S:
@@ -166,12 +166,15 @@ def compact(root: str | os.PathLike[str]) -> dict[str, CompactionResult]:
 
     A running pipeline need not be stopped. Raises PipelineError, StorageFailed, DiskFull.
     """
-    pipeline_marker = marker.read(root)
-    settings = dataclasses.replace(pipeline_marker.settings, out=open_store(root).url)
-    engine = Engine(settings, pipeline_id=pipeline_marker.pipeline_id)
-    with store_errors(settings.out):
-        engine.recover()
-        return engine.compact()
+    url = open_store(root).url
+    results: dict[str, CompactionResult] = {}
+    with store_errors(url):
+        # Of all pipelines: files of a decision that no log names yet would be removed as nobody's.
+        apply_decisions(url)
+        for known in marker.read_all(url):
+            settings = dataclasses.replace(known.settings, out=url)
+            results |= Engine(settings, pipeline_id=known.pipeline_id).compact()
+    return results
 
 
 def _check(settings: PipelineSettings) -> None:

@@ -20,6 +20,7 @@ from tensorpool.errors import PipelineError
 from tensorpool.pipeline import compact, status
 from tensorpool.pipeline.decisions import StageTotals
 from tensorpool.pipeline.delta import DeltaTables
+from tensorpool.pipeline.report import collect
 from tensorpool.pipeline.tasks import LocalTasks
 from tensorpool.recording.table_store import DirectoryStore
 from tests.unit.pipeline.harness import Killed, Stages, define, dies_at, frame, keys, record, table, tables
@@ -183,6 +184,38 @@ def test_recording_is_added_to_a_root(root: Path, tmp_path: Path) -> None:
     settings = define(root, out, recordings=[str(root), str(later)])
     Stages(settings).take_all()
     assert keys(table(settings, "silver/frames")) == [(10, 1, seq) for seq in range(80)]
+
+
+def test_pipelines_with_names_share_the_tables_of_a_root(tmp_path: Path, out: Path) -> None:
+    quality = {"interval": "500ms", "lateness": "100ms"}
+    pipelines = {}
+    for name, stream in (("east", 10), ("west", 20)):
+        record(tmp_path / name, range(100), stream_id=stream)
+        settings = define(tmp_path / name, out, name=name, max_rows=40, quality=quality)
+        pipelines[name] = Stages(settings)
+    while sum(stages.take() for stages in pipelines.values()):
+        # Rows of open intervals of both, whichever was last to replace its own.
+        counted: Counter[int] = Counter()
+        for row in table(settings, "gold/quality"):
+            counted[row["stream_id"]] += row["frames"]
+        assert counted == Counter(row["stream_id"] for row in table(settings, "silver/frames"))
+    for stages in pipelines.values():
+        stages.engine.close_sources()
+    wanted = [(stream, 1, seq) for stream in (10, 20) for seq in range(100)]
+    for name in ("bronze/frames", "silver/frames", "gold/statistics"):
+        assert keys(table(settings, name)) == wanted, name
+    assert {status(out, name).name for name in pipelines} == {"east", "west"}
+    assert [status(out, name).stages["bronze"].totals.frames for name in pipelines] == [100, 100]
+    with pytest.raises(PipelineError, match=r"has several pipelines; .* east, west"):
+        status(out)
+    compact(out)
+    assert collect(out, samples=0).faults == []
+    assert sum(row["frames"] for row in table(settings, "gold/quality")) == 200
+    # One that would take the same frames again is refused.
+    with pytest.raises(PipelineError, match=r"pipeline east of .* reads .*/east already"):
+        Stages(define(tmp_path / "east", out, name="third"))
+    with pytest.raises(PipelineError, match="was created with payload = ref"):
+        Stages(define(tmp_path / "other", out, name="fourth", payload="inline"))
 
 
 def test_function_may_get_a_column_and_no_other_type(root: Path, out: Path) -> None:
