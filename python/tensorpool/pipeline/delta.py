@@ -312,7 +312,7 @@ def _added(file: DataFile, now_ms: int) -> AddAction:
 def _removed(file: StoredFile, now_ms: int) -> RemoveAction:
     from deltalake.transaction import RemoveAction
 
-    partition = {} if file.date is None else {"date": file.date}
+    partition: dict[str, str | None] = {} if file.date is None else {"date": file.date}
     return RemoveAction(quote(file.path, safe="/="), True, now_ms, file.bytes, partition)
 
 
