@@ -256,7 +256,7 @@ def _errors_of_spark() -> tuple[type[Exception], ...]:
 def _failure(error: Exception) -> Exception:
     """A short error from the many lines of a Spark error."""
     text = str(error)
-    if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
+    if _is_without_jvm(error):
         return PipelineError(
             f"Spark: the JVM of its driver has ended: it ran out of memory or was killed ({text}). The "
             "tables stay valid; remove the cause and run the pipeline again"
@@ -277,6 +277,18 @@ def _failure(error: Exception) -> Exception:
                 "pipeline again"
             )
     return PipelineError(f"Spark: {_first_line(text)[:500]}")
+
+
+def _is_without_jvm(error: Exception) -> bool:
+    """Whether the connection to the JVM broke. py4j says so by several errors, which name no cause."""
+    name = type(error).__name__
+    if isinstance(error, ConnectionError) or name == "Py4JNetworkError":
+        return True
+    return (
+        name == "Py4JError"
+        and str(error).startswith("An error occurred while calling")
+        and ("Trace:" not in str(error))
+    )
 
 
 def _first_line(text: str) -> str:

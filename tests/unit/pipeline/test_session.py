@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from deltalake.exceptions import DeltaError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from tensorpool.errors import DiskFull, PipelineError
@@ -95,9 +96,19 @@ def test_spark_error_names_its_cause(text: str, message: str) -> None:
     assert "ScanRelation" not in error
 
 
-def test_jvm_that_is_gone_ends_a_run_with_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"),
+        Py4JNetworkError("Answer from Java side is empty"),
+        Py4JError("An error occurred while calling o141.apply"),
+    ],
+)
+def test_jvm_that_is_gone_ends_a_run_with_one_sentence(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuses() -> None:
-        raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+        raise error
 
     session: Any = SimpleNamespace(stop=refuses)
     monkeypatch.setattr(sys.modules[session_of.__module__], "open_session", lambda **_: session)
