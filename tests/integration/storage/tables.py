@@ -66,12 +66,12 @@ def record_more(root: Path, first: int, count: int, left: int = LEFT) -> int:
     return first + count
 
 
-def start(command: str, definition: Path, **more: Any) -> subprocess.Popen[str]:
+def start(command: str, *definitions: Path, **more: Any) -> subprocess.Popen[str]:
     """Starts a command of this module as a process, in a session of its own."""
     path = os.pathsep.join([str(REPOSITORY / "python"), str(REPOSITORY)])
     return subprocess.Popen(
-        [sys.executable, "-m", __name__, command, str(definition)],
-        cwd=definition.parent,
+        [sys.executable, "-m", __name__, command, *map(str, definitions)],
+        cwd=definitions[0].parent,
         env={**os.environ, "PYTHONPATH": path},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -82,9 +82,9 @@ def start(command: str, definition: Path, **more: Any) -> subprocess.Popen[str]:
     )
 
 
-def check(definition: Path) -> str:
-    """Compares the tables with the recording, in a process of its own. Returns what it has counted."""
-    process = start("check", definition)
+def check(*definitions: Path) -> str:
+    """Compares the tables with the recordings, in a process of its own. Returns what it has counted."""
+    process = start("check", *definitions)
     printed, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors[-8000:]
     return printed.strip()
@@ -183,12 +183,13 @@ def _check(settings: PipelineSettings) -> None:
 def main() -> None:
     pa.set_io_thread_count(1)
     pa.set_cpu_count(1)
-    command, definition = sys.argv[1], load(Path(sys.argv[2]))
+    command, definitions = sys.argv[1], [load(Path(file)) for file in sys.argv[2:]]
     if command == "check":
-        _check(definition)
+        for definition in definitions:
+            _check(definition)
         return
     try:
-        _write(definition)
+        _write(definitions[0])
     except PipelineError as error:
         print(error, file=sys.stderr, flush=True)
         raise SystemExit(OVERTAKEN if "in the meantime" in str(error) else 1) from None

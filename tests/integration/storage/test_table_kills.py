@@ -179,5 +179,4 @@ def test_two_pipelines_write_one_root_at_the_same_time(
             for process in (*east, *west):
                 _, errors = process.communicate(timeout=600)
                 assert process.returncode == 0, errors[-8000:]
-    for definition in definitions.values():
-        print(f"{definition.stem} {dict(counts)}: {check(definition)}")
+    print(f"{dict(counts)}: {check(*definitions.values())}")

@@ -6,6 +6,7 @@ import datetime
 import itertools
 import json
 import random
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -247,6 +248,47 @@ def test_log_has_statistics_and_dates(root: Path, out: Path) -> None:
     assert row["modification_time"] > 0
     rows = found.to_pyarrow_table(filters=[("seq", ">", 27)])
     assert rows["seq"].to_pylist() == [28, 29]
+
+
+def test_merged_files_are_removed_after_their_retention(root: Path, out: Path) -> None:
+    settings = define(root, out, max_rows=10, compact="never", retain="2h")
+    record(root, range(40))
+    stages = Stages(settings)
+    stages.take_all()
+    name = "silver/frames"
+    before = {file.path for file in DeltaTables(str(out)).files(name)}
+    assert len(before) == 4
+    compact(out)
+    assert all((out / name / path).exists() for path in before), "a query of before may still read them"
+    old = time.time() - 3 * 3_600
+    for entry in sorted((out / name / "_delta_log").glob("*.json"))[-1:]:
+        # As if they had been merged three hours ago.
+        lines = [json.loads(line) for line in entry.read_text().splitlines()]
+        for line in lines:
+            if "remove" in line:
+                line["remove"]["deletionTimestamp"] = int(old * 1_000)
+        entry.write_text("\n".join(json.dumps(line) for line in lines))
+    for checkpoint in (out / name / "_delta_log").glob("*checkpoint*"):
+        checkpoint.unlink()
+    assert DeltaTables(str(out)).vacuum(name, 4 * 3_600_000_000_000) == 0
+    assert DeltaTables(str(out)).vacuum(name, settings.retain_ns) == 4
+    assert not any((out / name / path).exists() for path in before)
+    assert keys(table(settings, name)) == [(10, 1, seq) for seq in range(40)]
+
+
+def test_frames_of_every_epoch_count_as_behind(root: Path, out: Path) -> None:
+    record(root, range(30), epoch=1)
+    record(root, range(20), epoch=2)
+    record(root, range(5), stream_id=11)
+    stages = Stages(define(root, out, max_rows=25))
+    assert stages.engine.behind() == {10: 50, 11: 5}
+    stages.take()
+    left = stages.engine.behind()
+    assert sum(left.values()) == 30
+    assert left[10] > 20, "the rest of the first epoch counts as well"
+    stages.take_all()
+    assert sum(stages.engine.behind().values()) == 0
+    stages.engine.close_sources()
 
 
 def test_merged_tables_have_every_row_once_while_the_pipeline_runs(root: Path, out: Path) -> None:
