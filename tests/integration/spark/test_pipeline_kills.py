@@ -36,6 +36,8 @@ MAX_ROWS = 12
 KILLS = int(os.environ.get("TENSORPOOL_KILLS", "12"))
 """Kills of a schedule."""
 PATIENCE_S = 300
+SURVIVED = 2
+"""Kills that a run survives, before one may end it."""
 FATAL = ("pipeline", "python", "jvm")
 """Parts without which a run ends."""
 TOKEN = "TENSORPOOL_KILL_TEST"
@@ -109,11 +111,15 @@ class Killed:
         """Records, runs the pipeline, and kills parts of it until it ends."""
         self.next_seq = record_more(self.root, self.next_seq, FRAMES)
         process = self.start()
+        # Most of the time is Spark's start, so a run survives some kills before one of them ends it.
+        survived = [part for part in parts if part not in FATAL]
+        left = SURVIVED if survived else 0
         try:
             while self.kills < kills and self.await_decision(process):
                 time.sleep(dice.uniform(0, 1.0))
-                part = dice.choice(parts)
+                part = dice.choice(survived if left else parts)
                 self.kill(part, process, dice)
+                left = max(left - 1, 0)
                 if part in FATAL:
                     break
             _, errors = process.communicate(timeout=2 * PATIENCE_S)
