@@ -241,7 +241,7 @@ class DecisionLog:
     def __init__(
         self, store: TableStore, tables: DeltaTables, *, pipeline_id: str, name: str | None = None
     ) -> None:
-        """`store` is the pipeline's home: the root of the tables, or the directory of its name."""
+        """`store` is that of the pipeline: the root of the tables, or the directory of its name."""
         self._store = store
         self._tables = tables
         self._id = pipeline_id
@@ -323,7 +323,7 @@ class DecisionLog:
 
 
 def last_decision(store: TableStore) -> BatchDecision | None:
-    """The newest decision of a pipeline, applied or not. `store` is the pipeline's home."""
+    """The newest decision of a pipeline, applied or not. `store` is that of the pipeline."""
     for number in reversed(_numbers(store)):
         if (content := store.get(_name(number))) is not None:
             return BatchDecision.decode(content)

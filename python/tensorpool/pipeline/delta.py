@@ -317,7 +317,7 @@ def _removed(file: StoredFile, now_ms: int) -> RemoveAction:
 
 
 def file_name(pipeline: str | None, number: int) -> str:
-    """A new name for a file of decision `number`; it tells the files of several pipelines apart."""
+    """A new name for a file of decision `number`; it distinguishes the files of several pipelines."""
     own = f"b{number:08}-{secrets.token_hex(8)}.parquet"
     # The name of a pipeline has no dot.
     return own if pipeline is None else f"{pipeline}.{own}"

@@ -110,10 +110,10 @@ class Engine:
         self._place = place
         self._callables = dict(callables or {})
         self._store = open_store(settings.out)
-        self._home = open_store(layout.home(self._store.url, settings.name))
+        self._pipeline_store = open_store(layout.pipeline_directory(self._store.url, settings.name))
         self._delta = DeltaTables(self._store.url)
         self.tables = tables_of(settings)
-        self.log = DecisionLog(self._home, self._delta, pipeline_id=pipeline_id, name=settings.name)
+        self.log = DecisionLog(self._pipeline_store, self._delta, pipeline_id=pipeline_id, name=settings.name)
         self._sources: dict[str, FrameStreamReader] = {}
         self._recording_tables = {root: RecordingTables(root) for root in settings.recordings}
         self._anchors = {root: AnchorReader(tables) for root, tables in self._recording_tables.items()}
@@ -381,7 +381,7 @@ class Engine:
                     rows += len(found)
             states[alignment.name] = result.state
             counts[alignment.name] = result.counts
-            carried_rows(self._home, memory, kind, result.pending, number)
+            carried_rows(self._pipeline_store, memory, kind, result.pending, number)
         memory.alignments = states
         batch.figures[layout.ALIGN] = StageFigures(rows=rows, totals=StageTotals(alignments=counts))
 
@@ -407,7 +407,7 @@ class Engine:
         events = pa.concat_tables([self._carried(memory, "quality", EVENTS), *parts])
         measured = measure(events, memory.positions, quality.interval_ns, quality.lateness_ns)
         memory.positions = measured.positions
-        carried_rows(self._home, memory, "quality", measured.events, number)
+        carried_rows(self._pipeline_store, memory, "quality", measured.events, number)
         if measured.closed is not None:
             files.add(schemas.quality(), measured.closed)
         if measured.still_open is not None:
@@ -457,7 +457,7 @@ class Engine:
         name = memory.carried.get(kind)
         if name is None:
             return schema.empty_table()
-        content = self._home.get(name)
+        content = self._pipeline_store.get(name)
         if content is None:
             last = self.log.last()
             if (
@@ -467,8 +467,8 @@ class Engine:
             ):
                 raise self.log.overtaken(last.number)
             raise PipelineError(
-                f"{self._home.url}/{name} is gone: another program removes files below the root. Stop it, "
-                "and use another root"
+                f"{self._pipeline_store.url}/{name} is gone: another program removes files below the root. "
+                "Stop it, and use another root"
             )
         return pa.ipc.open_file(pa.BufferReader(content)).read_all().cast(schema)
 
@@ -507,7 +507,7 @@ class Engine:
             self._delta.vacuum(name, self._settings.retain_ns)
 
 
-def carried_rows(home: TableStore, memory: Memory, kind: str, rows: pa.Table, number: int) -> None:
+def carried_rows(store: TableStore, memory: Memory, kind: str, rows: pa.Table, number: int) -> None:
     """Stores rows for the next micro-batch, and names them in the memory of decision `number`."""
     if not len(rows):
         memory.carried.pop(kind, None)
@@ -516,7 +516,7 @@ def carried_rows(home: TableStore, memory: Memory, kind: str, rows: pa.Table, nu
     with pa.ipc.new_file(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_table(rows)
     name = f"{layout.STATE}/{number:012}-{secrets.token_hex(6)}.arrow"
-    home.put_new(name, sink.getvalue())
+    store.put_new(name, sink.getvalue())
     memory.carried[kind] = name
 
 

@@ -65,6 +65,6 @@ DERIVED: Final = "derived"
 PIPELINES: Final = "_pipelines"
 
 
-def home(root: str, name: str | None) -> str:
+def pipeline_directory(root: str, name: str | None) -> str:
     """Where a pipeline keeps its marker, decisions and state: the root, or a directory of its name."""
     return root if name is None else f"{root.rstrip('/')}/{PIPELINES}/{name}"

@@ -118,7 +118,7 @@ def _known(root: TableStore) -> list[PipelineMarker]:
 
 
 def _read(root: str, name: str | None) -> PipelineMarker | None:
-    store = open_store(layout.home(root, name))
+    store = open_store(layout.pipeline_directory(root, name))
     text = store.get(layout.MARKER)
     path = f"{store.url}/{layout.MARKER}"
     if text is None:
@@ -154,7 +154,7 @@ def begin(settings: PipelineSettings, tables: Iterable[str] = (), *, is_new: boo
 
     `is_new`: the caller has written the first files of the root.
     """
-    root, store = open_store(settings.out), open_store(layout.home(settings.out, settings.name))
+    root, store = open_store(settings.out), open_store(layout.pipeline_directory(settings.out, settings.name))
     definition = as_tables(settings)
     # Listed before the marker is looked for: another process may begin the root at this moment.
     present = [] if is_new or is_object_store(settings.out) else root.names("")

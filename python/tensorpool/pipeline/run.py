@@ -169,7 +169,7 @@ def compact(root: str | os.PathLike[str]) -> dict[str, CompactionResult]:
     url = open_store(root).url
     results: dict[str, CompactionResult] = {}
     with store_errors(url):
-        # Of all pipelines: files of a decision that no log names yet would be removed as nobody's.
+        # Of all pipelines: files of a decision that no log names yet would be removed.
         apply_decisions(url)
         for known in marker.read_all(url):
             settings = dataclasses.replace(known.settings, out=url)

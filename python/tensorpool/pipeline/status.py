@@ -77,8 +77,8 @@ def status(root: str | os.PathLike[str], name: str | None = None) -> Status:
     """
     pipeline_marker = marker.read(root, name)
     store = open_store(root)
-    home = open_store(layout.home(store.url, pipeline_marker.name))
-    last = last_decision(home)
+    pipeline_store = open_store(layout.pipeline_directory(store.url, pipeline_marker.name))
+    last = last_decision(pipeline_store)
     stages = {} if last is None else last.stages
     memory = Memory() if last is None else last.memory
     return Status(
@@ -88,6 +88,6 @@ def status(root: str | os.PathLike[str], name: str | None = None) -> Status:
         {stage: stages.get(stage, StageFigures()) for stage in layout.STAGES},
         memory.last_frames,
         {name: state.pending for name, state in memory.alignments.items()},
-        is_running(home),
+        is_running(pipeline_store),
         pipeline_marker.name,
     )
