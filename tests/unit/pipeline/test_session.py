@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from deltalake.exceptions import DeltaError
-from py4j.protocol import Py4JError, Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
 from tensorpool.errors import DiskFull, PipelineError
