@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -12,17 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from tensorpool import recording
-from tensorpool.pipeline import definition, layout, run
+from tensorpool.pipeline import definition, layout, marker, run
+from tensorpool.pipeline.engine import Engine, tables_of
+from tensorpool.pipeline.tasks import SparkTasks
 
 from .spark import FRAME_BYTES
 from .spark_process import session
 
 STREAMS = (10_000, 10_001)
 _FILE_BYTES = 64 << 20
+SMALL_BATCHES, SMALL_ROWS = 12, 200
 
 
 def write_recording(root: Path, frames: int) -> None:
@@ -68,6 +73,40 @@ def parquet_to_parquet(spark: Any, source: Path, schema: Any, directory: Path) -
     return sum(rows)
 
 
+def small_batches(spark: Any, directory: Path) -> tuple[float, float]:
+    """Median seconds of a micro-batch of 200 rows: of the whole pipeline, and of Parquet → Parquet."""
+    root, out, parquet = directory / "small", directory / "small-tables", directory / "small-parquet"
+    parquet.mkdir()
+    schema = pa.schema([("seq", pa.int64()), ("payload", pa.binary())])
+    with recording.RecordingWriter(root) as writer:
+        for first in range(0, SMALL_BATCHES * SMALL_ROWS, SMALL_ROWS):
+            arrays = [np.full((64, 64), seq % 256, np.uint8) for seq in range(first, first + SMALL_ROWS)]
+            for seq, array in enumerate(arrays, first):
+                writer.append(array, stream_id=STREAMS[0], epoch=1, seq=seq)
+            rows = [{"seq": seq, "payload": array.tobytes()} for seq, array in enumerate(arrays, first)]
+            pq.write_table(pa.Table.from_pylist(rows, schema=schema), parquet / f"{first:06}.parquet")
+    table = {"recordings": [str(root)], "out": str(out), "max_rows": SMALL_ROWS}
+    settings = definition.parse({"pipeline": table})
+    engine = Engine(settings, pipeline_id=marker.begin(settings, tables_of(settings)).pipeline_id)
+    engine.recover()
+    ours, tasks = [], SparkTasks(spark)
+    while True:
+        started = time.perf_counter()
+        if not engine.run_batch(tasks):
+            break
+        ours.append(time.perf_counter() - started)
+    engine.close_sources()
+    query = spark.readStream.schema("seq bigint, payload binary").option("maxFilesPerTrigger", 1)
+    query = query.parquet(str(parquet)).writeStream.format("parquet")
+    query = query.option("checkpointLocation", str(directory / "small-checkpoint"))
+    started_query = query.trigger(availableNow=True).start(str(directory / "small-copy"))
+    started_query.awaitTermination()
+    theirs = [progress["durationMs"]["triggerExecution"] / 1e3 for progress in started_query.recentProgress]
+    assert len(ours) == len(theirs) == SMALL_BATCHES, f"{len(ours)} and {len(theirs)} micro-batches"
+    # The first ones compile queries.
+    return statistics.median(ours[2:]), statistics.median(theirs[2:])
+
+
 def timed(work: dict[str, Callable[[], int]], frames: int, rounds: int) -> dict[str, float]:
     """Shortest time of each function over some rounds; a first round warms up."""
     best: dict[str, float] = {}
@@ -96,6 +135,7 @@ def main() -> None:
             "parquet_s": lambda: parquet_to_parquet(spark, directory / "parquet", schema, directory),
         }
         figures = {"bytes": frames * FRAME_BYTES, **timed(work, frames, plan["rounds"])}
+        figures["batch_s"], figures["parquet_batch_s"] = small_batches(spark, directory)
     finally:
         spark.stop()
     print(json.dumps(figures))

@@ -19,6 +19,7 @@ from . import (
     recording_read,
     recording_write,
     spark,
+    tables,
 )
 from .dataplane import Settings
 from .section import Section, Table
@@ -157,6 +158,13 @@ def _pipeline(settings: Settings) -> Section:
     )
 
 
+def _tables(settings: Settings) -> Section:
+    runs = tables.measure(settings)
+    return _section(
+        "tables", runs, runs.runs, Table("Tables and stores", tables.HEAD, runs.rows()), notes=[tables.NOTE]
+    )
+
+
 def _bridge(settings: Settings) -> Section:
     runs = bridge.measure(settings)
     return _section("bridge", runs, runs.runs, Table("Bridge", bridge.HEAD, runs.rows()), notes=[runs.note()])
@@ -188,4 +196,5 @@ SECTIONS: dict[str, Callable[[Settings], Section]] = {
     "discovery": _discovery,
     "spark": _spark,
     "pipeline": _pipeline,
+    "tables": _tables,
 }

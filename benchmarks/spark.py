@@ -14,6 +14,7 @@ from .dataplane import Run, Settings
 from .targets import Target
 
 FRAME_BYTES = 640 << 10
+SMALL_BYTES = 64 << 10
 SEGMENTS, QUICK_SEGMENTS = (10, 1_000, 10_000), (10, 100)
 MAX_GROWTH = 3.0
 """Allowed factor of the planning time with a thousand times as many segments: planning reads a manifest of a
@@ -64,6 +65,10 @@ class SparkRuns:
         return [
             Target("Spark: scan, inline", "Parquet", 1.0, False, self.ratio("parquet_scan_s", "scan_s")),
             Target(
+                "Spark: scan of 64 KiB, inline", "Parquet", 1.0, False,
+                self.ratio("small_parquet_scan_s", "small_scan_s"),
+            ),
+            Target(
                 "Spark: numpy sum", "Parquet + mapInArrow", 8.0, False, self.ratio("parquet_map_s", "map_s")
             ),
             Target(
@@ -71,7 +76,7 @@ class SparkRuns:
             ),
             Target(f"Spark: planning, {many}", "the fewest", MAX_GROWTH, True, self.growth("planning_ms")),
             Target(f"Spark: memory, {many}", "the fewest", MAX_GROWTH, True, self.growth("resident_mib")),
-        ]
+        ]  # fmt: skip
 
 
 def _median(values: Iterable[float]) -> float | None:
@@ -105,6 +110,7 @@ def rows(measured: SparkRuns) -> list[list[str]]:
     rows = []
     for name, ours, theirs in (
         ("scan of inline payloads", "scan_s", "parquet_scan_s"),
+        ("the same, a quarter of the bytes in frames of 64 KiB", "small_scan_s", "small_parquet_scan_s"),
         ("numpy over every tensor: sum", "map_s", "parquet_map_s"),
         ("the same, checksums not checked", "map_unverified_s", "parquet_map_s"),
         ("the same, segments not mapped yet", "map_fresh_s", "parquet_map_s"),

@@ -20,12 +20,13 @@ from tensorpool import recording
 from tensorpool.recording import layout, manifest, manifest_store, segment_file
 from tensorpool.recording.segment_writer import SegmentWriter
 
-from .spark import FRAME_BYTES
+from .spark import FRAME_BYTES, SMALL_BYTES
 
 STREAM = 10_000
 _BATCH_ROWS = 16
 _EQUAL_RESULTS = (
     ("scan_s", "parquet_scan_s"),
+    ("small_scan_s", "small_parquet_scan_s"),
     ("map_s", "parquet_map_s"),
     ("map_unverified_s", "parquet_map_s"),
     ("max_s", "parquet_max_s"),
@@ -33,7 +34,7 @@ _EQUAL_RESULTS = (
 """Pairs of queries whose results have to be equal."""
 
 
-def write_both(root: Path, parquet: Path, frames: int) -> None:
+def write_both(root: Path, parquet: Path, frames: int, frame_bytes: int = FRAME_BYTES) -> None:
     """Writes the same bytes as a recording and as uncompressed Parquet."""
     rng = np.random.default_rng(5)
     limits = recording.WriterLimits(segment_bytes=64 << 20)
@@ -44,7 +45,7 @@ def write_both(root: Path, parquet: Path, frames: int) -> None:
         for first in range(0, frames, per_file):
             rows = []
             for seq in range(first, min(first + per_file, frames)):
-                array = rng.integers(0, 256, (640, 1024), np.uint8)
+                array = rng.integers(0, 256, (frame_bytes // 1024, 1024), np.uint8)
                 writer.append(array, stream_id=STREAM, epoch=1, seq=seq)
                 rows.append({"seq": seq, "payload": array.tobytes()})
             table = pa.Table.from_pylist(rows, schema=schema)
@@ -136,12 +137,17 @@ def measure_queries(directory: Path, frames: int, rounds: int) -> dict[str, floa
 
     root, parquet = directory / "recording", directory / "parquet"
     write_both(root, parquet, frames)
+    small, small_parquet = directory / "small", directory / "small-parquet"
+    write_both(small, small_parquet, frames * FRAME_BYTES // SMALL_BYTES // 4, SMALL_BYTES)
     spark = session(directory)
     # Both are loaded once; each round plans and runs a new query.
     references = spark.read.format("tensorpool").option("path", str(root)).load()
     inline = spark.read.format("tensorpool").options(path=str(root), payload="inline")
     payloads = inline.schema("seq bigint, payload binary").load()
     theirs = spark.read.parquet(str(parquet))
+    small_inline = spark.read.format("tensorpool").options(path=str(small), payload="inline")
+    small_payloads = small_inline.schema("seq bigint, payload binary").load()
+    small_theirs = spark.read.parquet(str(small_parquet))
 
     def value(frame: Any, column: Any) -> int:
         return int(frame.agg(F.sum(column)).collect()[0][0])
@@ -155,6 +161,8 @@ def measure_queries(directory: Path, frames: int, rounds: int) -> dict[str, floa
     work = {
         "scan_s": lambda: value(payloads, F.length("payload")),
         "parquet_scan_s": lambda: value(theirs, F.length("payload")),
+        "small_scan_s": lambda: value(small_payloads, F.length("payload")),
+        "small_parquet_scan_s": lambda: value(small_theirs, F.length("payload")),
         "map_s": lambda: mapped(total),
         "map_unverified_s": lambda: mapped(total, verify=False),
         "parquet_map_s": lambda: mapped_parquet(total),

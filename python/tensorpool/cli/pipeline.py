@@ -72,6 +72,7 @@ _STATUS_EPILOG = """
 \b
 Examples:
   tensorpool pipeline status /data/tables
+  tensorpool pipeline status /data/tables --name east
   tensorpool pipeline status pipeline.toml --json | jq .stages.silver.totals
 """
 _SQL_EPILOG = """
@@ -225,7 +226,7 @@ def print_status(screen: Console, state: Status) -> None:
     screen.print(Text(str(state.root), style="bold"), soft_wrap=True)
     latest = max(state.last_frames.values(), default=None)
     rows: list[tuple[str, Any]] = [
-        ("pipeline", state.pipeline_id),
+        ("pipeline", state.pipeline_id if state.name is None else f"{state.name} ({state.pipeline_id})"),
         ("running", "yes" if state.is_running else "no"),
         (
             "streams",
@@ -383,12 +384,13 @@ def run(
 
 @pipeline.command(epilog=_STATUS_EPILOG)
 @_location
+@click.option("--name", help="Which pipeline, if ROOT has several.")
 @_json_output
-def status(location: str, json_output: bool) -> None:
+def status(location: str, name: str | None, json_output: bool) -> None:
     """Show how far a pipeline is, by its directory of tables or its definition; also while it runs."""
     from ..pipeline import status as read_status
 
-    state = read_status(_root(location))
+    state = read_status(_root(location), name or _pipeline_name(location))
     if json_output:
         click.echo(json.dumps(state.to_json(), indent=2))
         return
@@ -651,6 +653,13 @@ def _root(location: str) -> str:
         raise click.UsageError(f"{location} is neither a root of tables nor a definition")
     settings, _ = _read(Path(location))
     return settings.out
+
+
+def _pipeline_name(location: str) -> str | None:
+    """The name of a definition's pipeline."""
+    if "://" in location or not Path(location).is_file():
+        return None
+    return _read(Path(location))[0].name
 
 
 def _read(definition: Path) -> tuple[PipelineSettings, Callables]:

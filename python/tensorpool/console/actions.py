@@ -556,7 +556,7 @@ def _table_rows(root: str) -> list[JsonObject]:
     require()
     tables = DeltaTables(root)
     rows = []
-    for name in sorted(marker.read(root).tables):
+    for name in marker.tables(marker.read_all(root)):
         if (table := tables.find(name)) is None:
             continue
         files = pa.table(table.get_add_actions(flatten=True))

@@ -44,10 +44,10 @@ class CatalogTable:
 def list_tables(root: str | os.PathLike[str]) -> list[CatalogTable]:
     """The tables of a root, in order. Raises PipelineError if there is no pipeline."""
     require()
-    known, store = marker.read(root), open_store(root)
+    known, store = marker.read_all(root), open_store(root)
     delta = DeltaTables(store.url)
     found = []
-    for name in known.tables:
+    for name in marker.tables(known):
         table = delta.find(name)
         if table is not None:
             columns = tuple(f"{field.name} {field.type}" for field in pa.schema(table.schema()))

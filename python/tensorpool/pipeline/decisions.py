@@ -239,12 +239,16 @@ class BatchDecision:
 
 
 class DecisionLog:
-    """The decisions of a root, of which any number of processes may try to make the next."""
+    """The decisions of a pipeline, of which any number of processes may try to make the next."""
 
-    def __init__(self, store: TableStore, tables: DeltaTables, *, pipeline_id: str) -> None:
+    def __init__(
+        self, store: TableStore, tables: DeltaTables, *, pipeline_id: str, name: str | None = None
+    ) -> None:
+        """`store` is that of the pipeline: the root of the tables, or the directory of its name."""
         self._store = store
         self._tables = tables
         self._id = pipeline_id
+        self._name = name
         self.writer = f"{platform.node()}-{os.getpid()}-{secrets.token_hex(3)}"
         self._marked_s = 0.0
 
@@ -269,8 +273,8 @@ class DecisionLog:
             other = "another process"
         return PipelineError(
             f"{self._store.url}: {other} has decided micro-batch {number} in the meantime, so this process "
-            "stops and changes nothing. Two pipelines run on these tables: stop one of them, or give one "
-            "another root with out = …"
+            "stops and changes nothing. Two pipelines of one name run on these tables: stop one of them, or "
+            "give one a name of its own with name = …, or another root with out = …"
         )
 
     def apply(self, decision: BatchDecision, tables: Mapping[str, Table]) -> None:
@@ -290,6 +294,7 @@ class DecisionLog:
                 app=self._id,
                 number=decision.number,
                 replace=name in decision.replaces,
+                pipeline=self._name,
             )
 
     def forget(self, decision: BatchDecision) -> None:
@@ -321,7 +326,7 @@ class DecisionLog:
 
 
 def last_decision(store: TableStore) -> BatchDecision | None:
-    """The newest decision of a root, applied or not."""
+    """The newest decision of a pipeline, applied or not. `store` is that of the pipeline."""
     for number in reversed(_numbers(store)):
         if (content := store.get(_name(number))) is not None:
             return BatchDecision.decode(content)
@@ -329,7 +334,7 @@ def last_decision(store: TableStore) -> BatchDecision | None:
 
 
 def is_running(store: TableStore) -> bool:
-    """Whether a process was active on the root a moment ago."""
+    """Whether a process of the pipeline was active a moment ago."""
     return any(time.time_ns() - at_ns < _ACTIVE_NS for _, at_ns in _writers(store))
 
 

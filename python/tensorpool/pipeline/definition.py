@@ -233,6 +233,12 @@ class PipelineSettings:
         "`s3://bucket/tables`. Credentials come from the environment.",
         check=root_fault,
     )
+    name: str | None = setting(
+        "Name of the pipeline, if several of them, on one host or on many, write to the tables at `out`. "
+        "Each needs its own; one of them may have none.",
+        default=None,
+        check=_name_fault,
+    )
     streams: tuple[int, ...] = setting(
         "Streams to read. Empty: all streams, also those added later.", default=(), check=_streams_fault
     )

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,11 +26,12 @@ from .schemas import Table
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
-    from deltalake.transaction import AddAction
+    from deltalake.transaction import AddAction, RemoveAction
 
 _TRIES: Final = 20
 _HOUR_NS: Final = 3_600_000_000_000
 LOG: Final = "_delta_log"
+_NAMED_FILE: Final = re.compile(r"([^.]+)\.b\d{8,}-[0-9a-f]+\.parquet")
 
 
 def require() -> None:
@@ -135,14 +138,19 @@ class DeltaTables:
         Raises PipelineError if a column has another type in the table.
         """
         from deltalake import DeltaTable, Schema
+        from deltalake.exceptions import DeltaError
 
         found = self.find(table.name)
         if found is None:
             if "://" not in self._root:
                 os.makedirs(self.uri(table.name), mode=0o700, exist_ok=True)
-            found = DeltaTable.create(
-                self.uri(table.name), table.whole, mode="ignore", partition_by=list(table.partitions)
-            )
+            try:
+                found = DeltaTable.create(
+                    self.uri(table.name), table.whole, mode="ignore", partition_by=list(table.partitions)
+                )
+            except DeltaError:
+                # Another process has created it at the same moment.
+                found = DeltaTable(self.uri(table.name))
             self._open[table.name] = found
             found.update_incremental()
         present = {field.name: field for field in pa.schema(found.schema()).remove_metadata()}
@@ -163,24 +171,33 @@ class DeltaTables:
         return found
 
     def commit(
-        self, table: Table, files: Sequence[DataFile], *, app: str, number: int, replace: bool
+        self,
+        table: Table,
+        files: Sequence[DataFile],
+        *,
+        app: str,
+        number: int,
+        replace: bool,
+        pipeline: str | None = None,
     ) -> None:
-        """Adds files to a table, or replaces its files. Does nothing if the decision is in the table."""
+        """Adds files to a table, or replaces those of the pipeline; not if the decision is in the table."""
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import CommitFailedError
-        from deltalake.transaction import RemoveAction
 
         for attempt in range(_TRIES):
-            target = self.prepare(table)
-            done = target.transaction_version(app)
-            if done is not None and done >= number:
-                return
-            now_ms = time.time_ns() // 1_000_000
-            actions: list[AddAction | RemoveAction] = [_added(file, now_ms) for file in files]
             try:
+                target = self.prepare(table)
+                done = target.transaction_version(app)
+                if done is not None and done >= number:
+                    return
+                now_ms = time.time_ns() // 1_000_000
+                actions: list[AddAction | RemoveAction] = [_added(file, now_ms) for file in files]
+                if replace:
+                    own = [file for file in self.files(table.name) if pipeline_of(file.path) == pipeline]
+                    actions += [_removed(file, now_ms) for file in own]
                 target.create_write_transaction(
                     actions,
-                    "overwrite" if replace else "append",
+                    "append",
                     pa.schema(target.schema()),
                     list(table.partitions),
                     commit_properties=CommitProperties(app_transactions=[Transaction(app, number)]),
@@ -218,19 +235,9 @@ class DeltaTables:
         """Replaces files of a table in one transaction. False if one of them is no longer in the table."""
         from deltalake import CommitProperties
         from deltalake.exceptions import CommitFailedError
-        from deltalake.transaction import RemoveAction
 
         now_ms = time.time_ns() // 1_000_000
-        actions: list[AddAction | RemoveAction] = [
-            RemoveAction(
-                quote(file.path, safe="/="),
-                True,
-                now_ms,
-                file.bytes,
-                {} if file.date is None else {"date": file.date},
-            )
-            for file in old
-        ]
+        actions: list[AddAction | RemoveAction] = [_removed(file, now_ms) for file in old]
         actions += [_added(file, now_ms) for file in new]
         if not actions:
             return True
@@ -300,6 +307,26 @@ def _added(file: DataFile, now_ms: int) -> AddAction:
 
     partition = {} if file.date is None else {"date": file.date}
     return AddAction(file.path, file.bytes, partition, now_ms, True, file.statistics())
+
+
+def _removed(file: StoredFile, now_ms: int) -> RemoveAction:
+    from deltalake.transaction import RemoveAction
+
+    partition: dict[str, str | None] = {} if file.date is None else {"date": file.date}
+    return RemoveAction(quote(file.path, safe="/="), True, now_ms, file.bytes, partition)
+
+
+def file_name(pipeline: str | None, number: int) -> str:
+    """A new name for a file of decision `number`; it distinguishes the files of several pipelines."""
+    own = f"b{number:08}-{secrets.token_hex(8)}.parquet"
+    # The name of a pipeline has no dot.
+    return own if pipeline is None else f"{pipeline}.{own}"
+
+
+def pipeline_of(path: str) -> str | None:
+    """The name of the pipeline that has written a file; None for the one without a name."""
+    match = _NAMED_FILE.fullmatch(path.rpartition("/")[2])
+    return None if match is None else match[1]
 
 
 def _same(stored: pa.DataType, declared: pa.DataType) -> bool:

@@ -23,7 +23,7 @@ import pyarrow as pa
 from ..errors import PipelineError
 from ..recording.arrow_format import TABLES
 from ..recording.table_store import TableStore, is_object_store, open_store
-from . import layout, schemas
+from . import layout, marker, schemas
 from .alignment import PENDING, AlignmentState, align_frames
 from .decisions import (
     BatchDecision,
@@ -109,9 +109,10 @@ class Engine:
         self._place = place
         self._callables = dict(callables or {})
         self._store = open_store(settings.out)
+        self._pipeline_store = open_store(layout.pipeline_directory(self._store.url, settings.name))
         self._delta = DeltaTables(self._store.url)
         self.tables = tables_of(settings)
-        self.log = DecisionLog(self._store, self._delta, pipeline_id=pipeline_id)
+        self.log = DecisionLog(self._pipeline_store, self._delta, pipeline_id=pipeline_id, name=settings.name)
         self._sources: dict[str, FrameStreamReader] = {}
         self._recording_tables = {root: RecordingTables(root) for root in settings.recordings}
         self._anchors = {root: AnchorReader(tables) for root, tables in self._recording_tables.items()}
@@ -216,7 +217,7 @@ class Engine:
         number = 0 if last is None else last.number + 1
         begun = time.monotonic()
         batch = _Batch(replace(memory, offsets=ends, carried=dict(memory.carried)))
-        files = TableFileWriter(self._store, number, self._settings.target_file_bytes)
+        files = self._file_writer(number)
         messages = self._read_metadata(batch.memory, files)
         results = tasks.run(frame_work(self._callables), self._tasks(planned, batch.memory, number))
         seconds = {layout.BRONZE: time.monotonic() - begun}
@@ -248,10 +249,15 @@ class Engine:
             return
         number, begun = last.number + 1, time.monotonic()
         batch = _Batch(replace(last.memory, carried=dict(last.memory.carried)))
-        files = TableFileWriter(self._store, number, self._settings.target_file_bytes)
+        files = self._file_writer(number)
         self._align(batch, FRAMES.empty_table(), files, number, closing=True)
         batch.files += files.close()
         self._decide(last, batch, number, {layout.ALIGN: time.monotonic() - begun})
+
+    def _file_writer(self, number: int) -> TableFileWriter:
+        return TableFileWriter(
+            self._store, number, self._settings.target_file_bytes, pipeline=self._settings.name
+        )
 
     def _decide(
         self, last: BatchDecision | None, batch: _Batch, number: int, seconds: dict[str, float]
@@ -374,7 +380,7 @@ class Engine:
                     rows += len(found)
             states[alignment.name] = result.state
             counts[alignment.name] = result.counts
-            carried_rows(self._store, memory, kind, result.pending, number)
+            carried_rows(self._pipeline_store, memory, kind, result.pending, number)
         memory.alignments = states
         batch.figures[layout.ALIGN] = StageFigures(rows=rows, totals=StageTotals(alignments=counts))
 
@@ -400,7 +406,7 @@ class Engine:
         events = pa.concat_tables([self._carried(memory, "quality", EVENTS), *parts])
         measured = measure(events, memory.positions, quality.interval_ns, quality.lateness_ns)
         memory.positions = measured.positions
-        carried_rows(self._store, memory, "quality", measured.events, number)
+        carried_rows(self._pipeline_store, memory, "quality", measured.events, number)
         if measured.closed is not None:
             files.add(schemas.quality(), measured.closed)
         if measured.still_open is not None:
@@ -450,7 +456,7 @@ class Engine:
         name = memory.carried.get(kind)
         if name is None:
             return schema.empty_table()
-        content = self._store.get(name)
+        content = self._pipeline_store.get(name)
         if content is None:
             last = self.log.last()
             if (
@@ -460,8 +466,8 @@ class Engine:
             ):
                 raise self.log.overtaken(last.number)
             raise PipelineError(
-                f"{self._store.url}/{name} is gone: another program removes files below the root. Stop it, "
-                "and use another root"
+                f"{self._pipeline_store.url}/{name} is gone: another program removes files below the root. "
+                "Stop it, and use another root"
             )
         return pa.ipc.open_file(pa.BufferReader(content)).read_all().cast(schema)
 
@@ -471,9 +477,10 @@ class Engine:
         """Merges all small files of all tables, and removes files that nothing needs any more."""
         results = {}
         for name in self.tables:
-            result = self._delta.compact(name, self._settings.target_file_bytes)
-            if result.before:
-                results[name] = result
+            if name != layout.GOLD_QUALITY_OPEN:
+                result = self._delta.compact(name, self._settings.target_file_bytes)
+                if result.before:
+                    results[name] = result
             self._delta.vacuum(name, self._settings.retain_ns, unreferenced=True)
         return results
 
@@ -493,6 +500,7 @@ class Engine:
 
     def _merge(self, target: int, *, before: str | None = None, since: str | None = None) -> None:
         for name in self.tables:
+            # Each pipeline replaces its own files of the open intervals.
             if name != layout.GOLD_QUALITY_OPEN:
                 self._delta.compact(name, target, before=before, since=since)
             self._delta.vacuum(name, self._settings.retain_ns)
@@ -509,6 +517,15 @@ def carried_rows(store: TableStore, memory: Memory, kind: str, rows: pa.Table, n
     name = f"{layout.STATE}/{number:012}-{secrets.token_hex(6)}.arrow"
     store.put_new(name, sink.getvalue())
     memory.carried[kind] = name
+
+
+def apply_decisions(root: str) -> dict[str | None, int]:
+    """Applies the last decisions of all pipelines of a root where they are missing; returns their numbers."""
+    numbers = {}
+    for known in marker.read_all(root):
+        settings = replace(known.settings, out=root)
+        numbers[known.name] = Engine(settings, pipeline_id=known.pipeline_id).apply_last()
+    return numbers
 
 
 def tables_of(settings: PipelineSettings) -> dict[str, Table]:

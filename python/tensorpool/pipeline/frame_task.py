@@ -127,7 +127,9 @@ class _FramePass:
         self._task = task
         self._payload = settings.payload
         self._segments = Segments()
-        self._files = TableFileWriter(open_store(task.root), task.number, settings.target_file_bytes)
+        self._files = TableFileWriter(
+            open_store(task.root), task.number, settings.target_file_bytes, pipeline=settings.name
+        )
         self._functions: list[TableFunction] = table_functions(settings, callables, task.place)
         self._bronze = schemas.bronze_frames(settings.payload)
         self._silver = schemas.silver_frames(settings.payload)

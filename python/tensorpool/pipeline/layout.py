@@ -11,9 +11,11 @@ OUT/
   _decisions/<number>.json            what a micro-batch adds to which table; only the last ones are kept
   _state/<number>-<token>.arrow       pending frames and events that a decision carries to the next one
   _writers/<id>.json                  processes that write the tables, and when each was last active
+  _pipelines/<name>/                  of a pipeline with a name: pipeline.json, _decisions, _state, _writers
 ```
 
-Every table is a Delta table, partitioned by `date`. Names that begin with `_` are not tables.
+Every table is a Delta table, partitioned by `date`. Names that begin with `_` are not tables. Several
+pipelines may write to the tables of one root: each has its decisions, and its id in the transactions.
 """
 
 from __future__ import annotations
@@ -60,3 +62,9 @@ STATE: Final = "_state"
 WRITERS: Final = "_writers"
 MARKER: Final = "pipeline.json"
 DERIVED: Final = "derived"
+PIPELINES: Final = "_pipelines"
+
+
+def pipeline_directory(root: str, name: str | None) -> str:
+    """Where a pipeline keeps its marker, decisions and state: the root, or a directory of its name."""
+    return root if name is None else f"{root.rstrip('/')}/{PIPELINES}/{name}"

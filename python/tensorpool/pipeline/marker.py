@@ -1,4 +1,7 @@
-"""The marker `pipeline.json` of a root: the pipeline's id, table versions and definition."""
+"""The marker `pipeline.json` of a pipeline: its id, the versions of its tables, and its definition.
+
+It is in the root of the tables, or in the directory of a pipeline with a name.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..errors import PipelineError
-from ..recording.table_store import is_object_store, open_store
+from ..recording.table_store import TableStore, is_object_store, open_store
 from ..runtime.config.spec import TableSpec, spec_of
 from ..text import JsonObject
 from . import layout
@@ -42,6 +45,12 @@ class PipelineMarker:
     """Tables that the root has or will have, of this and of earlier definitions."""
 
     @property
+    def name(self) -> str | None:
+        """The name of the pipeline; None without one."""
+        found = self.definition.get("name")
+        return None if found is None else str(found)
+
+    @property
     def settings(self) -> PipelineSettings:
         """The definition that was last run. Raises InvalidConfig."""
         return parse({"pipeline": self.definition})
@@ -70,13 +79,50 @@ class PipelineMarker:
         }
 
 
-def read(root: str | os.PathLike[str]) -> PipelineMarker:
-    """The marker of a root. Raises PipelineError if there is none, or if its tables have another version."""
+def read(root: str | os.PathLike[str], name: str | None = None) -> PipelineMarker:
+    """The marker of a pipeline. None: that of the pipeline without a name, or of the only one.
+
+    Raises PipelineError if there is none, if there are several, or if its tables have another version.
+    """
     store = open_store(root)
+    marker = _read(store.url, name)
+    if marker is not None:
+        return marker
+    names = pipeline_names(store)
+    if name is None and len(names) == 1:
+        return read(root, names[0])
+    if not names:
+        raise PipelineError(f"{store.url} has no pipeline; tensorpool pipeline run creates one")
+    which = "has several pipelines" if name is None else f"has no pipeline {name}"
+    raise PipelineError(f"{store.url} {which}; give the definition or the name of one: {', '.join(names)}")
+
+
+def read_all(root: str | os.PathLike[str]) -> list[PipelineMarker]:
+    """The markers of all pipelines of a root, in the order of their names. Raises PipelineError as `read`."""
+    return _known(open_store(root)) or [read(root)]
+
+
+def tables(markers: Iterable[PipelineMarker]) -> list[str]:
+    """The names of the tables of several pipelines, in order."""
+    return sorted({name for marker in markers for name in marker.tables})
+
+
+def pipeline_names(store: TableStore) -> list[str]:
+    """The names of the pipelines of a root that have one."""
+    return sorted({entry.partition("/")[0] for entry in store.names(layout.PIPELINES)})
+
+
+def _known(root: TableStore) -> list[PipelineMarker]:
+    names: list[str | None] = [None, *pipeline_names(root)]
+    return [marker for name in names if (marker := _read(root.url, name)) is not None]
+
+
+def _read(root: str, name: str | None) -> PipelineMarker | None:
+    store = open_store(layout.pipeline_directory(root, name))
     text = store.get(layout.MARKER)
     path = f"{store.url}/{layout.MARKER}"
     if text is None:
-        raise PipelineError(f"{store.url} has no pipeline; tensorpool pipeline run creates one")
+        return None
     try:
         content = json.loads(text)
     except ValueError as error:
@@ -108,32 +154,53 @@ def begin(settings: PipelineSettings, tables: Iterable[str] = (), *, is_new: boo
 
     `is_new`: the caller has written the first files of the root.
     """
-    store = open_store(settings.out)
+    root, store = open_store(settings.out), open_store(layout.pipeline_directory(settings.out, settings.name))
     definition = as_tables(settings)
     # Listed before the marker is looked for: another process may begin the root at this moment.
-    present = [] if is_new or is_object_store(settings.out) else store.names("")
+    present = [] if is_new or is_object_store(settings.out) else root.names("")
+    others = [] if is_new else [known for known in _known(root) if known.name != settings.name]
+    for other in others:
+        _check_fixed(settings.out, other, definition)
+        _check_recordings(settings, other)
     if store.get(layout.MARKER) is None:
         # An unfinished marker is left of a kill, before any table was written.
-        if not all(name.startswith((f"{layout.MARKER}.", layout.WRITERS)) for name in present):
+        own = (f"{layout.MARKER}.", layout.WRITERS, layout.PIPELINES)
+        if not others and not all(name.startswith(own) for name in present):
             raise PipelineError(
-                f"{store.url} contains files of other programs; give another directory with out = …"
+                f"{root.url} contains files of other programs; give another directory with out = …"
             )
         marker = PipelineMarker(secrets.token_hex(8), dict(VERSIONS), definition, sorted(tables))
         # Of two processes that begin a root one gives it its id: transactions carry the id, and with two of
         # them a decision would be applied twice.
         if store.put_new(layout.MARKER, _content(marker)):
             return marker
-    existing = read(settings.out)
-    for key in _FIXED:
-        if existing.definition.get(key) != definition.get(key):
-            raise PipelineError(
-                f"{settings.out} was created with {key} = {existing.definition.get(key)}, which a root "
-                f"keeps, and now has {definition.get(key)}; give another directory with out = …"
-            )
+    existing = read(settings.out, settings.name)
+    _check_fixed(settings.out, existing, definition)
     names = sorted({*existing.tables, *tables})
     marker = PipelineMarker(existing.pipeline_id, existing.versions, definition, names)
     store.put(layout.MARKER, _content(marker))
     return marker
+
+
+def _check_fixed(root: str, existing: PipelineMarker, definition: JsonObject) -> None:
+    for key in _FIXED:
+        if existing.definition.get(key) != definition.get(key):
+            raise PipelineError(
+                f"{root} was created with {key} = {existing.definition.get(key)}, which a root "
+                f"keeps, and now has {definition.get(key)}; give another directory with out = …"
+            )
+
+
+def _check_recordings(settings: PipelineSettings, other: PipelineMarker) -> None:
+    """Raises PipelineError if another pipeline of the root takes the same frames into the tables."""
+    wanted = set(settings.streams)
+    for root in settings.recordings:
+        if root in other.recordings and not (wanted and other.streams and not wanted & other.streams):
+            who = "the pipeline without a name" if other.name is None else f"pipeline {other.name}"
+            raise PipelineError(
+                f"{who} of {settings.out} reads {root} already, and each frame would be in the tables twice: "
+                "give the pipelines different recordings, or different streams with streams = […]"
+            )
 
 
 def _content(marker: PipelineMarker) -> bytes:

@@ -19,10 +19,9 @@ import pyarrow.parquet as pq
 from ..errors import PipelineError
 from ..recording.table_store import open_store
 from . import layout, marker
-from .decisions import DecisionLog
 from .definition import PipelineSettings
 from .delta import DataFile, DeltaTables, StoredFile
-from .engine import Engine, tables_of
+from .engine import Engine, apply_decisions, tables_of
 from .functions import Callables, TableFunction, table_functions
 from .table_files import TableFileWriter, read_file
 from .tasks import Tasks
@@ -141,7 +140,6 @@ class Rerun:
         self._names = _chosen(settings, functions)
         begun = marker.begin(settings, tables_of(settings))
         self._engine = Engine(settings, pipeline_id=begun.pipeline_id, place=place, callables=self._callables)
-        self._log: DecisionLog = self._engine.log
         self._store = open_store(settings.out)
         self._delta = DeltaTables(self._store.url)
 
@@ -188,13 +186,12 @@ class Rerun:
         """The tables as of one decision: gold has the rows of exactly the frames in silver."""
         names = list(tables)
         for attempt in range(_TRIES):
-            number = self._engine.apply_last()
+            # Of all pipelines: the next decision of each is only created when this one is in all tables.
+            numbers = apply_decisions(self._store.url)
             silver = self._delta.files(layout.SILVER_FRAMES)
             found = {name: self._delta.files(name) for name in names}
-            last = self._log.last()
-            # The next decision is only created when this one is in all tables.
-            if number == (-1 if last is None else last.number):
-                return _Snapshot(max(number, 0), silver, found)
+            if numbers == apply_decisions(self._store.url):
+                return _Snapshot(max(numbers.get(self._settings.name, 0), 0), silver, found)
             time.sleep(0.05 * attempt)
         raise PipelineError(
             f"{self._store.url}: a pipeline decides micro-batches faster than its tables can be read; give "

@@ -24,7 +24,7 @@ from ..text import JsonObject
 from . import marker
 from .definition import PipelineSettings
 from .delta import CompactionResult, require
-from .engine import Engine, tables_of
+from .engine import Engine, apply_decisions, tables_of
 from .functions import Callables
 from .status import Status, status
 from .tasks import SparkTasks, Tasks
@@ -117,7 +117,7 @@ def run(
         with suppress(StorageFailed), store_errors(settings.out):
             engine.log.mark_ended()
     with store_errors(settings.out):
-        final_status = status(settings.out)
+        final_status = status(settings.out, settings.name)
     if look is not None:
         look(final_status, {})
     return final_status
@@ -142,7 +142,7 @@ def _loop(
                 engine.log.mark_active()
                 has_worked = engine.run_batch(tasks)
                 if look is not None:
-                    look(status(settings.out), engine.behind())
+                    look(status(settings.out, settings.name), engine.behind())
         except StorageFailed:
             # A micro-batch begins with the last decision, so it can be repeated at any time.
             if time.monotonic() - answered > _STORE_PATIENCE_S:
@@ -166,12 +166,15 @@ def compact(root: str | os.PathLike[str]) -> dict[str, CompactionResult]:
 
     A running pipeline need not be stopped. Raises PipelineError, StorageFailed, DiskFull.
     """
-    pipeline_marker = marker.read(root)
-    settings = dataclasses.replace(pipeline_marker.settings, out=open_store(root).url)
-    engine = Engine(settings, pipeline_id=pipeline_marker.pipeline_id)
-    with store_errors(settings.out):
-        engine.recover()
-        return engine.compact()
+    url = open_store(root).url
+    results: dict[str, CompactionResult] = {}
+    with store_errors(url):
+        # Of all pipelines: files of a decision that no log names yet would be removed.
+        apply_decisions(url)
+        for known in marker.read_all(url):
+            settings = dataclasses.replace(known.settings, out=url)
+            results |= Engine(settings, pipeline_id=known.pipeline_id).compact()
+    return results
 
 
 def _check(settings: PipelineSettings) -> None:
@@ -241,7 +244,8 @@ def _errors_of_spark() -> tuple[type[Exception], ...]:
     """The errors of Spark's Python side, and those of the JVM and of a Connect server that it passes on."""
     from pyspark.errors import PySparkException
 
-    found: list[type[Exception]] = [PySparkException]
+    # ConnectionError: py4j passes on that nothing listens any more where the JVM was.
+    found: list[type[Exception]] = [PySparkException, ConnectionError]
     # A client of Connect has no py4j, and a classic Spark may have no gRPC.
     for module, name in (("py4j.protocol", "Py4JError"), ("grpc", "RpcError")):
         with suppress(ImportError):
@@ -252,6 +256,11 @@ def _errors_of_spark() -> tuple[type[Exception], ...]:
 def _failure(error: Exception) -> Exception:
     """A short error from the many lines of a Spark error."""
     text = str(error)
+    if _is_without_jvm(error):
+        return PipelineError(
+            f"Spark: the JVM of its driver has ended: it ran out of memory or was killed ({text}). The "
+            "tables stay valid; remove the cause and run the pipeline again"
+        )
     for line in reversed(text.splitlines()):
         name, colon, message = line.strip().partition(": ")
         kind = name.rpartition(".")[2]
@@ -268,6 +277,18 @@ def _failure(error: Exception) -> Exception:
                 "pipeline again"
             )
     return PipelineError(f"Spark: {_first_line(text)[:500]}")
+
+
+def _is_without_jvm(error: Exception) -> bool:
+    """Whether the connection to the JVM broke. py4j says so by several errors, which name no cause."""
+    name = type(error).__name__
+    if isinstance(error, ConnectionError) or name == "Py4JNetworkError":
+        return True
+    return (
+        name == "Py4JError"
+        and str(error).startswith("An error occurred while calling")
+        and ("Trace:" not in str(error))
+    )
 
 
 def _first_line(text: str) -> str:
@@ -331,7 +352,9 @@ def session_of(
     try:
         yield session
     finally:
-        session.stop()
+        # A JVM or a server that is gone cannot be stopped. The error of the block says why it is gone.
+        with suppress(*_errors_of_spark()):
+            session.stop()
 
 
 @contextmanager

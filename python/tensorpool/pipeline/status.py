@@ -53,12 +53,15 @@ class Status:
     pending: dict[str, int]
     """Alignment → number of its pending frames."""
     is_running: bool
+    name: str | None = None
+    """The name of the pipeline; None if it has none."""
 
     def to_json(self) -> JsonObject:
         """The status as JSON values, as `tensorpool pipeline status --json` prints them."""
         return {
             "root": self.root,
             "id": self.pipeline_id,
+            "name": self.name,
             "versions": self.versions,
             "is_running": self.is_running,
             "stages": {name: _stage_json(name, figures) for name, figures in self.stages.items()},
@@ -67,11 +70,15 @@ class Status:
         }
 
 
-def status(root: str | os.PathLike[str]) -> Status:
-    """The status of the pipeline at `root`, a directory or a URI. Raises PipelineError if there is none."""
-    pipeline_marker = marker.read(root)
+def status(root: str | os.PathLike[str], name: str | None = None) -> Status:
+    """The status of a pipeline at `root`, a directory or a URI. `name`: which, if it has several.
+
+    Raises PipelineError if there is none, or if there are several and none is named.
+    """
+    pipeline_marker = marker.read(root, name)
     store = open_store(root)
-    last = last_decision(store)
+    pipeline_store = open_store(layout.pipeline_directory(store.url, pipeline_marker.name))
+    last = last_decision(pipeline_store)
     stages = {} if last is None else last.stages
     memory = Memory() if last is None else last.memory
     return Status(
@@ -81,5 +88,6 @@ def status(root: str | os.PathLike[str]) -> Status:
         {stage: stages.get(stage, StageFigures()) for stage in layout.STAGES},
         memory.last_frames,
         {name: state.pending for name, state in memory.alignments.items()},
-        is_running(store),
+        is_running(pipeline_store),
+        pipeline_marker.name,
     )

@@ -6,7 +6,6 @@ to files without a copy through Spark.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +19,7 @@ import pyarrow.parquet as pq
 
 from ..durable import write_errors
 from ..recording.table_store import TableStore
-from .delta import DataFile, bound_of
+from .delta import DataFile, bound_of, file_name
 from .schemas import Table
 
 _GROUP_BYTES: Final = 32 << 20
@@ -43,9 +42,12 @@ class TableFileWriter:
     Rows contain the column `date`, which selects the file and is not written to it.
     """
 
-    def __init__(self, store: TableStore, number: int, target_bytes: int) -> None:
-        """`number` is the number of the decision that is to name the files."""
+    def __init__(
+        self, store: TableStore, number: int, target_bytes: int, *, pipeline: str | None = None
+    ) -> None:
+        """`number` is the number of the decision that is to name the files, `pipeline` its pipeline."""
         self._store = store
+        self._pipeline = pipeline
         self._number = number
         self._target = target_bytes
         self._open: dict[tuple[str, int | None], _File] = {}
@@ -57,7 +59,7 @@ class TableFileWriter:
             key = (table.name, day)
             file = self._open.get(key)
             if file is None:
-                file = self._open[key] = _File(self._store, self._number, table, day)
+                file = self._open[key] = _File(self._store, self._number, table, day, self._pipeline)
             file.add(part.select(table.schema.names).cast(table.stored))
             if file.is_full(self._target):
                 self.written.append(file.close())
@@ -74,10 +76,12 @@ class TableFileWriter:
 class _File:
     """An open Parquet file, written by row groups."""
 
-    def __init__(self, store: TableStore, number: int, table: Table, day: int | None) -> None:
+    def __init__(
+        self, store: TableStore, number: int, table: Table, day: int | None, pipeline: str | None
+    ) -> None:
         self._table = table
         self._date = None if day is None else day_of(day * _DAY_NS)
-        name = f"b{number:08}-{secrets.token_hex(8)}.parquet"
+        name = file_name(pipeline, number)
         self._path = name if day is None else f"date={self._date}/{name}"
         self._where = f"{store.url}/{table.name}/{self._path}"
         self._waiting: list[pa.Table] = []

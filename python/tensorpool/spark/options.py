@@ -310,6 +310,12 @@ class Options:
             if self.use == STREAM and self["payload"] == "ref":
                 raise ConfigError("mode live has no segments for payload ref: use payload inline or none")
             return
+        if not self.path and self.use in _WRITES:
+            # Spark passes a writer nothing of a catalog's table, and the columns of the query as its schema.
+            raise ConfigError(
+                "option path is missing: .option('path', DIR), the directory of a recording; in SQL also for "
+                "a table of a catalog: INSERT INTO name WITH (path = 'DIR') SELECT …"
+            )
         if not self.path:
             raise ConfigError("option path is missing: .option('path', DIR), the directory of a recording")
         if self.is_given("startingTimestamp") and self.is_given("startingOffsets"):

@@ -45,7 +45,10 @@ class TableReader(DataSourceReader):
     """Plans beside Spark's driver and reads in the executors: its attributes are pickled."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        known = {field.name: field.dataType.simpleString() for field in table_schema(options).fields}
+        # Opened once: with a long history in the log that is most of the planning.
+        self._table = _open(options)
+        fields = from_arrow_schema(pa.schema(self._table.schema())).fields
+        known = {field.name: field.dataType.simpleString() for field in fields}
         for field in schema.fields:
             if known.get(field.name) != field.dataType.simpleString():
                 raise ConfigError(
@@ -55,9 +58,12 @@ class TableReader(DataSourceReader):
         self._options = options
         self._schema = schema
 
+    def __getstate__(self) -> JsonObject:
+        return {**self.__dict__, "_table": None}
+
     def partitions(self) -> list[InputPartition]:
         """The tasks of the query: small files are read together."""
-        table = _open(self._options)
+        table = self._table or _open(self._options)
         actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
         name = self._options["table"]
         chosen = sorted(

@@ -197,3 +197,24 @@ def test_frames_with_padded_rows_are_read_by_spark(
     stacked = tensors.map(frames, lambda array: array.sum(axis=(1, 2)).tolist(), "total bigint", batch=4)
     for result in (single, stacked):
         assert {row["seq"]: row["total"] for row in result.collect()} == totals
+
+
+def test_rows_are_inserted_into_a_table_of_a_catalog(spark: SparkSession, root: Path, tmp_path: Path) -> None:
+    write(root, range(5))
+    target = tmp_path / "target"
+    write(target, range(3), stream_id=STREAM_ID + 1)
+    spark.sql(f"CREATE TABLE source_frames USING tensorpool LOCATION '{root}'")
+    spark.sql(f"CREATE TABLE target_frames USING tensorpool LOCATION '{target}'")
+    try:
+        # Without a path Spark passes only the columns of the query, and these know the table that is read.
+        with pytest.raises(PySparkException, match=r"INSERT INTO name WITH \(path = 'DIR'\)"):
+            spark.sql("INSERT INTO target_frames SELECT * FROM source_frames")
+        spark.sql(f"INSERT INTO target_frames WITH (path = '{target}') SELECT * FROM source_frames")
+        assert spark.table("target_frames").count() == 8
+        assert spark.table("source_frames").count() == 5
+    finally:
+        spark.sql("DROP TABLE source_frames")
+        spark.sql("DROP TABLE target_frames")
+    with recording.open(target) as opened:
+        frames = opened.frames(STREAM_ID)
+        assert all((frame.verify().array == tensor(seq)).all() for seq, frame in enumerate(frames))

@@ -27,19 +27,30 @@ from tests.unit.pipeline.harness import record
 REPOSITORY = Path(__file__).parents[3]
 OVERTAKEN = 3
 """The exit status of a process that another one has overtaken."""
-LEFT, RIGHT = 10, 11
+LEFT = 10
+"""The first stream of a pipeline's recording; the second is the next one."""
 Key = tuple[int, int, int]
 """Stream, epoch, sequence."""
 
 
-def write_definition(file: Path, root: Path, out: str, *, max_rows: int, is_local: bool) -> None:
+def write_definition(
+    file: Path,
+    root: Path,
+    out: str,
+    *,
+    max_rows: int,
+    is_local: bool,
+    name: str | None = None,
+    left: int = LEFT,
+) -> None:
     """A definition with every kind of table, of two streams; payloads are in the tables."""
     text = (
         f'[pipeline]\nrecordings = ["{root}"]\nout = "{out}"\nmax_rows = {max_rows}\npayload = "inline"\n'
+        f"{'' if name is None else f'name = {name!r}'}\n"
         # Files are merged while the pipeline runs, as often as it can be set.
         'compact = "always"\ntarget_file = "256KiB"\n'
         '[pipeline.quality]\ninterval = "500ms"\nlateness = "100ms"\n'
-        f'[[pipeline.alignments]]\nname = "stereo"\nstreams = [{LEFT}, {RIGHT}]\ntolerance = "1ms"\n'
+        f'[[pipeline.alignments]]\nname = "stereo"\nstreams = [{left}, {left + 1}]\ntolerance = "1ms"\n'
         '[[pipeline.functions]]\nname = "looks"\nfunction = "numpy:mean"\ncolumns = "mean double"\n'
     )
     if is_local:
@@ -47,20 +58,20 @@ def write_definition(file: Path, root: Path, out: str, *, max_rows: int, is_loca
     file.write_text(text)
 
 
-def record_more(root: Path, first: int, count: int) -> int:
+def record_more(root: Path, first: int, count: int, left: int = LEFT) -> int:
     """Records further frames of both streams, of which the second has gaps. Returns the next sequence."""
     seqs = range(first, first + count)
-    record(root, seqs, stream_id=LEFT, trace=9000)
-    record(root, [seq for seq in seqs if seq % 7 != 3], stream_id=RIGHT, shift_ns=1000)
+    record(root, seqs, stream_id=left, trace=9000)
+    record(root, [seq for seq in seqs if seq % 7 != 3], stream_id=left + 1, shift_ns=1000)
     return first + count
 
 
-def start(command: str, definition: Path, **more: Any) -> subprocess.Popen[str]:
+def start(command: str, *definitions: Path, **more: Any) -> subprocess.Popen[str]:
     """Starts a command of this module as a process, in a session of its own."""
     path = os.pathsep.join([str(REPOSITORY / "python"), str(REPOSITORY)])
     return subprocess.Popen(
-        [sys.executable, "-m", __name__, command, str(definition)],
-        cwd=definition.parent,
+        [sys.executable, "-m", __name__, command, *map(str, definitions)],
+        cwd=definitions[0].parent,
         env={**os.environ, "PYTHONPATH": path},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -71,9 +82,9 @@ def start(command: str, definition: Path, **more: Any) -> subprocess.Popen[str]:
     )
 
 
-def check(definition: Path) -> str:
-    """Compares the tables with the recording, in a process of its own. Returns what it has counted."""
-    process = start("check", definition)
+def check(*definitions: Path) -> str:
+    """Compares the tables with the recordings, in a process of its own. Returns what it has counted."""
+    process = start("check", *definitions)
     printed, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors[-8000:]
     return printed.strip()
@@ -99,11 +110,17 @@ def _write(settings: PipelineSettings) -> None:
 
 
 def _rows(settings: PipelineSettings, name: str, columns: list[str] | None = None) -> list[dict[str, Any]]:
+    """The rows of a table that are of the pipeline's own streams: another one may write to it as well."""
     uri = f"{settings.out}/{name}"
     if not DeltaTable.is_deltatable(uri):
         return []
     rows: list[dict[str, Any]] = DeltaTable(uri).to_pyarrow_table(columns=columns).to_pylist()
-    return rows
+    # A row of an alignment has the streams in its frames.
+    return [
+        row
+        for row in rows
+        if (row if "stream_id" in row else row["frames"][0])["stream_id"] in settings.alignments[0].streams
+    ]
 
 
 def _keys(rows: list[dict[str, Any]]) -> list[Key]:
@@ -126,6 +143,7 @@ def _check(settings: PipelineSettings) -> None:
                 payloads[int(stream), frame.epoch, frame.seq] = frame.verify().array.tobytes()
             missing[int(stream)] = sum(gap.count for gap in opened.gaps(stream))
     wanted = sorted(payloads)
+    left, right = settings.alignments[0].streams
     for name in ("bronze/frames", "silver/frames"):
         rows = _rows(settings, name, ["stream_id", "epoch", "seq", "payload"])
         _equal(name, _keys(rows), wanted)
@@ -144,18 +162,18 @@ def _check(settings: PipelineSettings) -> None:
     sets = _rows(settings, "silver/aligned/stereo")
     alone = [row for row in _rows(settings, "silver/unaligned/stereo") if row["reason"] != "late"]
     settled = [row["frames"][0]["seq"] for row in sets] + [row["seq"] for row in alone]
-    _equal("silver/aligned/stereo", settled, [seq for stream, _, seq in wanted if stream == LEFT])
+    _equal("silver/aligned/stereo", settled, [seq for stream, _, seq in wanted if stream == left])
     assert all(row["frames"][0]["seq"] == row["frames"][1]["seq"] for row in sets)
     quality = _rows(settings, "gold/quality") + _rows(settings, "gold/quality_open")
     intervals = [(row["stream_id"], row["interval_start_ns"]) for row in quality]
     _equal("gold/quality", intervals, sorted(set(intervals)))
-    for stream in (LEFT, RIGHT):
+    for stream in (left, right):
         own = [row for row in quality if row["stream_id"] == stream]
         sums = sum(row["frames"] for row in own), sum(row["dropped"] for row in own)
         assert sums == (sum(key[0] == stream for key in wanted), missing[stream]), f"gold/quality: {stream}"
     if "://" not in settings.out:
         with recording.open(Path(settings.out) / "derived" / "roots") as opened:
-            found = [(int(s), f.verify().epoch, f.seq) for s in opened.streams for f in opened.frames(s)]
+            found = [(int(s), f.verify().epoch, f.seq) for s in (left, right) for f in opened.frames(s)]
         _equal("derived/roots", sorted(found), wanted)
     # The tool of users finds the same: no table differs from another, or from the ledger.
     assert report.collect(settings.out, samples=0).faults == []
@@ -165,12 +183,13 @@ def _check(settings: PipelineSettings) -> None:
 def main() -> None:
     pa.set_io_thread_count(1)
     pa.set_cpu_count(1)
-    command, definition = sys.argv[1], load(Path(sys.argv[2]))
+    command, definitions = sys.argv[1], [load(Path(file)) for file in sys.argv[2:]]
     if command == "check":
-        _check(definition)
+        for definition in definitions:
+            _check(definition)
         return
     try:
-        _write(definition)
+        _write(definitions[0])
     except PipelineError as error:
         print(error, file=sys.stderr, flush=True)
         raise SystemExit(OVERTAKEN if "in the meantime" in str(error) else 1) from None

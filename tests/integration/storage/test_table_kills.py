@@ -136,3 +136,47 @@ def test_killed_s3_server_costs_time_and_nothing_else(
             assert process.returncode in (0, 1), errors[-8000:]
     finish(definition)
     print(f"{dict(counts)}: {check(definition)}")
+
+
+@pytest.mark.parametrize(
+    ("store", "kills"),
+    [
+        pytest.param("disk", 0, id="short"),
+        pytest.param("disk", LONG // 2, id="disk", marks=pytest.mark.long),
+        pytest.param("s3", LONG // 2, id="s3", marks=pytest.mark.long),
+    ],
+)
+def test_two_pipelines_write_one_root_at_the_same_time(
+    tmp_path: Path, store: str, kills: int, request: pytest.FixtureRequest
+) -> None:
+    dice, is_local = random.Random(seed_of(kills or SHORT)), store == "disk"
+    out = str(tmp_path / "tables") if is_local else request.getfixturevalue("s3_server").uri("tables")
+    definitions, roots = {}, {}
+    for name, left in (("east", 10), ("west", 20)):
+        definitions[left], roots[left] = tmp_path / f"{name}.toml", tmp_path / name
+        write_definition(
+            definitions[left], roots[left], out, max_rows=MAX_ROWS, is_local=is_local, name=name, left=left
+        )
+    counts: Counter[str] = Counter()
+    # The first round is without kills: both begin the same new root.
+    for round_number in range(1 + kills // 2):
+        for left, root in roots.items():
+            record_more(root, round_number * FRAMES, FRAMES, left)
+        with writers(definitions[10], 1) as east, writers(definitions[20], 1) as west:
+            for process in (*east, *west):
+                if round_number:
+                    assert process.stdout is not None
+                    process.stdout.readline()
+                    time.sleep(dice.uniform(0, MAX_DELAY_S))
+                    if process.poll() is None:
+                        os.killpg(process.pid, signal.SIGKILL)
+                        counts["kills"] += 1
+                _, errors = process.communicate(timeout=600)
+                # Neither overtakes the other: each decides micro-batches of its own.
+                assert process.returncode in (0, -signal.SIGKILL), errors[-8000:]
+    if kills:
+        with writers(definitions[10], 1) as east, writers(definitions[20], 1) as west:
+            for process in (*east, *west):
+                _, errors = process.communicate(timeout=600)
+                assert process.returncode == 0, errors[-8000:]
+    print(f"{dict(counts)}: {check(*definitions.values())}")

@@ -18,6 +18,7 @@ from tensorpool.errors import PipelineError, StorageFailed
 from tensorpool.pipeline import compact, report, run, status
 from tensorpool.pipeline.delta import DeltaTables
 from tensorpool.pipeline.tasks import LocalTasks
+from tensorpool.recording import archive
 from tensorpool.recording.table_store import ObjectStore
 from tensorpool.sbe import DataSourceAnnounce
 from tests.s3_server import S3Server
@@ -164,8 +165,11 @@ def test_store_that_does_not_answer_is_named(s3_server: S3Server, root: Path) ->
 PROGRAM = """
 import sys
 import deltalake
-from tensorpool.pipeline import status
+from tensorpool import recording
+from tensorpool.pipeline import definition, marker, status
+from tensorpool.pipeline.engine import Engine, tables_of
 from tensorpool.pipeline.table_files import read_file
+from tensorpool.pipeline.tasks import LocalTasks
 from tensorpool.recording.table_store import open_store
 
 found = status(sys.argv[1])
@@ -173,15 +177,27 @@ table = deltalake.DeltaTable(f"{sys.argv[1]}/silver/frames")
 (name, *_) = table.file_uris()
 path = name.split("/silver/frames/")[1]
 assert read_file(open_store(sys.argv[1]), "silver/frames", path).num_rows > 0
+settings = definition.parse({"pipeline": {"recordings": [sys.argv[2]], "out": sys.argv[3]}})
+engine = Engine(settings, pipeline_id=marker.begin(settings, tables_of(settings)).pipeline_id)
+engine.recover()
+assert engine.run_batch(LocalTasks())
+engine.close_sources()
+opened = recording.open(sys.argv[2])
+assert sum(1 for frame in opened.frames(10) if frame.array.size) == 10
+# Neither the recording nor the tables are closed: a program may end anywhere.
 """
 
 
-def test_programs_that_used_s3_end_cleanly(s3_server: S3Server, root: Path) -> None:
+@pytest.mark.parametrize("times", [2, pytest.param(20, marks=pytest.mark.long)])
+def test_programs_that_used_s3_end_cleanly(s3_server: S3Server, root: Path, times: int) -> None:
     record(root, range(10))
-    uri = s3_server.uri("tables")
+    uri, archived = s3_server.uri("tables"), s3_server.uri("archived")
     Stages(dataclasses.replace(define(root, Path("unused")), out=uri)).take_all()
-    for _ in range(10):
+    archive.push(root, archived)
+    for number in range(times):
+        arguments = [uri, archived, s3_server.uri(f"written-{number}")]
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, uri], capture_output=True, text=True, check=False, timeout=120
-        )
+            [sys.executable, "-c", PROGRAM, *arguments],
+            capture_output=True, text=True, check=False, timeout=300,
+        )  # fmt: skip
         assert done.returncode == 0, done.stderr

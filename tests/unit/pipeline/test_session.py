@@ -5,16 +5,18 @@ from __future__ import annotations
 import errno
 import re
 import signal
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from deltalake.exceptions import DeltaError
+from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
-from tensorpool.errors import DiskFull
-from tensorpool.pipeline.run import _failure, open_session, store_errors
+from tensorpool.errors import DiskFull, PipelineError
+from tensorpool.pipeline.run import _failure, open_session, session_of, short_errors, store_errors
 
 
 def test_session_keeps_the_previous_ctrl_c_handler(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,3 +94,27 @@ def test_spark_error_names_its_cause(text: str, message: str) -> None:
     assert re.search(message, error)
     assert "RUNNABLE" not in error
     assert "ScanRelation" not in error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"),
+        Py4JNetworkError("Answer from Java side is empty"),
+        Py4JError("An error occurred while calling o141.apply"),
+    ],
+)
+def test_jvm_that_is_gone_ends_a_run_with_one_sentence(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses() -> None:
+        raise error
+
+    session: Any = SimpleNamespace(stop=refuses)
+    monkeypatch.setattr(sys.modules[session_of.__module__], "open_session", lambda **_: session)
+    with (
+        pytest.raises(PipelineError, match=r"the JVM of its driver has ended.*The tables stay valid"),
+        session_of(None),
+        short_errors(),
+    ):
+        refuses()

@@ -6,6 +6,7 @@ import datetime
 import itertools
 import json
 import random
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from tensorpool.errors import PipelineError
 from tensorpool.pipeline import compact, status
 from tensorpool.pipeline.decisions import StageTotals
 from tensorpool.pipeline.delta import DeltaTables
+from tensorpool.pipeline.report import collect
 from tensorpool.pipeline.tasks import LocalTasks
 from tensorpool.recording.table_store import DirectoryStore
 from tests.unit.pipeline.harness import Killed, Stages, define, dies_at, frame, keys, record, table, tables
@@ -185,6 +187,38 @@ def test_recording_is_added_to_a_root(root: Path, tmp_path: Path) -> None:
     assert keys(table(settings, "silver/frames")) == [(10, 1, seq) for seq in range(80)]
 
 
+def test_pipelines_with_names_share_the_tables_of_a_root(tmp_path: Path, out: Path) -> None:
+    quality = {"interval": "500ms", "lateness": "100ms"}
+    pipelines = {}
+    for name, stream in (("east", 10), ("west", 20)):
+        record(tmp_path / name, range(100), stream_id=stream)
+        settings = define(tmp_path / name, out, name=name, max_rows=40, quality=quality)
+        pipelines[name] = Stages(settings)
+    while sum(stages.take() for stages in pipelines.values()):
+        # Rows of open intervals of both, whichever was last to replace its own.
+        counted: Counter[int] = Counter()
+        for row in table(settings, "gold/quality"):
+            counted[row["stream_id"]] += row["frames"]
+        assert counted == Counter(row["stream_id"] for row in table(settings, "silver/frames"))
+    for stages in pipelines.values():
+        stages.engine.close_sources()
+    wanted = [(stream, 1, seq) for stream in (10, 20) for seq in range(100)]
+    for name in ("bronze/frames", "silver/frames", "gold/statistics"):
+        assert keys(table(settings, name)) == wanted, name
+    assert {status(out, name).name for name in pipelines} == {"east", "west"}
+    assert [status(out, name).stages["bronze"].totals.frames for name in pipelines] == [100, 100]
+    with pytest.raises(PipelineError, match=r"has several pipelines; .* east, west"):
+        status(out)
+    compact(out)
+    assert collect(out, samples=0).faults == []
+    assert sum(row["frames"] for row in table(settings, "gold/quality")) == 200
+    # One that would take the same frames again is refused.
+    with pytest.raises(PipelineError, match=r"pipeline east of .* reads .*/east already"):
+        Stages(define(tmp_path / "east", out, name="third"))
+    with pytest.raises(PipelineError, match="was created with payload = ref"):
+        Stages(define(tmp_path / "other", out, name="fourth", payload="inline"))
+
+
 def test_function_may_get_a_column_and_no_other_type(root: Path, out: Path) -> None:
     record(root, range(10))
 
@@ -214,6 +248,47 @@ def test_log_has_statistics_and_dates(root: Path, out: Path) -> None:
     assert row["modification_time"] > 0
     rows = found.to_pyarrow_table(filters=[("seq", ">", 27)])
     assert rows["seq"].to_pylist() == [28, 29]
+
+
+def test_merged_files_are_removed_after_their_retention(root: Path, out: Path) -> None:
+    settings = define(root, out, max_rows=10, compact="never", retain="2h")
+    record(root, range(40))
+    stages = Stages(settings)
+    stages.take_all()
+    name = "silver/frames"
+    before = {file.path for file in DeltaTables(str(out)).files(name)}
+    assert len(before) == 4
+    compact(out)
+    assert all((out / name / path).exists() for path in before), "a query of before may still read them"
+    old = time.time() - 3 * 3_600
+    for entry in sorted((out / name / "_delta_log").glob("*.json"))[-1:]:
+        # As if they had been merged three hours ago.
+        lines = [json.loads(line) for line in entry.read_text().splitlines()]
+        for line in lines:
+            if "remove" in line:
+                line["remove"]["deletionTimestamp"] = int(old * 1_000)
+        entry.write_text("\n".join(json.dumps(line) for line in lines))
+    for checkpoint in (out / name / "_delta_log").glob("*checkpoint*"):
+        checkpoint.unlink()
+    assert DeltaTables(str(out)).vacuum(name, 4 * 3_600_000_000_000) == 0
+    assert DeltaTables(str(out)).vacuum(name, settings.retain_ns) == 4
+    assert not any((out / name / path).exists() for path in before)
+    assert keys(table(settings, name)) == [(10, 1, seq) for seq in range(40)]
+
+
+def test_frames_of_every_epoch_count_as_behind(root: Path, out: Path) -> None:
+    record(root, range(30), epoch=1)
+    record(root, range(20), epoch=2)
+    record(root, range(5), stream_id=11)
+    stages = Stages(define(root, out, max_rows=25))
+    assert stages.engine.behind() == {10: 50, 11: 5}
+    stages.take()
+    left = stages.engine.behind()
+    assert sum(left.values()) == 30
+    assert left[10] > 20, "the rest of the first epoch counts as well"
+    stages.take_all()
+    assert sum(stages.engine.behind().values()) == 0
+    stages.engine.close_sources()
 
 
 def test_merged_tables_have_every_row_once_while_the_pipeline_runs(root: Path, out: Path) -> None:

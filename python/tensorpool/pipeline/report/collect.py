@@ -35,17 +35,20 @@ def collect(root: str | os.PathLike[str], *, samples: int = 4) -> Report:
 
 
 def _collect(root: str | os.PathLike[str], samples: int) -> Report:
-    known = marker.read(root)
+    pipelines = marker.read_all(root)
     store = open_store(root)
     report = Report(
         root=store.url if is_object_store(store.url) else os.path.abspath(store.url),
         made_ns=time.time_ns(),
         made_by=f"tensorpool {__version__}",
-        pipeline_id=known.pipeline_id,
-        versions=known.versions,
-        definition=known.definition,
+        pipeline_id=", ".join(known.pipeline_id for known in pipelines),
+        versions=pipelines[0].versions,
+        definition=pipelines[0].definition
+        if len(pipelines) == 1
+        else {known.name or "": known.definition for known in pipelines},
     )
-    files = {name: found for name in known.tables if (found := files_of(store, name)) is not None}
+    names = marker.tables(pipelines)
+    files = {name: found for name in names if (found := files_of(store, name)) is not None}
     report.tables = [_table(name, table_files) for name, table_files in files.items()]
     streams = _Streams()
     _count_frames(streams, files)
@@ -58,11 +61,13 @@ def _collect(root: str | os.PathLike[str], samples: int) -> Report:
     quality.read(report, streams.known, intervals)
     quality.read_tensors(report, files.get(layout.GOLD_STATISTICS, []))
     report.streams = [streams.known[stream_id] for stream_id in sorted(streams.known)]
-    alignment.read(report, files, known.alignments)
+    alignments = {name: own for known in pipelines for name, own in known.alignments.items()}
+    alignment.read(report, files, alignments)
     if samples > 0:
         report.samples = samples_of(files.get(layout.SILVER_FRAMES, []), samples)
     report.faults = faults(report, has_gold=layout.GOLD_QUALITY in files)
-    lacking, report.unread_recordings = ledgers.compare(report, known.recordings, known.streams)
+    sources = [(known.recordings, known.streams) for known in pipelines]
+    lacking, report.unread_recordings = ledgers.compare(report, sources)
     report.faults += lacking
     return report
 

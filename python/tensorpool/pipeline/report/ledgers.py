@@ -38,13 +38,24 @@ class _Epoch:
     present: list[Sequences] = field(default_factory=list)
 
 
-def compare(report: Report, roots: Iterable[str | Path], streams: set[int]) -> tuple[list[str], list[str]]:
+def compare(
+    report: Report, sources: Iterable[tuple[Iterable[str | Path], set[int]]]
+) -> tuple[list[str], list[str]]:
     """Differences between recordings and tables, and the recordings that could not be read.
 
-    `streams`: the streams that the pipeline reads; empty for all.
+    `sources`: the recordings of each pipeline, and the streams that it reads; empty for all.
     """
-    ledgers, unread = read_ledgers(roots, streams)
-    return (_faults(report, ledgers) if not unread else []), unread
+    sums: dict[int, SourceLedger] = {}
+    unread: list[str] = []
+    for roots, streams in sources:
+        ledgers, faults = read_ledgers(roots, streams)
+        unread += faults
+        for stream_id, ledger in ledgers.items():
+            joined = sums.setdefault(stream_id, SourceLedger())
+            joined.rows += ledger.rows
+            joined.missing += ledger.missing
+            joined.is_trimmed |= ledger.is_trimmed
+    return (_faults(report, sums) if not unread else []), unread
 
 
 def read_ledgers(roots: Iterable[str | Path], streams: set[int]) -> tuple[dict[int, SourceLedger], list[str]]:

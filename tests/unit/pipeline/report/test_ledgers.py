@@ -31,7 +31,7 @@ def compare(*roots: Path, recorded: int, dropped: int = 0, rejected: int = 0) ->
     stream.dropped = {"late": dropped} if dropped else {}
     stream.rejected = {"checksum": rejected} if rejected else {}
     report = Report("out", 0, "test", "id", {}, {}, streams=[stream])
-    return ledgers.compare(report, roots, set())
+    return ledgers.compare(report, [(roots, set())])
 
 
 def test_gaps_missing_in_the_tables_are_a_fault(tmp_path: Path) -> None:
