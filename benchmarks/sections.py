@@ -13,6 +13,7 @@ from . import (
     driver_growth,
     driver_report,
     driver_restart,
+    fan_out,
     joins,
     per_consumer,
     pipeline,
@@ -55,6 +56,13 @@ def _batches(settings: Settings) -> Section:
         runs.runs,
         Table("Batches of small frames", batches.HEAD, runs.rows()),
         notes=[runs.note()],
+    )
+
+
+def _fan_out(settings: Settings) -> Section:
+    runs = fan_out.measure(settings)
+    return _section(
+        "fan_out", runs, runs.runs, Table("Fan-out", fan_out.HEAD, runs.rows()), notes=[runs.note()]
     )
 
 
@@ -176,6 +184,7 @@ def _joins(settings: Settings) -> Section:
 
 SECTIONS: dict[str, Callable[[Settings], Section]] = {
     "batches": _batches,
+    "fan-out": _fan_out,
     "driver-growth": _driver_growth,
     "driver-restart": _driver_restart,
     "per-consumer-streams": _per_consumer_streams,
