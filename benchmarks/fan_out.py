@@ -40,7 +40,8 @@ class FanOutRuns:
         return max((run["others_cores"] for runs in self.runs.values() for run in runs), default=None)
 
     def _median(self, size: str, count: int, key: str) -> float:
-        return statistics.median(run["steps"][str(count)][key] for run in self.runs[size])
+        values: list[float] = [run["steps"][str(count)][key] for run in self.runs[size]]
+        return statistics.median(values)
 
     def ratio(self, size: str, count: int) -> float | None:
         """Cost of an offer with so many consumers, divided by that with one."""

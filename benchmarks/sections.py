@@ -15,6 +15,7 @@ from . import (
     driver_restart,
     fan_out,
     joins,
+    large_frames,
     per_consumer,
     pipeline,
     recording_read,
@@ -63,6 +64,17 @@ def _fan_out(settings: Settings) -> Section:
     runs = fan_out.measure(settings)
     return _section(
         "fan_out", runs, runs.runs, Table("Fan-out", fan_out.HEAD, runs.rows()), notes=[runs.note()]
+    )
+
+
+def _large_frames(settings: Settings) -> Section:
+    runs = large_frames.measure(settings)
+    return _section(
+        "large_frames",
+        runs,
+        runs.to_json(),
+        Table("Large frames", large_frames.HEAD, runs.rows()),
+        notes=[runs.note()],
     )
 
 
@@ -185,6 +197,7 @@ def _joins(settings: Settings) -> Section:
 SECTIONS: dict[str, Callable[[Settings], Section]] = {
     "batches": _batches,
     "fan-out": _fan_out,
+    "large-frames": _large_frames,
     "driver-growth": _driver_growth,
     "driver-restart": _driver_restart,
     "per-consumer-streams": _per_consumer_streams,

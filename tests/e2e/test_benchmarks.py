@@ -84,6 +84,17 @@ def test_fan_out_section_has_every_number_of_consumers() -> None:
     assert [target["goal"] for target in report["targets"]] == ["≤ 1.1 x one consumer"] * 2
 
 
+def test_large_frames_section_has_small_rings() -> None:
+    report = run_benchmarks("--only", "large-frames")
+    cases = [(row["library"], row["size"], row["slots"]) for row in report["large_frames"]]
+    assert cases == [("tensorpool", "640 KiB", 4), ("tensorpool", "4 MiB", 2), ("tensorpool", "4 MiB", 4)]
+    for row in report["large_frames"]:
+        (run,) = row["runs"]
+        assert run["delivered_hz"] > 0 < run["bare_copy_hz"]
+        assert run["torn"] == 0
+    assert [target["goal"] for target in report["targets"]] == ["≥ 0.9 x the bare copy, same ring"] * 3
+
+
 def test_recordings_section_measures_reading_and_replay() -> None:
     report = run_benchmarks("--only", "recordings")
     runs = {row["what"]: row["runs"][0] for row in report["recordings"]}
