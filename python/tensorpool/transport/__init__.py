@@ -1,7 +1,7 @@
 """Aeron: the connection to a media driver, an embedded media driver, channels and stream ids."""
 
 from .channels import SHARED_CHANNEL, OwnStreams, ServiceStreams, StreamAddress, StreamIds, descriptor_channel
-from .connection import Connection, ConnectionOptions
+from .connection import Connection, ConnectionOptions, Scheduling
 from .media_driver import MediaDriver, default_aeron_dir, embed_lock_path
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "ConnectionOptions",
     "MediaDriver",
     "OwnStreams",
+    "Scheduling",
     "ServiceStreams",
     "StreamAddress",
     "StreamIds",
