@@ -66,7 +66,7 @@ def test_page_shows_releases_in_order_with_their_ratios(tmp_path: Path) -> None:
     assert "cpu test, cores 2" in page
 
 
-def test_page_without_results_says_so(tmp_path: Path) -> None:
+def test_page_without_results_has_no_table(tmp_path: Path) -> None:
     assert "No release was saved yet." in history.render(tmp_path)
 
 

@@ -24,7 +24,7 @@ struct Job {
     src: AtomicUsize,
     len: AtomicUsize,
     is_beyond_cache: AtomicBool,
-    /// Number of the job in the upper half, pieces that nobody has taken in the lower.
+    /// Number of the job in the upper half, pieces that neither thread has taken in the lower.
     left: AtomicU64,
     /// Pieces that the second thread has copied.
     copied: AtomicU32,
@@ -53,7 +53,7 @@ impl Job {
             // Pairs with the fence of a reader's second check. That of `seqlock::begin` orders the stores of its own
             // thread only.
             fence(Ordering::Release);
-            // SAFETY: by the caller; the piece lies inside the frame, and nobody else has taken it.
+            // SAFETY: by the caller; the piece lies inside the frame, and the other thread has not taken it.
             unsafe {
                 copy::large(
                     (dst as *mut u8).add(offset),
@@ -105,7 +105,7 @@ impl CopyThread {
         job.len.store(len, Ordering::Relaxed);
         job.is_beyond_cache.store(is_beyond_cache, Ordering::Relaxed);
         job.copied.store(0, Ordering::Relaxed);
-        // No piece is left, so nobody else writes this word.
+        // No piece is left, so the other thread does not write this word.
         let number = (job.left.load(Ordering::Relaxed) >> 32).wrapping_add(1);
         // Release: pairs with the load of `copy_piece`. The slot was begun before.
         job.left.store(number << 32 | u64::from(pieces), Ordering::Release);
