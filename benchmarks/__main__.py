@@ -11,7 +11,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from . import report, sbe_codecs
+from . import history, report, sbe_codecs
 from .dataplane import OURS, SIZES, DataPlaneRuns, Settings, measure
 from .endpoint_process import exit_on_signal
 from .library import LIBRARIES, load
@@ -62,6 +62,12 @@ _NAMES = ("two-processes", "one-process", *SECTIONS, "codecs")
 )
 @click.option("--markdown", is_flag=True, help="Print Markdown instead of tables.")
 @click.option("--update-page", is_flag=True, help="Write the Markdown into docs/explanation/benchmarks.md.")
+@click.option(
+    "--save",
+    is_flag=True,
+    help="Keep the results of this version in benchmarks/results; with --only, they replace the same results "
+    "of an earlier run.",
+)
 def main(
     peers: bool,
     peer: tuple[str, ...],
@@ -73,12 +79,15 @@ def main(
     json_path: Path | None,
     markdown: bool,
     update_page: bool,
+    save: bool,
 ) -> None:
     """Measure latency and rate of the data plane and their cost relative to a bare copy; the cost of a driver
     by its streams and leases, and the gap that its restart causes; per-consumer streams; recordings; codecs.
 
     Run it on an otherwise idle machine. Only the ratios within one run can be compared between machines.
     """
+    if save and quick:
+        raise click.UsageError("--save keeps figures, and those of --quick mean nothing: leave one out")
     # SIGTERM unwinds like Ctrl-C, so that child processes end and their files are removed.
     signal.signal(signal.SIGTERM, exit_on_signal)
     names = [OURS, *([*LIBRARIES][1:] if peers else [name for name in LIBRARIES if name in peer])]
@@ -107,6 +116,8 @@ def main(
         ],
     )
     _write(result, json_path, markdown=markdown, update_page=update_page)
+    if save:
+        click.echo(f"wrote {history.save(result)}; python -m tools.reference writes its page", err=True)
     if result.failures:
         raise SystemExit(1)
 

@@ -13,7 +13,9 @@ from . import (
     driver_growth,
     driver_report,
     driver_restart,
+    fan_out,
     joins,
+    large_frames,
     per_consumer,
     pipeline,
     recording_read,
@@ -55,6 +57,24 @@ def _batches(settings: Settings) -> Section:
         runs,
         runs.runs,
         Table("Batches of small frames", batches.HEAD, runs.rows()),
+        notes=[runs.note()],
+    )
+
+
+def _fan_out(settings: Settings) -> Section:
+    runs = fan_out.measure(settings)
+    return _section(
+        "fan_out", runs, runs.runs, Table("Fan-out", fan_out.HEAD, runs.rows()), notes=[runs.note()]
+    )
+
+
+def _large_frames(settings: Settings) -> Section:
+    runs = large_frames.measure(settings)
+    return _section(
+        "large_frames",
+        runs,
+        runs.to_json(),
+        Table("Large frames", large_frames.HEAD, runs.rows()),
         notes=[runs.note()],
     )
 
@@ -184,6 +204,8 @@ def _joins(settings: Settings) -> Section:
 
 SECTIONS: dict[str, Callable[[Settings], Section]] = {
     "batches": _batches,
+    "fan-out": _fan_out,
+    "large-frames": _large_frames,
     "driver-growth": _driver_growth,
     "driver-restart": _driver_restart,
     "per-consumer-streams": _per_consumer_streams,

@@ -58,7 +58,8 @@ def map_slots(producer: tp.Producer, plan: Plan) -> list[npt.NDArray[np.uint64]]
 
 def make_bare_copy(slots: list[npt.NDArray[np.uint64]], source: Source) -> Callable[[], None]:
     """A function that copies the source into the next slot of the ring, with the routine of `offer`."""
-    copy_bytes, array, ring = _native.copy_bytes, source.array, itertools.cycle(slots)
+    array, ring = source.array, itertools.cycle(slots)
+    copy_bytes = partial(_native.copy_bytes, ring_bytes=len(slots) * pool_stride(array.nbytes))
 
     def copy() -> None:
         copy_bytes(next(ring), array)  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks.driver_growth import QUICK
+from benchmarks.fan_out import QUICK as CONSUMER_COUNTS
 from benchmarks.per_consumer import QUICK as STREAM_COUNTS
 from tests.remote_process import ROOT
 
@@ -68,6 +69,30 @@ def test_batches_section_has_batches_beside_single_frames() -> None:
     assert runs["batches"][0]["balanced"]
     (target,) = report["targets"]
     assert target["goal"] == "≥ 4.0 x single frames"
+
+
+def test_fan_out_section_has_every_number_of_consumers() -> None:
+    report = run_benchmarks("--only", "fan-out")
+    assert set(report["fan_out"]) == {"64 B", "64 KiB"}
+    for size, (run,) in report["fan_out"].items():
+        assert list(run["steps"]) == [str(count) for count in CONSUMER_COUNTS], size
+        for step in run["steps"].values():
+            assert step["published"] > 0 < step["offer_cpu_ns"]
+            # A slow reader misses frames, and none gets more than there are.
+            assert 0 < step["got_least"] <= step["got_median"] <= 1
+            assert step["torn"] == 0
+    assert [target["goal"] for target in report["targets"]] == ["≤ 1.1 x one consumer"] * 2
+
+
+def test_large_frames_section_has_small_rings() -> None:
+    report = run_benchmarks("--only", "large-frames")
+    cases = [(row["library"], row["size"], row["slots"]) for row in report["large_frames"]]
+    assert cases == [("tensorpool", "640 KiB", 4), ("tensorpool", "4 MiB", 2), ("tensorpool", "4 MiB", 4)]
+    for row in report["large_frames"]:
+        (run,) = row["runs"]
+        assert run["delivered_hz"] > 0 < run["bare_copy_hz"]
+        assert run["torn"] == 0
+    assert [target["goal"] for target in report["targets"]] == ["≥ 0.9 x the bare copy, same ring"] * 3
 
 
 def test_recordings_section_measures_reading_and_replay() -> None:

@@ -23,7 +23,7 @@ def test_doctor_runs_every_check_and_problems_have_remedies(commands: CommandLin
     assert set(checks) == {
         "configuration", "machine", "clock", "software", "Java", "shared memory", "huge pages", "leftovers",
         "base directory", "state directory", "locked memory", "open files", "memory mappings", "GPU",
-        "media driver", "SHM driver",
+        "media driver", "SHM driver", "transparent huge pages",
     }  # fmt: skip
     assert checks["media driver"]["found"].startswith("none in ")
     assert all(bool(check["remedy"]) == (check["status"] != "ok") for check in checks.values())

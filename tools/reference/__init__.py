@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from benchmarks import history
+
 from . import api, commands, configuration, messages, metrics, protocol, spark
 
 
@@ -22,6 +24,7 @@ DIRECTORY: Final = Path(__file__).parents[2] / "docs"
 PROTOCOL_DOCUMENTS: Final = ("wire", "driver", "discovery", "service", "bridge")
 PAGES: Final[dict[str, Callable[[str], str]]] = {
     **{name: partial(_api, name) for name in api.PAGES},
+    "explanation/benchmarks-history.md": lambda _: history.render(),
     "reference/commands.md": lambda _: commands.render(),
     "reference/configuration.md": lambda _: configuration.render(),
     "reference/messages.md": lambda _: messages.render(),

@@ -84,8 +84,54 @@ fn model(broken: Broken) {
     });
 }
 
+/// A second thread writes the other half of the frame 2, as `shm::copy_thread` does, while a reader reads the frame
+/// 1 that it overwrites, or the frame 2 itself.
+fn model_of_two_writers(seq: u64, has_fence: bool, counts_with: Ordering) {
+    loom::model(move || {
+        let slot = Arc::new(Slot {
+            word: Word { value: AtomicU64::new(seqlock::committed(1)), broken: Broken::Nothing },
+            payload: [AtomicU64::new(1), AtomicU64::new(1)],
+        });
+        let (job, copied) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let helper = {
+            let (slot, job, copied) = (slot.clone(), job.clone(), copied.clone());
+            thread::spawn(move || {
+                if job.load(Ordering::Acquire) == 2 {
+                    if has_fence {
+                        fence(Ordering::Release);
+                    }
+                    slot.payload[1].store(2, Ordering::Relaxed);
+                    copied.store(1, counts_with);
+                }
+            })
+        };
+        let writer = {
+            let slot = slot.clone();
+            thread::spawn(move || {
+                seqlock::begin(&slot.word, 2);
+                job.store(2, Ordering::Release);
+                slot.payload[0].store(2, Ordering::Relaxed);
+                // Instead of the wait: where the helper is not done, there is no commit.
+                if copied.load(Ordering::Acquire) == 1 {
+                    seqlock::commit(&slot.word, 2);
+                }
+            })
+        };
+        let read_slot = || (slot.payload[0].load(Ordering::Relaxed), slot.payload[1].load(Ordering::Relaxed));
+        if let Ok(frame) = seqlock::read(&slot.word, seq, read_slot) {
+            assert_eq!(frame, (seq, seq), "torn");
+        }
+        writer.join().unwrap();
+        helper.join().unwrap();
+    });
+}
+
 fn sees_a_torn_frame(broken: Broken) -> bool {
-    let panic = std::panic::catch_unwind(move || model(broken)).err();
+    is_torn(move || model(broken))
+}
+
+fn is_torn(model: impl FnOnce() + std::panic::UnwindSafe) -> bool {
+    let panic = std::panic::catch_unwind(model).err();
     // Only the model's own panic counts: any other is a fault of the test.
     panic.and_then(|p| p.downcast::<String>().ok()).is_some_and(|text| text.contains("torn"))
 }
@@ -114,4 +160,20 @@ fn without_release_on_the_commit_a_torn_frame_is_accepted() {
 #[test]
 fn without_the_second_check_a_torn_frame_is_accepted() {
     assert!(sees_a_torn_frame(Broken::SecondCheck));
+}
+
+#[test]
+fn no_frame_of_two_writers_is_torn() {
+    model_of_two_writers(1, true, Ordering::Release);
+    model_of_two_writers(2, true, Ordering::Release);
+}
+
+#[test]
+fn without_the_second_writers_fence_a_torn_frame_is_accepted() {
+    assert!(is_torn(|| model_of_two_writers(1, false, Ordering::Release)));
+}
+
+#[test]
+fn without_release_on_the_count_of_pieces_a_torn_frame_is_accepted() {
+    assert!(is_torn(|| model_of_two_writers(2, false, Ordering::Relaxed)));
 }

@@ -183,7 +183,7 @@ mod tests {
             assert_eq!(sleep_instead_of_yield(&mut count), Some(MIN_PARK));
         }
         // A wait of this strategy uses it, and continues the count from one call to the next.
-        let mut idle = Idle::new(Strategy::Yield);
+        let mut idle = Idle::new(IdleStrategy::Yield);
         (0..16).for_each(|_| idle.idle());
         assert_eq!(idle.idle_count, 16);
         // The count wraps around without a longer row.

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use tensorpool_core::checksum;
 use tensorpool_core::os::time::monotonic_ns;
-use tensorpool_core::shm::copy;
 use tensorpool_core::shm::tensor::TensorSpec;
 
 use crate::producer::{BlockedOn, FrameStamp, Producer};
@@ -203,9 +202,9 @@ fn publish(
         trace_id: row.trace_id,
     };
     loop {
-        let offered = stream.producer.offer_blocking(spec, payload.len() as u64, stamp, |dst| {
+        let offered = stream.producer.offer_blocking(spec, payload.len() as u64, stamp, |target| {
             // SAFETY: the slot has room for the payload, and the file is other memory.
-            unsafe { copy::to_shared(dst, payload.as_ptr(), payload.len()) }
+            unsafe { target.write(payload.as_ptr(), payload.len()) }
         });
         match offered {
             Ok(_) => return Ok(()),

@@ -6,7 +6,7 @@ use numpy::{PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use tensorpool_core::shm::copy;
+use tensorpool_core::shm::copy::{self, Target};
 use tensorpool_core::shm::tensor::{TensorSpec, item_size};
 use tensorpool_core::wire::layout::*;
 
@@ -331,11 +331,11 @@ impl InputItems {
     /// # Safety
     /// As for `InputMemory::copy_to`, and `index` is below `count`.
     #[inline]
-    pub unsafe fn copy_to(&self, index: usize, dst: *mut u8) {
+    pub unsafe fn copy_to(&self, index: usize, target: &mut Target<'_>) {
         // SAFETY: item `index` lies so many steps behind the first, inside the source.
         unsafe {
             let data = self.first.data.offset(index as isize * self.step);
-            InputMemory { data, ..self.first }.copy_to(dst);
+            InputMemory { data, ..self.first }.copy_to(target);
         }
     }
 }
@@ -356,18 +356,19 @@ unsafe impl Send for InputMemory {}
 unsafe impl Sync for InputMemory {}
 
 impl InputMemory {
-    /// Copies all elements to `dst`, contiguously.
+    /// Copies all elements to the target, contiguously.
     ///
     /// # Safety
-    /// `dst` is writable for the source's `values_len`, and aligned for its elements; the source is still held.
+    /// The target is writable for the source's `values_len`, and aligned for its elements; the source is still
+    /// held.
     #[inline]
-    pub unsafe fn copy_to(&self, dst: *mut u8) {
+    pub unsafe fn copy_to(&self, target: &mut Target<'_>) {
         match &self.strided {
             // SAFETY: one run of `len` bytes on both sides.
-            None => unsafe { copy::to_shared(dst, self.data, self.len) },
+            None => unsafe { target.write(self.data, self.len) },
             // SAFETY: passed on.
             Some((shape, strides)) => unsafe {
-                self.gather(dst, &shape[..self.ndims], &strides[..self.ndims])
+                self.gather(target.at(), &shape[..self.ndims], &strides[..self.ndims])
             },
         }
     }
@@ -375,7 +376,7 @@ impl InputMemory {
     /// Row-major gather: rows that are one run are copied whole, others element by element.
     ///
     /// # Safety
-    /// As for `copy_to`.
+    /// As for `copy_to`, with the address of the target.
     unsafe fn gather(&self, mut dst: *mut u8, shape: &[usize], strides: &[isize]) {
         let last = shape.len() - 1;
         let (inner, step) = (shape[last], strides[last]);
@@ -427,10 +428,16 @@ unsafe fn copy_item(dst: *mut u8, src: *const u8, item: usize) {
     }
 }
 
-/// Copies `source` into `target`, both contiguous, with the routine that fills slots: the plain copy that
-/// benchmarks compare with.
+/// Copies `source` into `target`, both contiguous, with the routine that fills slots of a ring of `ring_bytes`:
+/// the plain copy that benchmarks compare with.
 #[pyfunction]
-pub fn copy_bytes(py: Python<'_>, target: &Bound<'_, PyAny>, source: &Bound<'_, PyAny>) -> PyResult<()> {
+#[pyo3(signature = (target, source, *, ring_bytes = 0))]
+pub fn copy_bytes(
+    py: Python<'_>,
+    target: &Bound<'_, PyAny>,
+    source: &Bound<'_, PyAny>,
+    ring_bytes: usize,
+) -> PyResult<()> {
     let from = ArrayInput::new(source, None, None)?;
     if from.strided.is_some() {
         return Err(PyValueError::new_err("the source is not one run of bytes"));
@@ -449,7 +456,9 @@ pub fn copy_bytes(py: Python<'_>, target: &Bound<'_, PyAny>, source: &Bound<'_, 
     }
     let (memory, dst) = (from.memory(), to.0.buf as usize);
     // SAFETY: both buffers are held, and the target is large enough; one run of bytes needs no alignment.
-    py.detach(|| unsafe { memory.copy_to(dst as *mut u8) });
+    py.detach(|| unsafe {
+        memory.copy_to(&mut Target::new(dst as *mut u8, copy::is_beyond_cache(ring_bytes), None));
+    });
     Ok(())
 }
 

@@ -58,6 +58,7 @@ pub struct ProducerOptions {
     pub prefault: bool,
     pub require_hugepages: bool,
     pub numa_node: Option<u32>,
+    pub copy_threads: u32,
     pub control_stream_id: Option<i32>,
     pub qos_stream_id: Option<i32>,
     pub traces: bool,

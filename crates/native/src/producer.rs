@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_core::shm::containment::AllowedBases;
+use tensorpool_core::shm::copy::Target;
 use tensorpool_core::shm::epoch::MappedEpoch;
 use tensorpool_core::shm::region::Access;
 use tensorpool_core::shm::tensor::item_size;
@@ -288,6 +289,7 @@ impl Producer {
             progress_limits: grants.progress_limits(),
             policy: grants.policy(),
             prefault: options.prefault,
+            has_copy_thread: options.copy_threads > 1,
         };
         let producer = match (owned_regions, lease) {
             (Some(owned), None) => {
@@ -439,7 +441,7 @@ impl Producer {
         let stamp = FrameStamp { timestamp_ns, meta_version: meta_version.unwrap_or(version), trace_id };
         let (memory, spec, len) = (input.memory(), input.spec, input.values_len);
         // SAFETY: the source is held, and offer hands out a slot of at least `len` bytes.
-        let fill = |dst| unsafe { memory.copy_to(dst) };
+        let fill = |target: &mut Target<'_>| unsafe { memory.copy_to(target) };
         let immediate = if len <= KEEPS_INTERPRETER_BYTES {
             this.producer.try_offer(spec, len, stamp, fill)
         } else {
@@ -532,7 +534,7 @@ impl Producer {
                 trace_id: traces.id(index),
             };
             // SAFETY: the source is held, and offer hands out a slot of at least `len` bytes.
-            let fill = |index, slot| unsafe { items.copy_to(index, slot) };
+            let fill = |index, target: &mut Target<'_>| unsafe { items.copy_to(index, target) };
             this.producer.offer_many(spec, len, count, stamp, fill, |index, result| {
                 if traces.has_links()
                     && let (Some(epoch), Some(seq)) = (result.epoch, result.seq)

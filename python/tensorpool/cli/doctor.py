@@ -64,12 +64,12 @@ def sizing(
     Creates nothing. Exit status 1 if the stream does not fit this machine.
     """
     from ..doctor import CheckStatus, Needs, check_fit, size_stream
-    from ..doctor.memory import Space, read_meminfo
+    from ..doctor.memory import Space, read_last_level_cache, read_meminfo
     from ..doctor.sizing import available_memory
 
     base = Path(shm_base_dir)
     needs = Needs(rate, parse_size(size), latency, consumers, safety)
-    result = size_stream(needs)
+    result = size_stream(needs, cache_bytes=read_last_level_cache())
     check = check_fit(result, base, Space.from_path(base), available_memory(read_meminfo()))
     if json_output:
         output = {

@@ -34,11 +34,13 @@ class _MediaDriverAgent:
 
     def on_start(self) -> None:
         settings = self._settings
-        self._driver = MediaDriver(
-            str(settings.dir or default_aeron_dir()),
-            dir_mode=settings.dir_mode,
-            driver_timeout=settings.driver_timeout_ns / 1e9,
-            udp=True,
+        self._driver = settings.scheduling.start(
+            lambda: MediaDriver(
+                str(settings.dir or default_aeron_dir()),
+                dir_mode=settings.dir_mode,
+                driver_timeout=settings.driver_timeout_ns / 1e9,
+                udp=True,
+            )
         )
         _LOG.info("media driver in %s", self._driver.aeron_dir)
 

@@ -9,6 +9,7 @@ endpoints read by attribute (`crates/native/src/options.rs`). Pure, except for
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -56,6 +57,7 @@ class ProducerKeywords(TypedDict, total=False):
     prefault: bool
     require_hugepages: bool
     numa_node: int | None
+    copy_threads: int
     per_consumer_streams: bool
     announce_source: bool
     merge_map: MergeMap | None
@@ -81,6 +83,7 @@ class ProducerOptions:
     prefault: bool = True
     require_hugepages: bool = False
     numa_node: int | None = None
+    copy_threads: int = 1
     per_consumer_streams: bool = True
     announce_source: bool = True
     merge_map: MergeMap | None = None
@@ -90,6 +93,7 @@ class ProducerOptions:
     def __post_init__(self) -> None:
         if self.nslots is not None:
             _check_nslots(self.nslots)
+        _check_copy_threads(self.copy_threads, len(os.sched_getaffinity(0)))
         _check_dedicated_streams(self)
         if self.device is not None:
             parse_device(self.device)
@@ -231,6 +235,19 @@ def check_stream_id(stream_id: object) -> int:
 def _check_nslots(nslots: object) -> None:
     if not isinstance(nslots, int) or not 0 < nslots <= _MAX_NSLOTS or nslots & (nslots - 1):
         raise ConfigError(f"nslots {nslots!r}: use a power of two from 1 to {_MAX_NSLOTS}, as in 8")
+
+
+def _check_copy_threads(threads: object, cores: int) -> None:
+    if not isinstance(threads, int) or threads not in (1, 2):
+        raise ConfigError(
+            f"copy_threads {threads!r}: use 1, or 2 for a second thread that copies large frames"
+        )
+    if threads > cores:
+        raise ConfigError(
+            f"copy_threads {threads}: this process may use one core, which a second thread would only take "
+            "from the first; use copy_threads=1, or give the process more cores (taskset, the cpuset of its "
+            "container)"
+        )
 
 
 def descriptor_stream_id(options: ProducerOptions | ConsumerOptions, ids: StreamIds) -> int:

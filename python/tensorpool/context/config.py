@@ -19,6 +19,7 @@ from ..runtime.config import (
     table,
 )
 from ..transport.channels import DEFAULT_DESCRIPTOR_TERM_BYTES, SHARED_CHANNEL, term_fault
+from ..transport.connection import Scheduling, is_real_time, priority_fault
 from ..units import MAX_AERON_STREAM_ID, MAX_STREAM_ID
 
 # Those of Aeron keep Aeron's names.
@@ -97,6 +98,18 @@ class AeronSettings:
         "bursts at any rate.",
         default="backoff",
     )
+    cpu_affinity: tuple[int, ...] = setting(
+        "Cores of the threads of the connection: conductor, Aeron's client, an embedded media driver. Empty: "
+        "all cores of the process. A core that no other thread uses keeps these threads from those that wait "
+        "for frames.",
+        default=(),
+    )
+    priority: str = setting(
+        "Priority of the same threads. `normal`; `nice:-5`, which goes before others; `fifo:10`, real time. "
+        "Refused, with what to do, where the system does not allow it.",
+        default="normal",
+        check=priority_fault,
+    )
     network_dir: Path | None = setting(
         "Directory of the media driver for UDP channels, as `tensorpool media-driver` runs one. Not set: "
         "each program that opens a UDP channel starts one in a process of its own, in `<dir>-udp-<n>`.",
@@ -141,8 +154,15 @@ class AeronSettings:
         check=term_fault,
     )
 
+    @property
+    def scheduling(self) -> Scheduling:
+        """Cores and priority of the threads of the connection."""
+        return Scheduling(self.cpu_affinity, self.priority)
+
     def check(self) -> Iterator[tuple[str, str]]:
         """Faults of settings that are valid by themselves, as (setting, fault)."""
+        if is_real_time(self.priority) and self.idle in ("spin", "yield"):
+            yield "priority", f"a media driver that never sleeps (idle = {self.idle!r}) would stop its core"
         # A table that could not be read is None here, and is already reported.
         listed: Iterable[DedicatedStreamSettings | None] = self.streams
         counts = Counter(own.stream_id for own in listed if own is not None)

@@ -276,7 +276,9 @@ class Context:
         program announces it, as a bridge does.
         `descriptor_stream_id`, `metadata_stream_id`, `control_stream_id` and `qos_stream_id` replace the
         configured streams; consumers of the stream get the same. `numa_node`: where the driver creates the
-        memory. `merge_map` says which frames of other streams these are made from (see `announce_merge_map`).
+        memory. `copy_threads=2`: a second thread copies parts of frames of 512 KiB and more, where one core
+        does not use the bandwidth of the memory and another is free; refused where there is one core only.
+        `merge_map` says which frames of other streams these are made from (see `announce_merge_map`).
 
         A driver of another implementation takes no layout: the producer uses what it offers (`nslots`,
         `pools` of the producer), and the log says how that differs.

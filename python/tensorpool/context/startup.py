@@ -103,6 +103,7 @@ def open(
             embed_media_driver=_embeds_media_driver(mode or context.mode, media_driver, aeron.media_driver),
             aeron_dir_mode=aeron.dir_mode,
             media_driver_idle=aeron.idle,
+            scheduling=aeron.scheduling,
             allowed_base_dirs=tuple(Path(path) for path in allowed) or (base,),
             stream_ids=ids,
             services=service_streams or service.streams(),

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Final
 
 from ..clock import SYSTEM_CLOCK, Clock, age_ns
+from ..errors import ConfigError
 from ..sbe import MAGIC
 from ..shm.epoch_files import HEADER_RING, Mount, is_alive, mount_of, mounts, user_name
 from ..shm.inspect import STALE_NS, read_superblock
-from ..units import format_bytes
+from ..units import format_bytes, parse_size
 from .checks import Check, fail, ok, warn
 
 DEFAULT_STREAM_BYTES: Final = 8 * ((64 << 10) + (1 << 20) + (4 << 20)) + (8 << 10)
@@ -102,6 +103,25 @@ def check_hugepages(meminfo: str, known: Iterable[Mount], base_mount: Mount | No
     return ok(name, found)
 
 
+_HUGE_OPTION: Final = "huge="
+
+
+def check_transparent_hugepages(base: Path, mount: Mount | None) -> Check:
+    """Finding on transparent huge pages of the filesystem of the regions. They are never needed, so it is ok
+    in any case, and says what to type."""
+    name = "transparent huge pages"
+    if mount is None or mount.kind != "tmpfs":
+        return ok(name, f"{base} is not on tmpfs, which alone has them for shared memory")
+    chosen = next((option for option in mount.options if option.startswith(_HUGE_OPTION)), "huge=never")
+    if chosen == "huge=never":
+        return ok(
+            name,
+            f"{mount.point} has none. Large frames are copied with fewer address translations after: "
+            f"mount -o remount,huge=advise {mount.point}",
+        )
+    return ok(name, f"{mount.point} has them ({chosen}); regions of 2 MiB and more use them")
+
+
 def parse_meminfo(meminfo: str) -> dict[str, int]:
     """The figures of /proc/meminfo, in its own units."""
     figures = {}
@@ -119,6 +139,18 @@ def read_meminfo() -> str:
         return Path("/proc/meminfo").read_text()
     except OSError:
         return ""
+
+
+def read_last_level_cache(directory: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int | None:
+    """Bytes of the last-level cache of the first core; None where the system does not say."""
+    caches = []
+    for cache in directory.glob("index*"):
+        try:
+            level, size = ((cache / name).read_text(encoding="ascii").strip() for name in ("level", "size"))
+            caches.append((int(level), parse_size(f"{size}iB" if size[-1:] in "KM" else size)))
+        except (OSError, ValueError, ConfigError):
+            continue
+    return max(caches)[1] if caches else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,5 +214,6 @@ def memory_checks(base: Path, *, wants_hugepages: bool) -> list[Check]:
     return [
         check_space(base, Space.from_path(base), mount),
         check_hugepages(read_meminfo(), known, mount, wanted=wants_hugepages),
+        check_transparent_hugepages(base, mount),
         check_leftovers(find_leftovers(base)),
     ]

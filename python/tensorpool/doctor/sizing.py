@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -21,6 +22,8 @@ PAGE_BYTES: Final = 4096
 _MIN_SLOTS: Final = 4
 """A reader that was overtaken continues in the middle of the ring: half a ring has to be useful."""
 _MAX_SLOTS: Final = 1 << 20
+_FAST_SLOTS: Final = 4
+"""The most slots of a ring that is meant to stay in the cache."""
 _MIN_STRIDE: Final = 64
 _MAX_STRIDE: Final = 1 << 31
 DESCRIPTOR_BYTES: Final = 96
@@ -103,8 +106,11 @@ class Sizing:
         return asdict(self)
 
 
-def size_stream(needs: Needs) -> Sizing:
-    """The smallest ring, pool and descriptor log that suffice. Raises ConfigError if none does."""
+def size_stream(needs: Needs, *, cache_bytes: int | None = None) -> Sizing:
+    """The smallest ring, pool and descriptor log that suffice. Raises ConfigError if none does.
+
+    `cache_bytes` of the last-level cache: with it, the notes say when a smaller ring is faster.
+    """
     frames = needs.rate_hz * needs.latency_s * needs.safety
     # Rounded first: the error of a binary fraction (0.1 * 30) must not add a slot.
     nslots = max(_MIN_SLOTS, _power_of_two(math.ceil(round(frames, 6))))
@@ -141,7 +147,7 @@ def size_stream(needs: Needs) -> Sizing:
         Figure("total_bytes", total, "2 epochs + descriptors + per-consumer streams"),
         Figure("written_bytes_per_s", round(needs.rate_hz * needs.frame_bytes), "rate * bytes"),
     )
-    notes = _notes(needs, nslots, unused)
+    notes = (*_notes(needs, nslots, unused), *_cache_notes(needs, nslots, stride, cache_bytes))
     return Sizing(nslots, stride, term, epoch, 2 * epoch, log, per_consumer, total, figures, notes)
 
 
@@ -187,6 +193,25 @@ def _notes(needs: Needs, nslots: int, unused_percent: float) -> tuple[str, ...]:
             "the memory"
         )
     return tuple(notes)
+
+
+def _cache_notes(needs: Needs, nslots: int, stride: int, cache_bytes: int | None) -> Iterator[str]:
+    """Advice for rings that the cache does not hold."""
+    if cache_bytes is None or nslots * stride <= cache_bytes // 2:
+        return
+    cache = f"the last-level cache ({format_bytes(cache_bytes)})"
+    if 2 * needs.frame_bytes > cache_bytes:
+        yield (
+            f"a frame is larger than half of {cache}, so frames pass through memory with any ring: 2 to "
+            f"{_FAST_SLOTS} slots are the fastest, for consumers that finish a frame within "
+            f"{_FAST_SLOTS / needs.rate_hz / needs.safety:.3g} s"
+        )
+    elif nslots > _FAST_SLOTS:
+        yield (
+            f"the slots take {format_bytes(nslots * stride)}, more than half of {cache}, so frames pass "
+            f"through memory: 2 to {_FAST_SLOTS} slots are faster, for consumers that finish a frame within "
+            f"{_FAST_SLOTS / needs.rate_hz / needs.safety:.3g} s"
+        )
 
 
 def _power_of_two(number: int) -> int:

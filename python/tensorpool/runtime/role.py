@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import InvalidConfig
+from ..transport.connection import Scheduling, is_real_time, priority_fault
 from . import agent as agents
 from .agent import Agent, IdleName, idle_strategy
 from .config import Config, DurationNs, parse_duration, setting, settings
@@ -34,6 +35,15 @@ class RuntimeSettings:
         minimum=1_000,
         maximum=parse_duration("1s"),
     )
+    cpu_affinity: tuple[int, ...] = setting(
+        "Cores of all threads of the role. Empty: any. `aeron.cpu_affinity` has those of its connection.",
+        default=(),
+    )
+    priority: str = setting(
+        "Priority of all threads of the role, as `aeron.priority` has it for those of its connection.",
+        default="normal",
+        check=priority_fault,
+    )
     ready_file: Path | None = setting(
         "File that is created when the role is ready and removed when it stops.",
         default=None,
@@ -43,6 +53,11 @@ class RuntimeSettings:
         "Period in which the same error is logged once, with the number of suppressed repeats.",
         default=parse_duration("5s"),
     )
+
+    def check(self) -> Iterator[tuple[str, str]]:
+        """Faults of settings that are valid by themselves, as (setting, fault)."""
+        if is_real_time(self.priority) and self.idle in ("busy-spin", "yield"):
+            yield "priority", f"a role that never sleeps (idle = {self.idle!r}) would stop its core"
 
 
 @settings("log")
@@ -82,6 +97,8 @@ def run_role(
     runtime, log = config[RuntimeSettings], config[LogSettings]
     logs = Logging(role, runtime.instance, form=log.format, level=log.level, repeats=log.repeats, clock=clock)
     with logs:
+        # Before any thread starts: all inherit it.
+        Scheduling(runtime.cpu_affinity, runtime.priority).apply()
         agent = make_agent()
 
         def on_hangup() -> None:

@@ -8,7 +8,7 @@ from .channels import (
     StreamIds,
     descriptor_channel,
 )
-from .connection import Connection, ConnectionOptions
+from .connection import Connection, ConnectionOptions, Scheduling
 from .media_driver import MediaDriver, default_aeron_dir, embed_lock_path
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "ConnectionOptions",
     "DedicatedStreams",
     "MediaDriver",
+    "Scheduling",
     "ServiceStreams",
     "StreamAddress",
     "StreamIds",

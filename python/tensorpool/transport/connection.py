@@ -7,14 +7,19 @@ mailboxes) get their Aeron handles from that thread, some milliseconds after the
 from __future__ import annotations
 
 import os
+import re
+import sys
+import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 from .. import _native
-from ..errors import MediaDriverUnavailable
+from ..errors import ConfigError, MediaDriverUnavailable
 from .channels import SHARED_CHANNEL, ServiceStreams, StreamAddress, StreamIds, untethered
 from .channels import tethered as tethered_channel
 from .media_driver import embed_lock_path, network_driver_command
@@ -31,6 +36,99 @@ class AeronHandle(Protocol):
 
     @property
     def is_ready(self) -> bool: ...
+
+
+_REAL_TIME: Final = "fifo"
+_PRIORITY: Final = re.compile(r"(normal)|(nice):(-?\d+)|(fifo):(\d+)", re.ASCII)
+_PRIORITY_LIMITS: Final = {"nice": (-20, 19), _REAL_TIME: (1, 99)}
+_T = TypeVar("_T")
+
+
+def priority_fault(priority: str) -> str | None:
+    """Why a text names no priority; None if it does."""
+    kind, level = _parse_priority(priority)
+    least, most = _PRIORITY_LIMITS.get(kind, (0, 0))
+    if kind and least <= level <= most:
+        return None
+    return "use normal, nice:-20 to nice:19 (lower goes first), or fifo:1 to fifo:99 (higher goes first)"
+
+
+def is_real_time(priority: str | None) -> bool:
+    """Whether threads of this priority run before all others, as long as they like. None: it is not known."""
+    return priority is not None and _parse_priority(priority)[0] == _REAL_TIME
+
+
+def _parse_priority(priority: str) -> tuple[str, int]:
+    """Kind and level; an empty kind if the text names none."""
+    match = _PRIORITY.fullmatch(priority)
+    if match is None:
+        return "", 0
+    kind, _, level = priority.partition(":")
+    return kind, int(level or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduling:
+    """Cores and priority of threads. The default changes nothing."""
+
+    cpu_affinity: tuple[int, ...] = ()
+    """The cores that the threads may use. Empty: those of the process."""
+    priority: str = "normal"
+    """`normal`, `nice:-5`, or `fifo:10` for real time."""
+
+    def apply(self) -> None:
+        """Applies it to the calling thread, and so to the threads that it starts. Raises ConfigError."""
+        if self.cpu_affinity:
+            self._set_affinity()
+        kind, level = _parse_priority(self.priority)
+        try:
+            if kind == _REAL_TIME:
+                os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(level))
+            elif kind == "nice":
+                os.setpriority(os.PRIO_PROCESS, 0, level)
+        except PermissionError:
+            limit, unit, needed = _priority_limits(kind, level)
+            raise ConfigError(
+                f"priority {self.priority}: the system does not allow it to this process (ulimit -{limit} is "
+                f"too low); raise the limit to {needed} in /etc/security/limits.conf or with {unit}={needed} "
+                "in the systemd unit, or give the interpreter the right: setcap cap_sys_nice+ep "
+                f"{os.path.realpath(sys.executable)}"
+            ) from None
+
+    def _set_affinity(self) -> None:
+        cores, before = set(self.cpu_affinity), os.sched_getaffinity(0)
+        with suppress(OSError, ValueError, OverflowError):
+            os.sched_setaffinity(0, cores)
+        # The kernel leaves out cores that are not there or not allowed, and refuses only if none is left.
+        if os.sched_getaffinity(0) != cores:
+            raise ConfigError(
+                f"cpu_affinity {sorted(cores)}: this process may use the cores {sorted(before)}; choose of "
+                "these, or allow others (taskset, AllowedCPUs= of systemd, the cpuset of the container)"
+            )
+
+    def start(self, start_threads: Callable[[], _T]) -> _T:
+        """Calls a function that starts threads: they have this scheduling, and the caller keeps its own."""
+        if self == Scheduling():
+            return start_threads()
+        result: Future[_T] = Future()
+
+        def run() -> None:
+            try:
+                self.apply()
+                result.set_result(start_threads())
+            except BaseException as error:
+                result.set_exception(error)
+
+        # A thread of its own: one that has lowered its priority may not be allowed to raise it again.
+        thread = threading.Thread(target=run, name="tp-scheduling")
+        thread.start()
+        thread.join()
+        return result.result()
+
+
+def _priority_limits(kind: str, level: int) -> tuple[str, str, int]:
+    """The resource limit of a priority: its letter of `ulimit`, its name in systemd, and the value needed."""
+    return ("r", "LimitRTPRIO", level) if kind == _REAL_TIME else ("e", "LimitNICE", 20 - level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +167,8 @@ class ConnectionOptions:
     first UDP channel is opened."""
     media_driver_idle: str = "backoff"
     """How the threads of an embedded media driver wait."""
+    scheduling: Scheduling = field(default_factory=Scheduling)
+    """Cores and priority of the conductor, of Aeron's client, and of an embedded media driver."""
     is_realtime_synced: bool = False
     """Whether announces, activity and frames have the time of a synchronised wall clock."""
     needs_driver: bool = False
@@ -117,14 +217,17 @@ class Connection:
         fault = _directory_fault(options.aeron_dir, creates=options.embed_media_driver)
         if fault is not None:
             raise MediaDriverUnavailable(fault, aeron_dir=options.aeron_dir)
-        conductor = _native.Conductor(
-            options,
-            announce_channel=SHARED_CHANNEL,
-            media_driver_lock=embed_lock_path(options.aeron_dir),
-            network_command=network_driver_command(
-                options.aeron_dir, mode=options.aeron_dir_mode, timeout_s=options.driver_timeout_s
-            ),
-            network_lock=None if options.network_dir is None else embed_lock_path(options.network_dir),
+        # Its thread starts the others, which inherit its scheduling.
+        conductor = options.scheduling.start(
+            lambda: _native.Conductor(
+                options,
+                announce_channel=SHARED_CHANNEL,
+                media_driver_lock=embed_lock_path(options.aeron_dir),
+                network_command=network_driver_command(
+                    options.aeron_dir, mode=options.aeron_dir_mode, timeout_s=options.driver_timeout_s
+                ),
+                network_lock=None if options.network_dir is None else embed_lock_path(options.network_dir),
+            )
         )
         if not conductor.wait_connected(options.connect_timeout_s):
             reason = conductor.status().last_error or "no answer"

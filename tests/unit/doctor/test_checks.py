@@ -37,7 +37,9 @@ from tensorpool.doctor.memory import (
     check_hugepages,
     check_leftovers,
     check_space,
+    check_transparent_hugepages,
     find_leftovers,
+    read_last_level_cache,
 )
 from tensorpool.driver import Holder
 from tensorpool.shm import EpochSpec, PoolSpec, create_epoch
@@ -85,6 +87,29 @@ def test_shared_memory_finding(free: int, mount: Mount | None, status: CheckStat
 )
 def test_huge_pages_finding(meminfo: str, mount: Mount | None, wanted: bool, status: CheckStatus) -> None:
     assert_finding(check_hugepages(meminfo, [TMPFS, HUGE], mount, wanted=wanted), status)
+
+
+@pytest.mark.parametrize(
+    ("mount", "text"),
+    [
+        (TMPFS, "mount -o remount,huge=advise /dev/shm"),
+        (Mount(SHM, "tmpfs", frozenset({"rw", "huge=advise"})), "has them (huge=advise)"),
+        (HUGE, "not on tmpfs"),
+        (None, "not on tmpfs"),
+    ],
+)
+def test_transparent_huge_pages_finding(mount: Mount | None, text: str) -> None:
+    assert_finding(check_transparent_hugepages(SHM, mount), CheckStatus.OK, text)
+
+
+def test_last_level_cache_is_that_with_the_highest_level(tmp_path: Path) -> None:
+    for name, level, size in (("index0", "1", "32K"), ("index2", "3", "96M"), ("index3", "2", "1024K")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "level").write_text(f"{level}\n")
+        (tmp_path / name / "size").write_text(f"{size}\n")
+    (tmp_path / "index9").mkdir()
+    assert read_last_level_cache(tmp_path) == 96 << 20
+    assert read_last_level_cache(tmp_path / "absent") is None
 
 
 def test_leftovers_are_stale_regions_of_dead_owners(shm_base: Path) -> None:

@@ -110,6 +110,18 @@ def test_needs_beyond_the_longest_term_are_rejected() -> None:
         size_stream(Needs(100_000_000, 64, 0.001))
 
 
+def test_notes_advise_small_rings_for_frames_beyond_the_cache() -> None:
+    cache = 32 * MIB
+    assert not size_stream(Needs(100, MIB, 0.05), cache_bytes=cache).notes
+    (through_memory,) = size_stream(Needs(100, 4 * MIB, 0.1), cache_bytes=cache).notes
+    assert "the slots take 128 MiB" in through_memory
+    assert "2 to 4 slots are faster, for consumers that finish a frame within 0.02 s" in through_memory
+    (no_ring_fits,) = size_stream(Needs(100, 32 * MIB, 0.01), cache_bytes=cache).notes
+    assert "larger than half of the last-level cache (32 MiB)" in no_ring_fits
+    assert "2 to 4 slots are the fastest" in no_ring_fits
+    assert not size_stream(Needs(100, 4 * MIB, 0.1)).notes, "the cache is not known"
+
+
 def test_notes_name_further_settings() -> None:
     assert not size_stream(Needs(100, 60_000, 0.1)).notes
     (overtaken,) = size_stream(Needs(1000, 60_000, 0.2)).notes

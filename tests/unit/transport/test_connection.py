@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -9,8 +11,9 @@ import pytest
 
 from tensorpool import _native
 from tensorpool.errors import ConfigError, MediaDriverUnavailable
-from tensorpool.transport import Connection, ServiceStreams, StreamAddress, StreamIds
+from tensorpool.transport import Connection, Scheduling, ServiceStreams, StreamAddress, StreamIds
 from tensorpool.transport.channels import descriptor_channel, untethered
+from tensorpool.transport.connection import is_real_time, priority_fault
 
 
 class FakeConductor:
@@ -108,3 +111,71 @@ def test_stream_address_is_readable_and_hashable() -> None:
 def test_service_streams_must_differ() -> None:
     with pytest.raises(ConfigError, match="both stream 5"):
         ServiceStreams(control=5, status=5)
+
+
+@pytest.mark.parametrize("priority", ["normal", "nice:-20", "nice:0", "nice:19", "fifo:1", "fifo:99"])
+def test_priorities_are_accepted(priority: str) -> None:
+    assert priority_fault(priority) is None
+    assert is_real_time(priority) == priority.startswith("fifo")
+
+
+@pytest.mark.parametrize(
+    "priority", ["", "high", "nice", "nice:-21", "nice:20", "fifo:0", "fifo:100", "normal:1"]
+)
+def test_other_priorities_are_refused_with_examples(priority: str) -> None:
+    fault = priority_fault(priority)
+    assert fault is not None
+    assert "nice:-20" in fault
+
+
+def scheduling_of_this_thread() -> tuple[set[int], int, int]:
+    """Cores, nice value and policy."""
+    return os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0)
+
+
+def test_started_threads_inherit_the_scheduling_and_the_caller_keeps_its_own() -> None:
+    before = scheduling_of_this_thread()
+    core = min(before[0])
+    seen: list[tuple[set[int], int, int]] = []
+
+    def start() -> str:
+        thread = threading.Thread(target=lambda: seen.append(scheduling_of_this_thread()))
+        thread.start()
+        thread.join()
+        return "started"
+
+    nice = min(before[1] + 3, 19)
+    assert Scheduling((core,), f"nice:{nice}").start(start) == "started"
+    assert seen == [({core}, nice, before[2])]
+    assert scheduling_of_this_thread() == before
+
+
+def test_default_scheduling_starts_on_the_calling_thread() -> None:
+    assert Scheduling().start(threading.get_ident) == threading.get_ident()
+
+
+def test_cores_that_do_not_exist_are_refused_with_those_that_do() -> None:
+    allowed = sorted(os.sched_getaffinity(0))
+    for cores in ((9999,), (allowed[0], 9999)):
+        with pytest.raises(ConfigError, match="cpu_affinity") as refusal:
+            Scheduling(cores).start(lambda: None)
+        assert f"may use the cores {allowed}" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("priority", "function", "remedies"),
+    [
+        ("fifo:10", "sched_setscheduler", ("ulimit -r", "LimitRTPRIO=10", "setcap cap_sys_nice+ep")),
+        ("nice:-5", "setpriority", ("ulimit -e", "LimitNICE=25", "setcap cap_sys_nice+ep")),
+    ],
+)
+def test_priority_that_is_not_permitted_is_refused_with_remedies(
+    priority: str, function: str, remedies: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_arguments: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, function, refuse)
+    with pytest.raises(ConfigError) as refusal:
+        Scheduling(priority=priority).start(lambda: None)
+    assert all(remedy in str(refusal.value) for remedy in (priority, *remedies)), refusal.value

@@ -46,7 +46,7 @@ impl MappedEpoch {
         let mut made_pools = Vec::with_capacity(pools.len());
         for &pool in pools {
             let PoolSpec { pool_id, stride_bytes } = pool;
-            made_pools.push(Pool { pool_id, stride_bytes, region: make(pool_kind(pool))? });
+            made_pools.push(Pool::new(pool_id, stride_bytes, make(pool_kind(pool))?));
         }
         made_pools.sort_by_key(|p| p.stride_bytes);
         Ok(Self { stream_id, epoch, nslots, owner_pid: pid, header, pools: made_pools, lost })

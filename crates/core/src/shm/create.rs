@@ -10,9 +10,10 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Gid, Mode, OFlags, fallocate, fchmod, fchown, fstat, fsync};
-use rustix::fs::{chmodat, mkdirat, openat, unlinkat};
+use rustix::fs::{chmodat, ftruncate, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
 
+use crate::os::hugepages::{self, HUGE_PAGE_BYTES};
 use crate::os::mapping_guard::LostMark;
 use crate::shm::region::{Access, Region, RegionFault, huge_page_bytes};
 use crate::shm::superblock::{Expected, RegionKind, Superblock, nslots_is_valid, stride_is_valid};
@@ -342,6 +343,13 @@ fn make_region(
     }
     let needed = kind.region_bytes(spec.nslots);
     let bytes = huge_page.map_or(needed, |page| needed.next_multiple_of(page));
+    if huge_page.is_none() && bytes >= HUGE_PAGE_BYTES as u64 && hugepages::are_advised(&file) {
+        // The pages of `fallocate` are small ones. Those that do not fit are its error to report.
+        ftruncate(&file, bytes).map_err(|e| io_error(path, e))?;
+        if let Ok(region) = Region::map(&file, bytes, Access::Write, &LostMark::default()) {
+            region.prefault();
+        }
+    }
     // Allocate every page now: a full filesystem must be an error here, not a SIGBUS at a later frame.
     match fallocate(&file, FallocateFlags::empty(), 0, bytes) {
         Ok(()) => {}

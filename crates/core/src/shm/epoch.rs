@@ -1,12 +1,14 @@
 //! A mapped epoch: one header ring and its payload pools, for its writer or for a reader (wire §8, §9).
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::checksum;
 use crate::drop_reason::DropReason;
 use crate::os::mapping_guard::LostMark;
 use crate::shm::containment::AllowedBases;
-use crate::shm::copy;
+use crate::shm::copy::{self, Target};
+use crate::shm::copy_thread::CopyThread;
 use crate::shm::region::{Access, Region, RegionError, RegionFault, ValidatedRegion};
 use crate::shm::seqlock::{self, ReadRefusal};
 use crate::shm::slot::{self, HeaderPattern, SlotFields, SlotInfo};
@@ -15,6 +17,7 @@ use crate::wire::announce::{AnnouncedPool, PoolAnnounce};
 use crate::wire::layout::*;
 
 const CACHE_LINE_BYTES: usize = 64;
+const PREFAULTED_AT_ONCE: usize = 64 << 20;
 /// Bytes that are copied before their checksum is computed: source and copy fit the first-level cache.
 const SUMMED_BLOCK: usize = 16 << 10;
 
@@ -27,6 +30,14 @@ pub(super) struct Pool {
     pub(super) pool_id: u16,
     pub(super) stride_bytes: u32,
     pub(super) region: Region,
+    is_beyond_cache: bool,
+}
+
+impl Pool {
+    pub(super) fn new(pool_id: u16, stride_bytes: u32, region: Region) -> Self {
+        let is_beyond_cache = copy::is_beyond_cache(region.len());
+        Self { pool_id, stride_bytes, region, is_beyond_cache }
+    }
 }
 
 /// All regions of one epoch, validated against the announce.
@@ -83,7 +94,7 @@ impl MappedEpoch {
         let header = header.map(&lost)?;
         let mut pools = Vec::with_capacity(validated_pools.len());
         for (pool_id, stride_bytes, validated) in validated_pools {
-            pools.push(Pool { pool_id, stride_bytes, region: validated.map(&lost)? });
+            pools.push(Pool::new(pool_id, stride_bytes, validated.map(&lost)?));
         }
         pools.sort_by_key(|p| p.stride_bytes);
         Ok(Self {
@@ -97,9 +108,19 @@ impl MappedEpoch {
         })
     }
 
+    /// Touches every page now, so that no frame pays for the first fault. Best effort.
     pub fn prefault(&self) {
         self.header.prefault();
         self.pools.iter().for_each(|p| p.region.prefault());
+    }
+
+    /// As [`Self::prefault`], on a thread of its own where that takes long: the caller serves other streams too.
+    pub fn prefault_aside(self: &Arc<Self>) {
+        if self.bytes() <= PREFAULTED_AT_ONCE {
+            return self.prefault();
+        }
+        let mapping = self.clone();
+        let _ = std::thread::Builder::new().name("tp-prefault".into()).spawn(move || mapping.prefault());
     }
 
     /// Locks every page of every region in memory.
@@ -263,6 +284,20 @@ impl MappedEpoch {
     pub fn payload(&self, pool: u16, seq: u64) -> *mut u8 {
         let pool = &self.pools[usize::from(pool)];
         pool.region.at(SUPERBLOCK_SIZE + self.index(seq) as usize * pool.stride_bytes as usize)
+    }
+
+    /// Writer: where the payload of `seq` is written, and how.
+    #[inline]
+    pub fn target<'a>(&self, pool: u16, seq: u64, copy_thread: Option<&'a mut CopyThread>) -> Target<'a> {
+        let is_beyond_cache = self.pools[usize::from(pool)].is_beyond_cache;
+        Target::new(self.payload(pool, seq), is_beyond_cache, copy_thread)
+    }
+
+    /// Writer: prepares for the first frame: the copy of large ones is measured, once in a process.
+    pub fn prepare_copies(&self) {
+        if self.pools.iter().any(|p| p.stride_bytes as usize >= copy::LARGE_BYTES) {
+            copy::choose_routine();
+        }
     }
 
     /// Writer: opens the slot of `seq`. Readers of its previous frame drop that frame from here on.

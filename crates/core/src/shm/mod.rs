@@ -5,6 +5,7 @@ pub mod anonymous;
 pub mod assign;
 pub mod containment;
 pub mod copy;
+pub mod copy_thread;
 pub mod create;
 pub mod epoch;
 pub mod filled;

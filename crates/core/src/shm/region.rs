@@ -9,9 +9,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::fstatfs;
-use rustix::mm::{MapFlags, ProtFlags, mlock, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap, munmap};
 
 use crate::os::fork;
+use crate::os::hugepages::HUGE_PAGE_BYTES;
 use crate::os::mapping_guard::{LostMark, MappingGuard};
 use crate::shm::containment::{self, AllowedBases, ContainmentError};
 use crate::shm::superblock::RegionKind;
@@ -117,6 +118,8 @@ pub struct Region {
     ptr: *mut u8,
     len: usize,
     access: Access,
+    /// Every page of the file has memory, so that touching one allocates nothing.
+    is_allocated: bool,
     /// Dropped first, in `drop`.
     guard: ManuallyDrop<MappingGuard>,
     lost: LostMark,
@@ -241,19 +244,28 @@ impl Region {
         // SAFETY: a fresh mapping at an address of the kernel's choice.
         let ptr = unsafe { mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, file.as_fd(), 0) }
             .map_err(|e| RegionFault::Map(e.into()))?;
+        if len >= HUGE_PAGE_BYTES {
+            // Fails where there is no such support, and does nothing where the filesystem has none.
+            // SAFETY: a hint for exactly this mapping.
+            let _ = unsafe { madvise(ptr, len, Advice::LinuxHugepage) };
+        }
+        let is_allocated = file.metadata().is_ok_and(|status| status.blocks() * 512 >= len as u64);
         fork::register_mapping(ptr.cast(), len);
         let guard = MappingGuard::new(ptr.cast(), len, access == Access::Write, lost.clone());
-        Ok(Self { ptr: ptr.cast(), len, access, guard: ManuallyDrop::new(guard), lost: lost.clone() })
+        let guard = ManuallyDrop::new(guard);
+        Ok(Self { ptr: ptr.cast(), len, access, is_allocated, guard, lost: lost.clone() })
     }
 
-    /// Touches every page now, so that no frame pays for the first fault. Best effort.
+    /// Touches every page now, so that no frame pays for the first fault. Best effort. A reader touches only
+    /// memory that is there: it must not allocate what the owner of a sparse file has left out.
     pub fn prefault(&self) {
         let advice = match self.access {
-            Access::Read => rustix::mm::Advice::LinuxPopulateRead,
-            Access::Write => rustix::mm::Advice::LinuxPopulateWrite,
+            Access::Read if self.is_allocated => Advice::LinuxPopulateRead,
+            Access::Read => return,
+            Access::Write => Advice::LinuxPopulateWrite,
         };
         // SAFETY: populating does not change the contents of this mapping.
-        let _ = unsafe { rustix::mm::madvise(self.ptr.cast(), self.len, advice) };
+        let _ = unsafe { madvise(self.ptr.cast(), self.len, advice) };
     }
 
     /// Locks every page in memory while the region is mapped.

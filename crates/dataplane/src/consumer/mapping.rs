@@ -51,7 +51,9 @@ impl Consumer {
         let clock_domain = if producer_id.is_none() { of_activity } else { announce.clock_domain };
         self.counters.latency.follow_clock(clock_domain);
         // One step: frames of the old epoch are dropped by their epoch from here on.
-        let old = self.remap(Some(Arc::new(mapping)));
+        let mapping = Arc::new(mapping);
+        mapping.prefault_aside();
+        let old = self.remap(Some(mapping));
         self.state.lock_priority().reader.epoch.producer_id = producer_id;
         self.control().report_soon();
         let now_ns = tick.now.monotonic_ns;

@@ -1,6 +1,7 @@
 //! Batches: many frames of one layout, published one after the other. Each is a frame of its own, with the
 //! outcome that `offer` would have given it.
 
+use tensorpool_core::shm::copy::Target;
 use tensorpool_core::shm::epoch::MappedEpoch;
 use tensorpool_core::shm::tensor::TensorSpec;
 
@@ -46,7 +47,7 @@ impl Producer {
         values_len: u64,
         count: usize,
         stamp: impl Fn(usize) -> FrameStamp,
-        fill: impl Fn(usize, *mut u8),
+        fill: impl Fn(usize, &mut Target<'_>),
         mut each: impl FnMut(usize, OfferResult) -> bool,
     ) -> OfferedBatch {
         let by_bytes = (BYTES_PER_LOCK / values_len.max(1)).max(1);
@@ -61,7 +62,7 @@ impl Producer {
             for index in first..count.min(first + per_lock) {
                 let mut stamp = stamp(index);
                 stamp.timestamp_ns.get_or_insert(now_ns);
-                let fill = |slot| fill(index, slot);
+                let fill = |target: &mut Target<'_>| fill(index, target);
                 let result = match &regions {
                     Some((mapping, pool)) => {
                         self.write_next(&mut state, mapping, *pool, spec, values_len, stamp, fill)
@@ -87,7 +88,7 @@ impl Producer {
         spec: TensorSpec,
         values_len: u64,
         stamp: FrameStamp,
-        fill: impl FnOnce(*mut u8),
+        fill: impl FnOnce(&mut Target<'_>),
     ) -> OfferResult {
         let seq = match self.take_seq(state) {
             Ok(seq) => seq,
@@ -95,7 +96,7 @@ impl Producer {
         };
         mapping.prepare(seq + SLOTS_AHEAD, pool, values_len as usize);
         mapping.begin(seq);
-        fill(mapping.payload(pool, seq));
+        fill(&mut mapping.target(pool, seq, state.copy_thread.as_mut()));
         self.commit(state, mapping, pool, seq, spec, values_len as u32, stamp)
     }
 }

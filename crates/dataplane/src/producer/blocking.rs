@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use tensorpool_core::shm::copy::Target;
 use tensorpool_core::shm::tensor::TensorSpec;
 
 use super::{FrameStamp, OfferResult, Producer};
@@ -27,7 +28,7 @@ impl Producer {
         spec: TensorSpec,
         values_len: u64,
         stamp: FrameStamp,
-        fill: impl FnOnce(*mut u8),
+        fill: impl FnOnce(&mut Target<'_>),
     ) -> Result<OfferResult, BlockedOn> {
         let mut state = self.lock();
         if self.closed.load(Ordering::Relaxed) {

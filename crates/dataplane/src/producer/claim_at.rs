@@ -62,9 +62,9 @@ impl ClaimedSlot {
     /// # Safety
     /// `src` is readable for `len` bytes.
     pub unsafe fn copy_from(&mut self, src: *const u8, len: u32) {
-        let dst = self.at(0, len as usize);
+        assert!(len <= self.len, "inside the payload");
         // SAFETY: the slot holds the payload's length, and `src` by the caller; they are of different streams.
-        unsafe { copy::to_shared(dst, src, len as usize) };
+        unsafe { self.mapping.target(self.pool, self.seq, None).write(src, len as usize) };
     }
 
     pub fn holds(&self, offset: u32, bytes: &[u8]) -> bool {

@@ -58,8 +58,9 @@ impl Producer {
             Ok((lock, mapping)) => {
                 self.unmap();
                 if self.config.prefault {
-                    prefault(mapping.clone());
+                    mapping.prefault_aside();
                 }
+                mapping.prepare_copies();
                 self.state.lock_priority().map(mapping, Some(lock));
                 // At once: they may have been made long before this lease.
                 self.next_activity_ns.store(0, Ordering::Relaxed);
@@ -162,16 +163,6 @@ impl Producer {
         // Unmapping takes time, and must not happen under the lock.
         drop(gone);
     }
-}
-
-/// Large regions are prefaulted on a separate thread, so that the conductor keeps serving other endpoints.
-fn prefault(mapping: Arc<MappedEpoch>) {
-    const AT_ONCE: usize = 64 << 20;
-    if mapping.bytes() <= AT_ONCE {
-        mapping.prefault();
-        return;
-    }
-    let _ = std::thread::Builder::new().name("tp-prefault".into()).spawn(move || mapping.prefault());
 }
 
 impl Endpoint for Producer {

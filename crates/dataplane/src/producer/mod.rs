@@ -9,6 +9,8 @@ use tensorpool_core::os::time::{StreamClock, monotonic_ns};
 use tensorpool_core::producer::grants::GrantPolicy;
 use tensorpool_core::producer::progress_schedule::{FilledBytes, ProgressLimits};
 use tensorpool_core::producer::sequencer::Sequencer;
+use tensorpool_core::shm::copy::Target;
+use tensorpool_core::shm::copy_thread::CopyThread;
 use tensorpool_core::shm::epoch::MappedEpoch;
 use tensorpool_core::shm::region_lock::RegionLock;
 use tensorpool_core::shm::tensor::TensorSpec;
@@ -65,6 +67,8 @@ pub struct Config {
     pub progress_limits: ProgressLimits,
     /// Touch every page when regions are mapped, so that no frame pays for it.
     pub prefault: bool,
+    /// A second thread helps to copy large frames.
+    pub has_copy_thread: bool,
 }
 
 struct State {
@@ -80,6 +84,8 @@ struct State {
     pending: Vec<Pending>,
     per_consumer: PerConsumerStreams,
     progress: ProgressSender,
+    /// Helps to copy large frames.
+    copy_thread: Option<CopyThread>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -142,6 +148,7 @@ impl Producer {
         if config.prefault {
             mapping.prefault();
         }
+        mapping.prepare_copies();
         let producer = Self::with(config, None);
         producer.state.lock().map(mapping, None);
         producer
@@ -163,6 +170,8 @@ impl Producer {
             pending: Vec::new(),
             per_consumer: PerConsumerStreams::default(),
             progress: ProgressSender::default(),
+            // Without it, frames are copied all the same.
+            copy_thread: config.has_copy_thread.then(CopyThread::start).and_then(Result::ok),
         };
         let grants = Mutex::new(GrantSender::new(config.stream_id, config.policy.clone()));
         Self {
@@ -250,7 +259,7 @@ impl Producer {
         spec: TensorSpec,
         values_len: u64,
         stamp: FrameStamp,
-        fill: impl FnOnce(*mut u8),
+        fill: impl FnOnce(&mut Target<'_>),
     ) -> OfferResult {
         self.fill_and_publish(&mut self.lock(), spec, values_len, stamp, fill)
     }
@@ -262,7 +271,7 @@ impl Producer {
         spec: TensorSpec,
         values_len: u64,
         stamp: FrameStamp,
-        fill: impl FnOnce(*mut u8),
+        fill: impl FnOnce(&mut Target<'_>),
     ) -> Option<OfferResult> {
         let mut state = self.state.try_lock()?;
         Some(self.fill_and_publish(&mut state, spec, values_len, stamp, fill))
@@ -275,14 +284,14 @@ impl Producer {
         spec: TensorSpec,
         values_len: u64,
         stamp: FrameStamp,
-        fill: impl FnOnce(*mut u8),
+        fill: impl FnOnce(&mut Target<'_>),
     ) -> OfferResult {
         let (mapping, pool, seq) = match self.take(state, values_len) {
             Ok(mapped) => mapped,
             Err(outcome) => return OfferResult { outcome, seq: None, epoch: None },
         };
         mapping.begin(seq);
-        fill(mapping.payload(pool, seq));
+        fill(&mut mapping.target(pool, seq, state.copy_thread.as_mut()));
         self.commit(state, &mapping, pool, seq, spec, values_len as u32, stamp)
     }
 
