@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -386,7 +387,7 @@ def test_result_of_a_cancelled_task_is_the_next_one_of_a_batch(
             # The thread that waits for the task has the result before the task runs again.
             deadline = time.monotonic() + 1
             while pairs.ledger().results == 0 and time.monotonic() < deadline:
-                if not offered and pairs._waiter.is_started:
+                if not offered and any(each.name.startswith("tp-join") for each in threading.enumerate()):
                     offer(left, 0)
                     offer(right, 0)
                     offered = True
