@@ -1,7 +1,9 @@
 """The console in a browser: its processor time, its effect on the watched stream, and the age of its frames.
 
-A hundred streams, one of 1 MiB frames at 25 Hz with a reader of its own; the console is a process, and a
-viewer takes frames as a browser does, without drawing them. Periods without and with the console alternate.
+A hundred streams, two of them with 1 MiB frames at 25 Hz and a reader each. The console watches one of these.
+The other one is its control: both have the same load of the machine, at the same time. Readers, console and
+viewer are processes of their own, so that no interpreter waits for another. The viewer takes frames as a
+browser does, without drawing them; where Chromium is installed, it draws them, too.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import select
 import statistics
 import struct
 import subprocess
@@ -30,15 +33,16 @@ from .targets import Target
 
 HEAD = [
     "streams", "console % of a core", "frames a second", "capture to viewer p50 ms", "p99 ms",
-    "reader p99 µs without", "with", "reader lost without", "with",
+    "capture to pixels p50 ms", "reader p99 µs: watched", "its control", "no console", "lost: watched",
+    "its control",
 ]  # fmt: skip
 NOTE = (
     "Console: processor time of `tensorpool console` with one viewer of a stream of 1 MiB frames at 25 Hz "
-    "among 100 streams; the age of a frame when the viewer has received it (a browser draws it within its "
-    "next frame); and p99 and losses of another reader of that stream in periods without and with the "
-    "console. The viewer is a process of its own."
+    "among 100 streams; the age of a frame when the viewer has received it, and when Chromium has drawn it; "
+    "p99 and losses of another reader of that stream, beside those of a reader of a like stream that is not "
+    "watched, at the same time; and p99 of both while there is no console."
 )
-_STREAMS, _HZ, _WATCHED = 100, 25.0, 30_000
+_STREAMS, _HZ, _WATCHED, _CONTROL = 100, 25.0, 30_000, 30_001
 _MAX_AGE_MS = 60.0
 _WAIT_S = 60.0
 
@@ -63,27 +67,25 @@ class ConsoleCosts:
         if not self.runs:
             return []
         share, age = self.median("share"), self.median("age_p50_ms")
-        effect = statistics.median(run["with_p99_us"] / run["without_p99_us"] for run in self.runs)
+        effect = statistics.median(run["watched_p99_us"] / run["control_p99_us"] for run in self.runs)
+        pixels = [run["pixels_p50_ms"] for run in self.runs if "pixels_p50_ms" in run]
+        drawn = statistics.median(pixels) / _MAX_AGE_MS if pixels else None
         return [
             Target("processor time of the console, 100 streams", "a core", 0.25, True, share),
             Target("capture to viewer, p50", "60 ms", 1.0, True, None if age is None else age / _MAX_AGE_MS),
-            Target("p99 of another reader with the console", "without", 1.2, True, effect),
+            Target("capture to pixels in Chromium, p50", "60 ms", 1.0, True, drawn),
+            Target("p99 of a watched stream", "a like one", 1.2, True, effect),
         ]
 
     def rows(self) -> list[list[str]]:
         """Rows of the table."""
         if not self.runs:
             return []
-        keys = (
-            "hz",
-            "age_p50_ms",
-            "age_p99_ms",
-            "without_p99_us",
-            "with_p99_us",
-            "without_lost",
-            "with_lost",
-        )
-        values = [f"{self.median(key):.1f}" for key in keys]
+        values = [f"{self.median(key):.1f}" for key in ("hz", "age_p50_ms", "age_p99_ms")]
+        pixels = [run["pixels_p50_ms"] for run in self.runs if "pixels_p50_ms" in run]
+        values.append(f"{statistics.median(pixels):.1f}" if pixels else "-")
+        keys = ("watched_p99_us", "control_p99_us", "without_p99_us", "watched_lost", "control_lost")
+        values += [f"{self.median(key):.1f}" for key in keys]
         return [[str(_STREAMS), f"{100 * (self.median('share') or 0):.1f}", *values]]
 
 
@@ -95,7 +97,7 @@ def measure(settings: Settings) -> ConsoleCosts:
         show_progress(f"run {number + 1} of {settings.runs}: console")
         try:
             costs.runs.append(measure_undisturbed(lambda path: _run(path, settings.is_quick), deadline))
-        except (tp.TensorPoolError, OSError) as error:
+        except (tp.TensorPoolError, OSError, ValueError) as error:
             costs.failures.append(f"console: {error}")
     show_progress("")
     return costs
@@ -105,59 +107,147 @@ def _run(directory: str, is_quick: bool) -> Run:
     seconds, rounds = (2.0, 1) if is_quick else (10.0, 3)
     with ExitStack() as stack:
         ctx = stack.enter_context(tp.open("embedded", aeron_dir=f"{directory}/aeron", shm_base_dir=directory))
-        watched = stack.enter_context(ctx.producer(_WATCHED, pools=["1MiB"], nslots=32, name="watched"))
-        small = [
-            stack.enter_context(ctx.producer(_WATCHED + number, pools=[4096], nslots=8))
-            for number in range(1, _STREAMS)
+        large = [
+            stack.enter_context(ctx.producer(number, pools=["1MiB"], nslots=32))
+            for number in (_WATCHED, _CONTROL)
         ]
-        reader = stack.enter_context(ctx.consumer(_WATCHED))
-        stack.enter_context(_publishing(watched, small))
-        latencies: dict[str, list[float]] = {"without": [], "with": []}
-        lost = {"without": 0, "with": 0}
+        small = [
+            stack.enter_context(ctx.producer(_CONTROL + number, pools=[4096], nslots=8))
+            for number in range(1, _STREAMS - 1)
+        ]
+        watched, control = (stack.enter_context(_Reader(directory, each.stream_id)) for each in large)
+        stack.enter_context(_publishing(large, small))
+        latencies: dict[str, list[float]] = {"without": [], "watched": [], "control": []}
+        lost = {"without": 0, "watched": 0, "control": 0}
         ages: list[float] = []
         shares: list[float] = []
 
-        def read(period: str) -> None:
-            """Reads for a period, as any consumer does."""
-            before = sum(reader.ledger().dropped.values())
-            end = time.monotonic() + seconds
-            while time.monotonic() < end:
-                frame = reader.receive(_WAIT_S)
-                latencies[period].append(
-                    (time.clock_gettime_ns(time.CLOCK_MONOTONIC) - frame.timestamp_ns) / 1e3
-                )
-            lost[period] += sum(reader.ledger().dropped.values()) - before
+        def read(names: tuple[str, str]) -> None:
+            """Both readers read for a period."""
+            for reader in (watched, control):
+                reader.begin()
+            time.sleep(seconds)
+            for name, reader in zip(names, (watched, control), strict=True):
+                period = reader.end()
+                latencies[name] += period.latencies_us
+                lost[name] += period.lost
 
         for _ in range(rounds):
-            settled = time.monotonic() + 1.0
-            while time.monotonic() < settled:
-                reader.receive(_WAIT_S)
-            read("without")
+            read(("without", "without"))
             with _console(directory) as (url, pid), _viewer(url) as received:
                 deadline = time.monotonic() + _WAIT_S
-                # The reader reads on: frames that waited for it meanwhile would be no latency of the stream.
                 while len(received) < _HZ and time.monotonic() < deadline:
-                    reader.receive(_WAIT_S)
+                    time.sleep(0.1)
                 count, begin, cpu_s = len(received), time.monotonic(), _cpu_s(pid)
-                read("with")
+                read(("watched", "control"))
                 elapsed = time.monotonic() - begin
                 shares.append((_cpu_s(pid) - cpu_s) / elapsed)
                 ages += received[count:]
                 hz = (len(received) - count) / elapsed
+        drawn = _drawn_ages(directory, seconds)
     run: Run = {"share": statistics.median(shares), "hz": hz}
-    for period, values in latencies.items():
-        run[f"{period}_p99_us"] = float(np.percentile(values, 99))
-        run[f"{period}_lost"] = lost[period]
+    for name, values in latencies.items():
+        run[f"{name}_p99_us"] = float(np.percentile(values, 99))
+        run[f"{name}_lost"] = lost[name]
     run["age_p50_ms"], run["age_p99_ms"] = (float(v) for v in np.percentile(ages or [np.nan], (50, 99)))
+    if drawn:
+        run["pixels_p50_ms"] = statistics.median(drawn)
     return run
 
 
-def _publishing(watched: tp.Producer, small: list[tp.Producer]) -> AbstractContextManager[None]:
-    """Offers 1 MiB frames at 25 Hz, and a small frame of every other stream as often."""
+@dataclass(frozen=True, slots=True)
+class _Period:
+    """What a reader has measured."""
+
+    latencies_us: list[float]
+    lost: int
+
+
+class _Reader:
+    """A consumer in a process of its own that measures the latency of each frame."""
+
+    def __init__(self, directory: str, stream_id: int) -> None:
+        program = "import sys; from benchmarks.console import read; read(sys.argv[1], int(sys.argv[2]))"
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", program, f"{directory}/aeron", str(stream_id)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**os.environ, "TENSORPOOL_SHM__BASE_DIR": directory},
+        )  # fmt: skip
+
+    def _ask(self, command: str) -> str:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{command}\n")
+        self._process.stdin.flush()
+        return self._process.stdout.readline()
+
+    def begin(self) -> None:
+        """Begins a period, once frames arrive."""
+        self._ask("begin")
+
+    def end(self) -> _Period:
+        """Ends the period. Raises ValueError if the process has ended."""
+        return _Period(**json.loads(self._ask("end")))
+
+    def __enter__(self) -> _Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate(timeout=_WAIT_S)
+
+
+def read(aeron_dir: str, stream_id: int) -> None:
+    """Reads a stream, and answers `begin` and `end` of a period; runs in a process of its own."""
+    with tp.open(aeron_dir=aeron_dir, media_driver="external") as ctx, ctx.consumer(stream_id) as consumer:
+        latencies_us: list[float] = []
+        before = 0
+        while True:
+            frame = consumer.receive(_WAIT_S)
+            now_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+            latencies_us.append((now_ns - frame.timestamp_ns) / 1e3)
+            if not select.select([sys.stdin], [], [], 0)[0]:
+                continue
+            lost = sum(consumer.ledger().dropped.values())
+            if sys.stdin.readline() == "end\n":
+                print(json.dumps({"latencies_us": latencies_us, "lost": lost - before}), flush=True)
+            else:
+                print(flush=True)
+            # The frame that was captured while this one answers is not measured.
+            consumer.receive(_WAIT_S)
+            latencies_us, before = [], lost
+
+
+def _drawn_ages(directory: str, seconds: float) -> list[float]:
+    """The ages of frames when Chromium has drawn them, in milliseconds; none where it is not installed."""
+    # The browser of the tests: it is no part of the package.
+    from tests.browser import browser, missing
+
+    if missing() is not None:
+        return []
+    ages: list[float] = []
+    with _console(directory) as (url, _), browser() as chromium:
+        chromium.resize(1200, 800)
+        chromium.visit(url)
+        chromium.run(f"location.hash = '#/frame/{_WATCHED}'")
+        deadline = time.monotonic() + _WAIT_S
+        while not chromium.run("return tensorpool.view?.ages?.length >= 25") and time.monotonic() < deadline:
+            time.sleep(0.1)
+        # The page keeps the last 60 of them.
+        for _ in range(max(1, round(seconds / 2))):
+            time.sleep(2.0)
+            ages += chromium.run("return [...(tensorpool.view?.ages ?? [])].slice(-50)")
+    return ages
+
+
+def _publishing(large: list[tp.Producer], small: list[tp.Producer]) -> AbstractContextManager[None]:
+    """Offers 1 MiB frames at 25 Hz, each stream first in turn, and small frames of all others as often."""
     image, line = np.zeros((1024, 1024), np.uint8), np.zeros(16, np.float32)
 
     def offer() -> None:
-        watched.offer(image)
+        for producer in large:
+            producer.offer(image)
+        large.reverse()
         for producer in small:
             producer.offer(line)
 

@@ -13,6 +13,7 @@ import pytest
 from benchmarks.driver_growth import QUICK
 from benchmarks.fan_out import QUICK as CONSUMER_COUNTS
 from benchmarks.per_consumer import QUICK as STREAM_COUNTS
+from tests.browser import missing
 from tests.remote_process import ROOT
 
 TIMEOUT_S = 500
@@ -138,6 +139,9 @@ def test_console_section_has_its_cost_and_its_effect() -> None:
     assert run["share"] > 0
     assert run["age_p50_ms"] > 0
     assert run["hz"] > 0
+    assert all(run[f"{name}_p99_us"] > 0 for name in ("watched", "control", "without"))
+    if missing() is None:
+        assert run["pixels_p50_ms"] > 0
 
 
 def test_joins_section_compares_the_join_with_a_loop() -> None:

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tensorpool_core::join::{Arrival, Basis, InputCounts, JoinRules, JoinedSet, Matcher};
+use tensorpool_core::join::{Arrival, Basis, InputCounts, JoinRules, JoinedSet, Matcher, Output};
 use tensorpool_core::os::time::monotonic_ns;
 
-use crate::consumer::{Consumer, Frame, RegionRefusal};
+use crate::consumer::{Consumer, Frame, FramePatterns, FrameRef, RegionRefusal};
 use crate::idle::{Idle, IdleStrategy};
 
 /// Messages that one round takes from one input at most, so that no input is far ahead of the others.
@@ -17,8 +17,8 @@ const MESSAGES_PER_ROUND: usize = 64;
 /// Rounds that are polled at most while the interpreter is held.
 const ROUNDS_AT_ONCE: usize = 16;
 
-/// How a consumer is polled: `Consumer::poll`, or `Consumer::try_poll`.
-type PollConsumer = fn(&Consumer, usize, &mut Vec<Frame>) -> usize;
+/// How a consumer is polled: `Consumer::poll_refs`, or `Consumer::try_poll_refs`.
+type PollConsumer = fn(&Consumer, usize, &mut FramePatterns, &mut Vec<FrameRef>) -> usize;
 
 /// Which timestamp of a frame is joined by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,24 +53,19 @@ pub enum JoinWait {
 pub struct Run {
     pub first: Frame,
     pub len: usize,
+    /// The first frame again, as the join holds it.
+    start: FrameRef,
 }
 
 impl Run {
+    fn from_first(start: &FrameRef) -> Self {
+        Self { first: start.to_frame(), len: 1, start: start.clone() }
+    }
+
     /// The sequences of its frames.
     pub fn seqs(&self) -> impl Iterator<Item = u64> + use<> {
         let first = self.first.slot_ref.seq;
         first..first + self.len as u64
-    }
-
-    /// Whether a frame is the next one, in the next slot and of the same layout.
-    fn continues_with(&self, frame: &Frame) -> bool {
-        let (first, next, mapping) = (&self.first.slot_ref, &frame.slot_ref, &self.first.mapping);
-        next.seq == first.seq + self.len as u64
-            && mapping.index(next.seq) == mapping.index(first.seq) + self.len as u32
-            && Arc::ptr_eq(mapping, &frame.mapping)
-            && next.pool == first.pool
-            && next.info.meta_version == first.info.meta_version
-            && next.info.tensor == first.info.tensor
     }
 }
 
@@ -84,24 +79,24 @@ pub struct JoinedRun {
 }
 
 impl JoinedRun {
-    /// Appends a result. False, and nothing changed, if its frames do not continue the run.
-    fn append(&mut self, set: &JoinedSet<Frame>) -> bool {
-        let frames = (0..set.len()).map(|input| set.frames(input));
-        if self.outs.is_empty() {
-            let run = |frames: &[Frame]| frames.first().map(|first| Run { first: first.clone(), len: 1 });
-            self.inputs.extend(frames.map(run));
-        } else {
-            let continues = |(run, frames): (&Option<Run>, &[Frame])| match (run, frames) {
-                (Some(run), [frame]) => run.continues_with(frame),
-                (None, []) => true,
-                _ => false,
-            };
-            if !self.inputs.iter().zip(frames).all(continues) {
-                return false;
-            }
-            self.inputs.iter_mut().flatten().for_each(|run| run.len += 1);
-        }
+    /// The run of one result, which has at most one frame of each input.
+    fn begin(&mut self, set: &JoinedSet<FrameRef>) {
         self.outs.push(set.out);
+        self.inputs.extend((0..set.len()).map(|input| set.frames(input).first().map(Run::from_first)));
+    }
+
+    /// Appends a result. False, and nothing changed, if its frames do not continue the run.
+    fn append(&mut self, output: &Output<'_, FrameRef>) -> bool {
+        let continues = |(input, run): (usize, &Option<Run>)| match (run, output.frames(input).next()) {
+            (Some(run), Some(frame)) => frame.follows(&run.start, run.len),
+            (None, None) => true,
+            _ => false,
+        };
+        if !self.inputs.iter().enumerate().all(continues) {
+            return false;
+        }
+        self.inputs.iter_mut().flatten().for_each(|run| run.len += 1);
+        self.outs.push(output.out);
         true
     }
 }
@@ -114,19 +109,21 @@ struct InputClock {
 }
 
 struct State {
-    matcher: Matcher<Frame>,
+    matcher: Matcher<FrameRef>,
     /// The frames of one poll; kept for its memory.
-    frames: Vec<Frame>,
+    frames: Vec<FrameRef>,
+    /// The layouts of each input's frames.
+    patterns: Vec<FramePatterns>,
     clocks: Vec<InputClock>,
     /// The input with another clock, and whether it was reported. Nothing is joined until that changes.
     other_clock: Option<(usize, bool)>,
     /// The result that ended a run, and is the next one. Empty: none.
-    held: JoinedSet<Frame>,
+    held: JoinedSet<FrameRef>,
 }
 
 impl State {
     /// The result that ended a run. False if there is none.
-    fn take_held(&mut self, set: &mut JoinedSet<Frame>) -> bool {
+    fn take_held(&mut self, set: &mut JoinedSet<FrameRef>) -> bool {
         let is_held = !self.held.is_empty();
         if is_held {
             set.clear();
@@ -165,8 +162,9 @@ impl Join {
         let matcher = Matcher::new(rules, monotonic_ns());
         let frames = Vec::with_capacity(MESSAGES_PER_ROUND);
         let clocks = vec![InputClock::default(); inputs.len()];
-        let state =
-            Mutex::new(State { matcher, frames, clocks, other_clock: None, held: JoinedSet::default() });
+        let patterns = inputs.iter().map(|_| FramePatterns::default()).collect();
+        let held = JoinedSet::default();
+        let state = Mutex::new(State { matcher, frames, patterns, clocks, other_clock: None, held });
         Self { inputs, is_realtime, state, closed: AtomicBool::new(false) }
     }
 
@@ -189,6 +187,7 @@ impl Join {
             let mut state = self.lock();
             state.matcher.discard();
             state.held.clear();
+            state.patterns.iter_mut().for_each(FramePatterns::clear);
         }
     }
 
@@ -201,33 +200,67 @@ impl Join {
 
     /// As `poll`, without waiting for a lock that another thread holds, so that the interpreter need not be
     /// released for it. False if there is nothing, or something that `poll` reports.
-    pub fn try_next(&self, set: &mut JoinedSet<Frame>) -> bool {
+    pub fn try_next(&self, set: &mut JoinedSet<FrameRef>) -> bool {
         let Ok(mut state) = self.state.try_lock() else { return false };
-        self.try_step(&mut state, set)
-    }
-
-    fn try_step(&self, state: &mut State, set: &mut JoinedSet<Frame>) -> bool {
         if self.is_closed() {
             return false;
         }
-        if state.take_held(set) {
-            return true;
+        set.clear();
+        state.take_held(set)
+            || self.try_outputs(&mut state, |output| {
+                set.fill(output);
+                false
+            })
+    }
+
+    /// Takes the results that are ready to the sets from `sets[count]` on, up to `limit` in all, and returns how
+    /// many there are then. Waits for no lock.
+    pub fn try_take(&self, limit: usize, mut count: usize, sets: &mut Vec<JoinedSet<FrameRef>>) -> usize {
+        let Ok(mut state) = self.state.try_lock() else { return count };
+        if self.is_closed() || count >= limit {
+            return count;
         }
-        let now_ns = monotonic_ns();
-        self.poll_stale(state, now_ns, Consumer::try_poll);
+        if !state.held.is_empty() {
+            state.take_held(nth(sets, count));
+            count += 1;
+        }
+        if count < limit {
+            self.try_outputs(&mut state, |output| {
+                nth(sets, count).fill(output);
+                count += 1;
+                count < limit
+            });
+        }
+        count
+    }
+
+    /// Passes the results that are ready to `emit`, until it returns false. False if there were none.
+    fn try_outputs(&self, state: &mut State, mut emit: impl FnMut(&Output<'_, FrameRef>) -> bool) -> bool {
+        let mut has_any = false;
         for _ in 0..ROUNDS_AT_ONCE {
+            // Once for each round, not for each result.
+            let now_ns = monotonic_ns();
+            self.poll_stale(state, now_ns, Consumer::try_poll_refs);
             if state.other_clock.is_some() {
-                return false;
+                break;
             }
-            if state.matcher.next_set(now_ns, is_unchanged, set) {
-                return true;
+            let mut continues = true;
+            while continues
+                && state
+                    .matcher
+                    .next_output(now_ns, FrameRef::is_unchanged, |output| continues = emit(&output))
+            {
+                has_any = true;
             }
             // A rejection comes before the frames after it.
-            if state.matcher.has_rejected() || !self.poll_inputs(state, now_ns, Consumer::try_poll) {
-                return false;
+            if !continues
+                || state.matcher.has_rejected()
+                || !self.poll_inputs(state, now_ns, Consumer::try_poll_refs)
+            {
+                break;
             }
         }
-        false
+        has_any
     }
 
     /// Appends the results that are ready to `run`, which is empty, as long as the frames of each input lie one
@@ -236,38 +269,32 @@ impl Join {
     pub fn poll_run(
         &self,
         limit: usize,
-        set: &mut JoinedSet<Frame>,
+        set: &mut JoinedSet<FrameRef>,
         run: &mut JoinedRun,
     ) -> Option<JoinWait> {
         let mut state = self.lock();
-        while run.outs.len() < limit {
-            // What is to be reported is not taken by a call that has results to return.
-            let is_ready = if run.outs.is_empty() {
-                match self.step(&mut state, set) {
-                    Some(JoinWait::Ready) => true,
-                    end => return end.or_else(|| self.take_refused()),
+        // What is to be reported is not taken by a call that has results to return: only the first one may be
+        // in place of a result.
+        match self.step(&mut state, set) {
+            Some(JoinWait::Ready) => run.begin(set),
+            end => return end.or_else(|| self.take_refused()),
+        }
+        if limit > 1 {
+            set.clear();
+            self.try_outputs(&mut state, |output| {
+                let is_continued = run.append(output);
+                if !is_continued {
+                    set.fill(output);
                 }
-            } else {
-                self.try_step(&mut state, set)
-            };
-            if !is_ready {
-                break;
-            }
-            if !run.append(set) {
-                std::mem::swap(&mut state.held, set);
-                break;
-            }
+                is_continued && run.outs.len() < limit
+            });
+            std::mem::swap(&mut state.held, set);
         }
         None
     }
 
-    /// Makes a set that was taken the next one again.
-    pub fn hold(&self, set: &mut JoinedSet<Frame>) {
-        std::mem::swap(&mut self.lock().held, set);
-    }
-
     /// The next joined set, without waiting. `None` if none is ready.
-    pub fn poll(&self, set: &mut JoinedSet<Frame>) -> Option<JoinWait> {
+    pub fn poll(&self, set: &mut JoinedSet<FrameRef>) -> Option<JoinWait> {
         self.step(&mut self.lock(), set).or_else(|| self.take_refused())
     }
 
@@ -276,11 +303,31 @@ impl Join {
     }
 
     /// Waits for the next joined set.
-    pub fn wait(&self, timeout: Duration, strategy: IdleStrategy, set: &mut JoinedSet<Frame>) -> JoinWait {
+    pub fn wait(&self, timeout: Duration, strategy: IdleStrategy, set: &mut JoinedSet<FrameRef>) -> JoinWait {
+        self.wait_until(timeout, strategy, |state| self.step(state, set))
+    }
+
+    /// Waits until there is a joined set, which the next call takes.
+    pub fn wait_ready(&self, timeout: Duration, strategy: IdleStrategy) -> JoinWait {
+        let mut set = JoinedSet::default();
+        self.wait_until(timeout, strategy, |state| {
+            let end = self.step(state, &mut set);
+            // The step has taken what was held.
+            std::mem::swap(&mut state.held, &mut set);
+            end
+        })
+    }
+
+    fn wait_until(
+        &self,
+        timeout: Duration,
+        strategy: IdleStrategy,
+        mut step: impl FnMut(&mut State) -> Option<JoinWait>,
+    ) -> JoinWait {
         let deadline = Instant::now() + timeout;
         let mut idle = Idle::new(strategy);
         loop {
-            if let Some(end) = self.step(&mut self.lock(), set) {
+            if let Some(end) = step(&mut self.lock()) {
                 return end;
             }
             if let Some(refused) = self.take_refused() {
@@ -294,7 +341,7 @@ impl Join {
     }
 
     /// Matches and polls until there is a set, or nothing to poll.
-    fn step(&self, state: &mut State, set: &mut JoinedSet<Frame>) -> Option<JoinWait> {
+    fn step(&self, state: &mut State, set: &mut JoinedSet<FrameRef>) -> Option<JoinWait> {
         loop {
             if self.is_closed() {
                 return Some(JoinWait::Closed);
@@ -303,7 +350,7 @@ impl Join {
                 return Some(JoinWait::Ready);
             }
             let now_ns = monotonic_ns();
-            self.poll_stale(state, now_ns, Consumer::poll);
+            self.poll_stale(state, now_ns, Consumer::poll_refs);
             match &mut state.other_clock {
                 Some((_, true)) => {}
                 Some((input, reported)) => {
@@ -311,7 +358,7 @@ impl Join {
                     return Some(JoinWait::Clocks(*input));
                 }
                 None => {
-                    if state.matcher.next_set(now_ns, is_unchanged, set) {
+                    if state.matcher.next_set(now_ns, FrameRef::is_unchanged, set) {
                         return Some(JoinWait::Ready);
                     }
                 }
@@ -319,7 +366,7 @@ impl Join {
             if let Some(input) = state.matcher.take_rejected() {
                 return Some(JoinWait::Backwards(input));
             }
-            if !self.poll_inputs(state, now_ns, Consumer::poll) {
+            if !self.poll_inputs(state, now_ns, Consumer::poll_refs) {
                 return None;
             }
         }
@@ -365,9 +412,10 @@ impl Join {
         now_ns: u64,
         poll: PollConsumer,
     ) -> bool {
-        let taken = poll(&input.consumer, MESSAGES_PER_ROUND, &mut state.frames);
+        let State { frames, patterns, .. } = state;
+        let taken = poll(&input.consumer, MESSAGES_PER_ROUND, &mut patterns[at], frames);
         // Nearly all polls give frames of one epoch.
-        if let Some(epoch) = state.frames.last().map(|frame| frame.mapping.epoch)
+        if let Some(epoch) = state.frames.last().map(FrameRef::epoch)
             && state.clocks[at].epoch != Some(epoch)
         {
             let is_realtime = input.consumer.counters().latency.is_realtime();
@@ -376,17 +424,20 @@ impl Join {
         let State { matcher, frames, .. } = state;
         for frame in frames.drain(..) {
             let timestamp_ns = match input.timestamp {
-                TimestampSource::Capture => Some(frame.slot_ref.info.timestamp_ns),
+                TimestampSource::Capture => Some(frame.timestamp_ns),
                 TimestampSource::Publish => frame.publish_timestamp_ns,
             };
-            let arrival =
-                Arrival { epoch: frame.mapping.epoch, seq: frame.slot_ref.seq, timestamp_ns, item: frame };
+            let arrival = Arrival { epoch: frame.epoch(), seq: frame.seq, timestamp_ns, item: frame };
             matcher.push(at, arrival, now_ns);
         }
         taken > 0
     }
 }
 
-fn is_unchanged(frame: &Frame) -> bool {
-    frame.mapping.is_unchanged(frame.slot_ref.seq)
+/// The set at an index, or a new one behind the last.
+fn nth(sets: &mut Vec<JoinedSet<FrameRef>>, at: usize) -> &mut JoinedSet<FrameRef> {
+    if at == sets.len() {
+        sets.push(JoinedSet::default());
+    }
+    &mut sets[at]
 }

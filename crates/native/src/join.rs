@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 use tensorpool_core::join::{Basis, Drive, InputCounts, JoinReason, JoinRules, JoinedSet, Select};
 use tensorpool_core::os::fork::ForkGuard;
-use tensorpool_dataplane::consumer as consumer_plane;
+use tensorpool_dataplane::consumer::FrameRef;
 use tensorpool_dataplane::idle::IdleStrategy;
 use tensorpool_dataplane::join as plane;
 use tensorpool_dataplane::join::{JoinWait, JoinedRun, TimestampSource};
@@ -26,7 +26,9 @@ use crate::wait::{deadline, in_slices};
 
 thread_local! {
     /// The set of one poll, reused so that matching does not allocate.
-    static SET: RefCell<JoinedSet<consumer_plane::Frame>> = RefCell::default();
+    static SET: RefCell<JoinedSet<FrameRef>> = RefCell::default();
+    /// The sets of one poll for several.
+    static SETS: RefCell<Vec<JoinedSet<FrameRef>>> = RefCell::default();
 }
 
 /// The names of the inputs, shared by all results.
@@ -101,7 +103,7 @@ pub struct Join {
 
 impl Join {
     /// Moves a set into a result.
-    fn result(&self, py: Python<'_>, set: &mut JoinedSet<consumer_plane::Frame>) -> PyResult<JoinedFrames> {
+    fn result(&self, py: Python<'_>, set: &mut JoinedSet<FrameRef>) -> PyResult<JoinedFrames> {
         let (out, inputs) = (set.out, set.len());
         // Nearly all results have one frame of each input, and need no ends.
         let ends = if set.is_one_of_each() { Vec::new() } else { set.ends().to_vec() };
@@ -117,7 +119,7 @@ impl Join {
                 }
             }
             let origin = self.inputs.origins[input].clone();
-            frames.push(Py::new(py, Frame::new(frame, origin, self.fork_guard))?);
+            frames.push(Py::new(py, Frame::new(frame.to_frame(), origin, self.fork_guard))?);
         }
         Ok(JoinedFrames { inputs: self.inputs.clone(), out, frames, ends, fork_guard: self.fork_guard })
     }
@@ -126,7 +128,7 @@ impl Join {
         &self,
         py: Python<'_>,
         deadline: Option<Instant>,
-        set: &mut JoinedSet<consumer_plane::Frame>,
+        set: &mut JoinedSet<FrameRef>,
     ) -> PyResult<Option<JoinWait>> {
         // A slice of the wait is a shared closure; the lock is never contended.
         let shared = Mutex::new(set);
@@ -137,6 +139,16 @@ impl Join {
                 ended => Some(ended),
             }
         })
+    }
+
+    /// Waits for a result, which the next call takes. False if there is none.
+    fn wait_ready(&self, py: Python<'_>, deadline: Option<Instant>) -> PyResult<bool> {
+        let ended = in_slices(py, deadline, |left| match self.join.wait_ready(left, self.idle) {
+            JoinWait::TimedOut => None,
+            ended => Some(ended),
+        })?;
+        let is_ready = matches!(ended, Some(JoinWait::Ready));
+        ended.and_then(|end| self.failure(py, end)).map_or(Ok(is_ready), Err)
     }
 
     /// The error of a wait that ended with one.
@@ -241,26 +253,25 @@ impl Join {
     #[pyo3(signature = (limit = 64))]
     fn poll<'py>(&self, py: Python<'py>, limit: usize) -> PyResult<Bound<'py, PyList>> {
         errors::check_fork(py, self.fork_guard)?;
-        let list = PyList::empty(py);
-        let mut set = SET.with_borrow_mut(std::mem::take);
+        let mut sets = SETS.with_borrow_mut(std::mem::take);
         let mut ended = None;
-        while list.len() < limit {
-            // What has arrived is read at once, because releasing the interpreter takes longer.
-            if !self.join.try_next(&mut set) {
-                // A rejection is raised by a call that has no results to return.
-                if !list.is_empty() {
-                    break;
-                }
-                ended = py.detach(|| self.join.poll(&mut set));
-                if !matches!(ended, Some(JoinWait::Ready)) {
-                    break;
-                }
+        // What has arrived is read at once, because releasing the interpreter takes longer.
+        let mut count = self.join.try_take(limit, 0, &mut sets);
+        if count == 0 && limit > 0 {
+            let mut set = sets.pop().unwrap_or_default();
+            // A rejection is raised by a call that has no results to return.
+            ended = py.detach(|| self.join.poll(&mut set));
+            let is_ready = matches!(ended, Some(JoinWait::Ready));
+            sets.insert(0, set);
+            if is_ready {
+                count = self.join.try_take(limit, 1, &mut sets);
             }
-            list.append(Bound::new(py, self.result(py, &mut set)?)?)?;
         }
-        set.clear();
-        SET.with_borrow_mut(|kept| *kept = set);
-        ended.and_then(|end| self.failure(py, end)).map_or(Ok(list), Err)
+        let results = sets[..count].iter_mut().map(|set| Bound::new(py, self.result(py, set)?));
+        let list = results.collect::<PyResult<Vec<_>>>().and_then(|results| PyList::new(py, results));
+        sets.iter_mut().for_each(JoinedSet::clear);
+        SETS.with_borrow_mut(|kept| *kept = sets);
+        ended.and_then(|end| self.failure(py, end)).map_or(list, Err)
     }
 
     /// Returns the next result. None if there was none within `timeout` seconds, or the join was closed.
@@ -324,18 +335,24 @@ impl Join {
         timeout: Option<f64>,
     ) -> PyResult<Option<JoinedBatch>> {
         let deadline = deadline(timeout)?;
-        if let Some(batch) = self.poll_batch(py, limit)? {
-            return Ok(Some(batch));
-        }
-        let mut set = JoinedSet::default();
-        match self.wait_until(py, deadline, &mut set)? {
-            Some(JoinWait::Ready) => {
-                py.detach(|| self.join.hold(&mut set));
-                self.poll_batch(py, limit)
+        loop {
+            if let Some(batch) = self.poll_batch(py, limit)? {
+                return Ok(Some(batch));
             }
-            Some(end) => self.failure(py, end).map_or(Ok(None), Err),
-            None => Ok(None),
+            // Another thread may take what this one has waited for.
+            if !self.wait_ready(py, deadline)? {
+                return Ok(None);
+            }
         }
+    }
+
+    /// Waits up to `timeout` seconds for a result, and takes none. False on timeout and when the join is closed.
+    ///
+    /// `timeout` of None waits without end. Releases the GIL; Ctrl-C ends the wait. Raises as `receive_or_none`.
+    #[pyo3(signature = (timeout = None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        errors::check_fork(py, self.fork_guard)?;
+        self.wait_ready(py, deadline(timeout)?)
     }
 
     /// Returns the counts of each input, by name, the number of results, and of results of a clock that lacked a

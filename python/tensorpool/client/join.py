@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -320,8 +319,6 @@ class JoinResults(ABC):
         self.owner: object = None
         """The context of this join: a program that keeps only the join keeps the context open."""
         self._waiter = AsyncWaiter("tp-join")
-        self._received: deque[_native.JoinedFrames] = deque()
-        """Results that a wait received for a task that was cancelled meanwhile."""
 
     @property
     @abstractmethod
@@ -329,8 +326,12 @@ class JoinResults(ABC):
         """Whether the join was closed."""
 
     @abstractmethod
-    def _receive(self, timeout: float | None) -> _native.JoinedFrames | None:
-        """Waits for the next result; None if there was none within `timeout` seconds, or when closed."""
+    def _wait(self, timeout: float) -> None:
+        """Waits up to `timeout` seconds for a result, and leaves it: a task that is cancelled loses none."""
+
+    @abstractmethod
+    def _receive_ready(self) -> _native.JoinedFrames | None:
+        """A result that is there already: called in the event loop, so it must not wait."""
 
     @abstractmethod
     def _timeout_error(self, timeout: float | None) -> ReceiveTimeout:
@@ -340,15 +341,13 @@ class JoinResults(ABC):
     def close(self) -> None:
         """Ends iterations and closes the consumers. Results and their arrays stay readable."""
 
+    @abstractmethod
     def receive_or_none(self, timeout: float | None = None) -> _native.JoinedFrames | None:
         """The next result; None if there was none within `timeout` seconds, or the join was closed.
 
         Raises JoinRejected if timestamps that are joined by ran backwards, or are of different clocks, and
         for a merge map with invalid rules.
         """
-        with suppress(IndexError):
-            return self._received.popleft()
-        return self._receive(timeout)
 
     def receive(self, timeout: float | None = None) -> _native.JoinedFrames:
         """The next result. Raises ReceiveTimeout after `timeout` seconds without one, or when closed."""
@@ -374,7 +373,7 @@ class JoinResults(ABC):
     async def __anext__(self) -> _native.JoinedFrames:
         joined = await self._waiter.poll(
             self._receive_ready,
-            self._receive_on_thread,
+            lambda: self._wait(ASYNC_WAIT_S),
             is_closed=lambda: self.closed,
             timeout=self.timeout,
             timeout_error=lambda: self._timeout_error(self.timeout),
@@ -382,16 +381,6 @@ class JoinResults(ABC):
         if joined is None:
             raise StopAsyncIteration
         return joined
-
-    def _receive_ready(self) -> _native.JoinedFrames | None:
-        """A result that is there already: called in the event loop, so it must not wait."""
-        return self.receive_or_none(0.0)
-
-    def _receive_on_thread(self) -> None:
-        # Kept in the join: a cancelled task would otherwise lose the result.
-        joined = self._receive(ASYNC_WAIT_S)
-        if joined is not None:
-            self._received.append(joined)
 
     def __enter__(self) -> Self:
         if self.closed:
@@ -458,9 +447,7 @@ class Join(JoinResults):
         Raises JoinRejected if there are none because timestamps that are joined by ran backwards, or are of
         different clocks.
         """
-        waiting = [self._received.popleft() for _ in range(min(limit, len(self._received)))]
-        # A rejection is raised by a call that has no results to return, so that none is lost.
-        return waiting or self._native.poll(limit)
+        return self._native.poll(limit)
 
     def poll_batch(self, n: int = _BATCH) -> _native.JoinedBatch | None:
         """The results that are ready, at most `n`, as one array for each input; None if there are none.
@@ -488,8 +475,23 @@ class Join(JoinResults):
             raise self._timeout_error(timeout)
         return batch
 
-    def _receive(self, timeout: float | None) -> _native.JoinedFrames | None:
+    def receive_or_none(self, timeout: float | None = None) -> _native.JoinedFrames | None:
+        """The next result; None if there was none within `timeout` seconds, or the join was closed.
+
+        Raises JoinRejected if timestamps that are joined by ran backwards, or are of different clocks.
+        """
         return self._native.receive_or_none(timeout)
+
+    def __next__(self) -> _native.JoinedFrames:
+        # A result costs about a microsecond: a call more would be a tenth of it.
+        joined = self._native.receive_or_none(self.timeout)
+        return super().__next__() if joined is None else joined
+
+    def _wait(self, timeout: float) -> None:
+        self._native.wait(timeout)
+
+    def _receive_ready(self) -> _native.JoinedFrames | None:
+        return self._native.receive_or_none(0.0)
 
     def _timeout_error(self, timeout: float | None) -> ReceiveTimeout:
         first = next(iter(self.inputs.values()))

@@ -387,7 +387,11 @@ class MergeMapJoin(JoinResults):
         join = None if self.closed else self._current()
         return [] if join is None else join.poll(limit)
 
-    def _receive(self, timeout: float | None) -> _native.JoinedFrames | None:
+    def receive_or_none(self, timeout: float | None = None) -> _native.JoinedFrames | None:
+        """The next result; None if there was none within `timeout` seconds, or the join was closed.
+
+        Raises JoinRejected for a map with invalid rules, and as the joins of `ctx.join({…})`.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self.closed:
             join = self._current()
@@ -400,9 +404,18 @@ class MergeMapJoin(JoinResults):
                 return None
         return None
 
+    def _wait(self, timeout: float) -> None:
+        join = None if self.closed else self._current()
+        if join is None:
+            time.sleep(min(_POLL_S, timeout))
+        else:
+            join._wait(min(_POLL_S, timeout))
+
     def _receive_ready(self) -> _native.JoinedFrames | None:
         # Another map may be in force, and opening its consumers takes time: the thread does that.
-        return self._received.popleft() if self._received else None
+        is_due = time.monotonic() >= self._next_check_s
+        join = None if is_due else self._join
+        return None if join is None else join._receive_ready()
 
     def _timeout_error(self, timeout: float | None) -> ReceiveTimeout:
         stream_id = self.out_stream_id

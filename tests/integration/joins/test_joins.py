@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -371,6 +373,40 @@ def test_async_for_yields_results(ctx: tp.Context, free_stream_ids: StreamIds) -
         offer(left, 0)
         offer(right, 0)
         assert asyncio.run(collect(pairs)) == [0, 1, 2, 3, 4]
+
+
+def test_result_of_a_cancelled_task_is_the_next_one_of_a_batch(
+    ctx: tp.Context, free_stream_ids: StreamIds
+) -> None:
+    left, right = pair(ctx, free_stream_ids)
+
+    async def cancel_after_a_result(pairs: tp.Join) -> list[int]:
+        task = asyncio.ensure_future(anext(pairs))
+        offered = False
+        while not task.done():
+            # The thread that waits for the task has the result before the task runs again.
+            deadline = time.monotonic() + 1
+            while pairs.ledger().results == 0 and time.monotonic() < deadline:
+                if not offered and any(each.name.startswith("tp-join") for each in threading.enumerate()):
+                    offer(left, 0)
+                    offer(right, 0)
+                    offered = True
+            if pairs.ledger().results:
+                task.cancel()
+            await asyncio.sleep(0)
+        return [] if task.cancelled() else [task.result().seq or 0]
+
+    with ctx.join({"left": left.stream_id, "right": right.stream_id}, timeout=DEADLINE_S) as pairs:
+        assert pairs.wait_for_producers(DEADLINE_S)
+        taken = asyncio.run(cancel_after_a_result(pairs))
+        for number in range(1, 4):
+            offer(left, number)
+            offer(right, number)
+        with pairs.take(4, timeout=DEADLINE_S) as batch:
+            assert batch.seqs is not None
+            assert taken + batch.seqs.tolist() == [0, 1, 2, 3]
+        assert pairs.poll() == []
+        assert pairs.ledger().results == 4
 
 
 def test_input_that_restarts_is_joined_again(ctx: tp.Context, free_stream_ids: StreamIds) -> None:

@@ -53,6 +53,19 @@ impl<T> JoinedSet<T> {
         self.ends.iter().enumerate().all(|(at, end)| *end == at + 1)
     }
 
+    /// Takes the frames of an output in place of its own.
+    pub fn fill(&mut self, output: &Output<'_, T>)
+    where
+        T: Clone,
+    {
+        self.clear();
+        self.out = output.out;
+        for input in 0..output.len() {
+            self.frames.extend(output.frames(input).cloned());
+            self.ends.push(self.frames.len());
+        }
+    }
+
     /// Removes all frames, in the order of the inputs, and returns them.
     pub fn drain(&mut self) -> std::vec::Drain<'_, T> {
         self.ends.clear();
@@ -72,6 +85,36 @@ enum InputMatch {
     /// Entries of the buffer: from, to.
     Range(usize, usize),
     Absent,
+}
+
+/// One output where the matcher holds its frames, so that a caller copies only what it keeps.
+pub struct Output<'a, T> {
+    /// The sequence or the time of the output; by `Latest` its number.
+    pub out: u64,
+    inputs: &'a [Input<T>],
+    found: &'a [InputMatch],
+}
+
+impl<'a, T> Output<'a, T> {
+    /// The frames of an input, oldest first. None if the input is absent.
+    #[inline]
+    pub fn frames(&self, input: usize) -> impl Iterator<Item = &'a T> + use<'a, T> {
+        let (from, to) = match self.found[input] {
+            InputMatch::Range(from, to) => (from, to),
+            InputMatch::Absent => (0, 0),
+        };
+        let held = &self.inputs[input];
+        (from..to).filter(|entry| !held.is_lost(*entry)).map(|entry| &held.entries[entry].item)
+    }
+
+    /// How many inputs there are, absent ones too.
+    pub fn len(&self) -> usize {
+        self.found.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
 }
 
 /// How an attempt at an output ends.
@@ -216,17 +259,27 @@ impl<T: Clone> Matcher<T> {
         }
     }
 
-    /// Attempts outputs in order until one succeeds, which is then in `set`. False if none is ready.
-    /// `is_valid` says whether a frame's slot still holds it; a frame is checked right before its output.
+    /// As `next_output`, with a copy of the frames in `set`, which is empty if there is no output.
     pub fn next_set(
         &mut self,
         now_ns: u64,
-        mut is_valid: impl FnMut(&T) -> bool,
+        is_valid: impl FnMut(&T) -> bool,
         set: &mut JoinedSet<T>,
     ) -> bool {
         set.clear();
+        self.next_output(now_ns, is_valid, |output| set.fill(&output))
+    }
+
+    /// Attempts outputs in order until one succeeds, and passes that to `emit`. False if none is ready.
+    /// `is_valid` says whether a frame's slot still holds it; a frame is checked right before its output.
+    pub fn next_output(
+        &mut self,
+        now_ns: u64,
+        mut is_valid: impl FnMut(&T) -> bool,
+        mut emit: impl FnMut(Output<'_, T>),
+    ) -> bool {
         if self.rules.basis == Basis::Latest {
-            return self.next_latest(now_ns, is_valid, set);
+            return self.next_latest(now_ns, is_valid, &mut emit);
         }
         while let Some(out) = self.next_out(now_ns) {
             let drive = match self.rules.drive {
@@ -243,7 +296,7 @@ impl<T: Clone> Matcher<T> {
                 OutputAttempt::Dropped(reason) => Some(reason),
             };
             if let (None, Ok(out)) = (reason, out) {
-                self.take_found(out, set);
+                self.use_found(out, &mut emit);
             }
             match drive {
                 Some(at) => self.inputs[at].decide(reason),
@@ -394,7 +447,9 @@ impl<T: Clone> Matcher<T> {
                 Some((nearest, nearest + 1))
             }
             (Select::Offset(_), _) => {
-                let first = input.index_of_first_at_least(to);
+                // Nearly always the oldest, because earlier ones were forgotten.
+                let is_oldest = input.entries.front().is_some_and(|entry| entry.key == to);
+                let first = if is_oldest { 0 } else { input.index_of_first_at_least(to) };
                 input.entries.get(first).filter(|entry| entry.key == to)?;
                 Some((first, first + 1))
             }
@@ -437,24 +492,23 @@ impl<T: Clone> Matcher<T> {
         fault
     }
 
-    fn take_found(&mut self, out: u64, set: &mut JoinedSet<T>) {
-        set.out = out;
+    /// The frames in `found` are in an output.
+    fn use_found(&mut self, out: u64, emit: &mut impl FnMut(Output<'_, T>)) {
         self.outputs += 1;
         for at in 0..self.found.len() {
+            let input = &mut self.inputs[at];
             match self.found[at] {
-                InputMatch::Absent => self.inputs[at].counts.absent += 1,
+                InputMatch::Absent => input.counts.absent += 1,
                 InputMatch::Range(from, to) => {
                     for entry in from..to {
-                        let input = &mut self.inputs[at];
                         if !input.is_lost(entry) {
                             input.mark_used(entry);
-                            set.frames.push(input.entries[entry].item.clone());
                         }
                     }
                 }
             }
-            set.ends.push(set.frames.len());
         }
+        emit(Output { out, inputs: &self.inputs, found: &self.found });
     }
 
     /// Removes frames of an input that no later output can need.
@@ -498,7 +552,7 @@ impl<T: Clone> Matcher<T> {
         &mut self,
         now_ns: u64,
         mut is_valid: impl FnMut(&T) -> bool,
-        set: &mut JoinedSet<T>,
+        emit: &mut impl FnMut(Output<'_, T>),
     ) -> bool {
         let clock = match self.rules.drive {
             Drive::Clock { period_ns } => Some(period_ns),
@@ -539,7 +593,7 @@ impl<T: Clone> Matcher<T> {
             }
             return false;
         }
-        self.take_found(self.outputs, set);
+        self.use_found(self.outputs, emit);
         true
     }
 }

@@ -14,5 +14,5 @@ mod rules;
 mod tests;
 
 pub use input::{InputCounts, JoinReason};
-pub use matcher::{Arrival, JoinedSet, Matcher};
+pub use matcher::{Arrival, JoinedSet, Matcher, Output};
 pub use rules::{Basis, Drive, JoinRules, MAX_INPUTS, Select};

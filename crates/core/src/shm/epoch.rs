@@ -370,11 +370,37 @@ impl MappedEpoch {
                 }
             })?;
         let slot_ref = self.validate_header(seq, &bytes)?;
-        // The caller is about to read the frame, so the first and the last cache line are prefetched now.
-        let payload = self.payload(slot_ref.pool, seq);
-        copy::prefetch(payload);
-        copy::prefetch(payload.wrapping_add((slot_ref.info.values_len_bytes as usize).saturating_sub(1)));
+        self.prefetch_ends(&slot_ref, seq);
         Ok(slot_ref)
+    }
+
+    /// Reader: the timestamp of the frame `seq`, if its header is like that of `frame`, a frame of this epoch with
+    /// that `pattern`: `locate` would give the same but for the timestamp. `None`: only `locate` knows why.
+    #[inline]
+    pub fn locate_like(&self, frame: &SlotRef, pattern: &HeaderPattern, seq: u64) -> Option<u64> {
+        seqlock::check(self.commit_word(seq), seq).ok()?;
+        let (index, at) = (self.index(seq), self.slot_at(self.index(seq)));
+        let word = |i: usize| self.header.word(at + 8 * i).load(Ordering::Relaxed);
+        let timestamp_ns = pattern.timestamp_in(index, word)?;
+        self.prefetch_ends(frame, seq);
+        self.is_unchanged(seq).then_some(timestamp_ns)
+    }
+
+    /// The caller is about to read the frame, so the first and the last cache line are prefetched now.
+    #[inline]
+    fn prefetch_ends(&self, frame: &SlotRef, seq: u64) {
+        let payload = self.payload(frame.pool, seq);
+        copy::prefetch(payload);
+        copy::prefetch(payload.wrapping_add((frame.info.values_len_bytes as usize).saturating_sub(1)));
+    }
+
+    /// Reader: prefetches the header of the frame `seq`.
+    #[inline]
+    pub fn prefetch_header(&self, seq: u64) {
+        let header = self.header.at(self.slot_at(self.index(seq)));
+        for line in (0..HEADER_SLOT_BYTES).step_by(CACHE_LINE_BYTES) {
+            copy::prefetch(header.wrapping_add(line));
+        }
     }
 
     /// Reader: validates the header of a frame that may still be written. Its timestamp and metadata version

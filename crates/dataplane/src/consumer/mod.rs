@@ -23,6 +23,7 @@ mod control;
 mod counters;
 mod endpoint;
 mod fallback;
+mod frame_ref;
 mod mapping;
 mod newest;
 mod progress;
@@ -38,6 +39,7 @@ pub use control::ConsumerState;
 pub use counters::{Counters, ProgressCounters};
 pub use fallback::FallbackOptions;
 use fallback::FallbackReader;
+pub use frame_ref::{FramePatterns, FrameRef};
 pub use progress::PartialFrame;
 use progress::ProgressReader;
 use reader::{DropObserver, Reader};
@@ -215,6 +217,51 @@ impl Consumer {
             out.len() - before < limit
         });
         self.counters.record_latency(&out[before..]);
+        held + taken
+    }
+
+    /// As `poll`, for a caller that holds many frames back. `patterns` are of this consumer's frames.
+    pub fn poll_refs(&self, limit: usize, patterns: &mut FramePatterns, out: &mut Vec<FrameRef>) -> usize {
+        self.poll_refs_locked(self.lock(), limit, patterns, out)
+    }
+
+    /// As `poll_refs` without waiting: nothing if another thread holds the lock.
+    pub fn try_poll_refs(
+        &self,
+        limit: usize,
+        patterns: &mut FramePatterns,
+        out: &mut Vec<FrameRef>,
+    ) -> usize {
+        let Some(guard) = self.state.try_lock() else { return 0 };
+        self.poll_refs_locked(guard, limit, patterns, out)
+    }
+
+    #[inline]
+    fn poll_refs_locked(
+        &self,
+        mut guard: MutexGuard<'_, State>,
+        limit: usize,
+        patterns: &mut FramePatterns,
+        out: &mut Vec<FrameRef>,
+    ) -> usize {
+        let before = out.len();
+        if guard.reader.epoch.mapping.is_none() {
+            // They would keep the regions mapped.
+            patterns.clear();
+        }
+        if limit > 0 {
+            out.extend(guard.held.take().map(|frame| patterns.frame_ref(frame)));
+        }
+        let held = out.len() - before;
+        let taken = self.drain(guard, limit - held, |reader, counters, descriptor| {
+            out.extend(reader.accept_ref(counters, &descriptor, patterns));
+        });
+        if out.len() > before {
+            let now_ns = self.counters.latency.now_ns();
+            for frame in &out[before..] {
+                self.counters.latency.record(frame.publish_timestamp_ns, frame.timestamp_ns, now_ns);
+            }
+        }
         held + taken
     }
 

@@ -13,6 +13,7 @@ use tensorpool_core::shm::slot::HeaderPattern;
 use tensorpool_core::wire::descriptor::FrameDescriptor;
 
 use super::counters::Counters;
+use super::frame_ref::{FramePatterns, FrameRef};
 use super::progress::ProgressReader;
 
 /// A frame to deliver, and the mapping that keeps its memory alive.
@@ -24,7 +25,7 @@ pub struct Frame {
     pub trace_id: u64,
 }
 
-/// How far ahead of a batch its frames are prefetched.
+/// How far ahead frames are prefetched.
 const ROWS_AHEAD: u64 = 8;
 
 /// A frame of a batch, by which the next ones are recognised.
@@ -412,6 +413,25 @@ impl Reader {
                 None
             }
         }
+    }
+
+    /// As `accept`, for a frame that is held back. One that is like the frame before it costs less.
+    #[inline]
+    pub(crate) fn accept_ref(
+        &mut self,
+        counters: &Counters,
+        d: &FrameDescriptor,
+        patterns: &mut FramePatterns,
+    ) -> Option<FrameRef> {
+        let is_plain = self.progress.is_none() && self.gate.is_none() && self.shared_gate.is_none();
+        if let Some(mapping) = self.epoch.mapping.as_ref().filter(|_| is_plain) {
+            mapping.prefetch_header(d.seq + ROWS_AHEAD);
+            if let Some(frame) = patterns.next_like(mapping, d) {
+                counters.received.fetch_add(1, Ordering::Relaxed);
+                return Some(frame);
+            }
+        }
+        self.accept(counters, d, &mut ()).map(|frame| patterns.frame_ref(frame))
     }
 
     /// As `accept`, for a frame that is copied to a row of a batch and is like the one before it: gives its
