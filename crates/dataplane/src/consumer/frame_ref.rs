@@ -22,7 +22,7 @@ struct FramePattern {
 }
 
 impl FramePattern {
-    fn of(frame: Frame) -> Self {
+    fn from_frame(frame: Frame) -> Self {
         let Frame { mapping, slot_ref, .. } = frame;
         let header = mapping.header_bytes(slot_ref.seq);
         let header = mapping.is_unchanged(slot_ref.seq).then(|| HeaderPattern::new(&header));
@@ -114,7 +114,7 @@ impl FramePatterns {
                 // An earlier epoch does not come again.
                 self.0.retain(|pattern| Arc::ptr_eq(&pattern.mapping, &frame.mapping));
                 self.0.truncate(MAX_PATTERNS - 1);
-                self.0.insert(0, Arc::new(FramePattern::of(frame)));
+                self.0.insert(0, Arc::new(FramePattern::from_frame(frame)));
             }
         }
         FrameRef { pattern: self.0[0].clone(), seq, timestamp_ns, publish_timestamp_ns, trace_id }
