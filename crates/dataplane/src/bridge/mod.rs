@@ -2,10 +2,10 @@
 //! slots of another host. Each has its own thread. The conductor adds their handles.
 
 mod descriptor_fanout;
+mod fragment_assembler;
 mod mapping;
 mod private_ring;
 mod progress_forwarder;
-mod reassembly;
 pub mod receiver;
 pub mod sender;
 pub mod source;

@@ -18,9 +18,9 @@ use tensorpool_core::wire::announce::{Decoded, PoolAnnounce};
 use tensorpool_core::wire::chunk::{Chunk, ChunkLimits, Fault, MTU_OVERHEAD};
 use tensorpool_core::wire::control::ControlMessage;
 
+use super::fragment_assembler::FragmentAssembler;
 use super::mapping::ReceiverMapping;
 use super::private_ring::PrivateRing;
-use super::reassembly::FragmentReassembly;
 use super::worker::Worker;
 use crate::aeron::channels::tethered;
 use crate::aeron::{AeronError, Assembler, Client, Header, Subscription};
@@ -87,7 +87,7 @@ struct State {
     payload: Handle<Subscription>,
     control: Handle<Subscription>,
     assembler: Option<Assembler>,
-    reassembly: FragmentReassembly,
+    fragments: FragmentAssembler,
     mappings: Vec<ReceiverMapping>,
     by_stream: HashMap<u32, usize>,
     faults: [u64; Fault::COUNT],
@@ -136,7 +136,7 @@ impl Receiver {
             payload: Handle::None,
             control: Handle::None,
             assembler: None,
-            reassembly: FragmentReassembly::new(config.limits.chunk_bytes as usize + CHUNK_OVERHEAD),
+            fragments: FragmentAssembler::new(config.limits.chunk_bytes as usize + CHUNK_OVERHEAD),
             mappings: Vec::new(),
             by_stream: HashMap::new(),
             faults: [0; Fault::COUNT],
@@ -257,7 +257,7 @@ impl Receiver {
     /// dropped.
     pub fn rejected(&self) -> ([u64; Fault::COUNT], u64, u64, u64) {
         let state = self.core.state.lock_priority();
-        (state.faults, state.unmapped, state.reassembly.dropped(), state.messages_dropped)
+        (state.faults, state.unmapped, state.fragments.dropped(), state.messages_dropped)
     }
 
     /// Messages of the control stream that are neither announces nor progress.
@@ -355,7 +355,7 @@ impl State {
     fn receive(&mut self, config: &Config, now_ns: u64) -> usize {
         let Self {
             payload,
-            reassembly,
+            fragments,
             mappings,
             by_stream,
             faults,
@@ -367,7 +367,7 @@ impl State {
         let Some(subscription) = payload.get() else { return 0 };
         let opened_ns = if payload_opener.is_some() { realtime_ns() } else { 0 };
         subscription.poll(FRAGMENTS_PER_TURN, |bytes, header| {
-            reassembly.take(bytes, header, |message, session| {
+            fragments.take(bytes, header, |message, session| {
                 let limits = match *session_limits {
                     Some((known, limits)) if known == session => limits,
                     _ => session_limits.insert((session, config.session_limits(header))).1,

@@ -5,13 +5,13 @@ use crate::aeron::Header;
 
 const MAX_SESSIONS: usize = 8;
 
-pub(super) struct FragmentReassembly {
+pub(super) struct FragmentAssembler {
     max_bytes: usize,
     partial: Vec<(i32, Vec<u8>)>,
     dropped: u64,
 }
 
-impl FragmentReassembly {
+impl FragmentAssembler {
     pub fn new(max_bytes: usize) -> Self {
         Self { max_bytes, partial: Vec::new(), dropped: 0 }
     }
