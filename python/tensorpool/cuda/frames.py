@@ -53,15 +53,19 @@ class FrameSource(Protocol):
     timeout: float | None
 
     @property
-    def stream_id(self) -> int: ...
+    def stream_id(self) -> int:
+        """The stream that is read."""
 
     @property
-    def closed(self) -> bool: ...
+    def closed(self) -> bool:
+        """Whether no frame can come any more."""
 
     @property
-    def epoch(self) -> int | None: ...
+    def epoch(self) -> int | None:
+        """The mapped epoch; None while nothing is mapped."""
 
-    def receive_or_none(self, timeout: float | None = None) -> _native.Frame | None: ...
+    def receive_or_none(self, timeout: float | None = None) -> _native.Frame | None:
+        """The next frame; None if none came in time."""
 
 
 @dataclass(slots=True)

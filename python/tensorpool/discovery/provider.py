@@ -31,14 +31,23 @@ _MAX_REQUESTS_A_TURN: Final = 16
 class Publication(Protocol):
     """The part of an Aeron publication that responses need."""
 
-    def offer(self, message: bytes, /) -> str: ...
+    def offer(self, message: bytes, /) -> str:
+        """Offers a message; returns the outcome."""
+
     @property
-    def is_ready(self) -> bool: ...
+    def is_ready(self) -> bool:
+        """Whether the conductor has registered it."""
+
     @property
-    def max_message_length(self) -> int | None: ...
+    def max_message_length(self) -> int | None:
+        """Bytes of the longest message; None until it is ready."""
+
     @property
-    def failure(self) -> str | None: ...
-    def close(self) -> None: ...
+    def failure(self) -> str | None:
+        """Why the media driver refused it."""
+
+    def close(self) -> None:
+        """Closes it. A second call does nothing."""
 
 
 @dataclass(slots=True)

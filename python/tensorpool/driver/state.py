@@ -213,8 +213,8 @@ class DriverState:
         expired_ns = now_ns - self.leases.lease_ns if read_until_ns is None else read_until_ns
         for lease in self.leases.overdue(expired_ns):
             if not lease.is_proven:
-                # Its client may not have got the response, and asks still: with this one it would believe to
-                # have a lease.
+                # The client may not have received the response, and may repeat its request. The cached
+                # response would name a lease that has ended.
                 self._responses.forget((Attach, lease.client_id, lease.correlation_id))
             self._lifecycle.end(lease, LeaseRevokeReason.EXPIRED, "no keepalive came in time", now_ns)
         self._lifecycle.remove_retired(now_ns)

@@ -370,7 +370,7 @@ class _Push:
             self._upload(self._uri / layout.MANIFEST_FILE, memoryview(snapshot))
         else:
             snapshot = manifest.encode_snapshot(self._archived.generation, self._archived)
-        # The only place that makes retention believe in the archive: after all of it was read back.
+        # Retention relies on this file alone, so it is written after all of the archive was read back.
         with write_errors(self._root / _PROVEN_FILE):
             replace_file(self._root / _PROVEN_FILE, snapshot)
         self._unpublished, self._published_s = 0, time.monotonic()

@@ -198,7 +198,7 @@ def write_marker(root: Path, *, created_ns: int) -> None:
 
 
 def marker_fault(root: Path) -> str | None:
-    """Why the marker cannot be believed; None if it is intact, or of a version that had no checksum."""
+    """Why the marker is damaged; None if it is intact, or of a version that had no checksum."""
     try:
         content = (root / MARKER_FILE).read_bytes()
     except FileNotFoundError:

@@ -35,7 +35,8 @@ class AeronHandle(Protocol):
     """Anything whose Aeron handle is registered by the conductor."""
 
     @property
-    def is_ready(self) -> bool: ...
+    def is_ready(self) -> bool:
+        """Whether the media driver has answered."""
 
 
 _REAL_TIME: Final = "fifo"
