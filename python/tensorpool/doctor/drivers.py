@@ -201,7 +201,7 @@ def _check_timers(facts: MediaDriverFacts) -> Check:
 
 
 def _check_liveness(mark: MarkFile) -> Check:
-    """Compares the liveness timeout. Aeron requires the unblock timeout to be above it, and shows this one."""
+    """Compares the liveness timeout. Aeron requires an unblock timeout above it, and shows this one."""
     name = "killed clients"
     liveness_s = mark.client_liveness_timeout_ns / 1e9
     found = f"the media driver notices them after {liveness_s:g} s"
