@@ -361,11 +361,12 @@ class JoinResults(ABC):
 
     def __next__(self) -> _native.JoinedFrames:
         joined = self.receive_or_none(self.timeout)
-        if joined is not None:
-            return joined
-        if self.closed:
-            raise StopIteration
-        raise self._timeout_error(self.timeout)
+        if joined is None:
+            raise self._end_of_iteration()
+        return joined
+
+    def _end_of_iteration(self) -> Exception:
+        return StopIteration() if self.closed else self._timeout_error(self.timeout)
 
     def __aiter__(self) -> AsyncIterator[_native.JoinedFrames]:
         return self
@@ -485,7 +486,9 @@ class Join(JoinResults):
     def __next__(self) -> _native.JoinedFrames:
         # A result costs about a microsecond: a call more would be a tenth of it.
         joined = self._native.receive_or_none(self.timeout)
-        return super().__next__() if joined is None else joined
+        if joined is None:
+            raise self._end_of_iteration()
+        return joined
 
     def _wait(self, timeout: float) -> None:
         self._native.wait(timeout)
