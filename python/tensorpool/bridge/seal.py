@@ -170,8 +170,8 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 def host_number(aeron_dir: str) -> int:
     """A number of the system that a bridge belongs to: the same for all its bridges, also after a restart.
 
-    A system is a media driver's directory on a running machine. Containers of one machine have host names or
-    memory filesystems of their own.
+    A system is a media driver's directory on a running machine. Containers of one machine have host names,
+    memory filesystems, or at least directories of their own.
     """
     directory = Path(os.path.abspath(aeron_dir))
     try:
@@ -179,10 +179,12 @@ def host_number(aeron_dir: str) -> int:
     except OSError:
         boot_id = b""
     try:
-        device = os.stat(directory.parent).st_dev
+        above = os.stat(directory.parent)
+        device, inode = above.st_dev, above.st_ino
     except OSError:
-        device = 0
-    parts = (boot_id, socket.gethostname().encode(), str(device).encode(), os.fsencode(directory))
+        device = inode = 0
+    place = f"{device} {inode}".encode()
+    parts = (boot_id, socket.gethostname().encode(), place, os.fsencode(directory))
     return int.from_bytes(hashlib.sha256(b"\0".join(parts)).digest()[:8], "little")
 
 
