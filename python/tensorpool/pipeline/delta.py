@@ -187,14 +187,14 @@ class DeltaTables:
         for attempt in range(_TRIES):
             try:
                 target = self.prepare(table)
-                done = target.transaction_version(app)
+                # Both are of one version of the table: the files of a later one could be those of a commit
+                # that the check has not seen.
+                done, present = target.transaction_version(app), _stored_files(target) if replace else []
                 if done is not None and done >= number:
                     return
                 now_ms = time.time_ns() // 1_000_000
                 actions: list[AddAction | RemoveAction] = [_added(file, now_ms) for file in files]
-                if replace:
-                    own = [file for file in self.files(table.name) if pipeline_of(file.path) == pipeline]
-                    actions += [_removed(file, now_ms) for file in own]
+                actions += [_removed(file, now_ms) for file in present if pipeline_of(file.path) == pipeline]
                 target.create_write_transaction(
                     actions,
                     "append",
@@ -214,22 +214,7 @@ class DeltaTables:
     def files(self, name: str) -> list[StoredFile]:
         """The files of a table as it is now; none if it does not exist."""
         table = self.find(name)
-        if table is None:
-            return []
-        found = []
-        for entry in pa.table(table.get_add_actions(flatten=True)).to_pylist():
-            day = entry.get("partition.date")
-            times = entry.get("min.receive_time_ns"), entry.get("max.receive_time_ns")
-            found.append(
-                StoredFile(
-                    unquote(entry["path"]),
-                    entry["size_bytes"],
-                    entry["num_records"] or 0,
-                    None if day is None else str(day),
-                    times,
-                )
-            )
-        return sorted(found, key=lambda file: file.path)
+        return [] if table is None else _stored_files(table)
 
     def replace(self, table: Table, old: Sequence[StoredFile], new: Sequence[DataFile]) -> bool:
         """Replaces files of a table in one transaction. False if one of them is no longer in the table."""
@@ -355,3 +340,14 @@ def bound_of(value: Any, *, is_high: bool) -> Any:
         text = datetime.fromtimestamp(value.timestamp() + millis // 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
         return f"{text}.{millis % 1_000:03}Z"
     return value.isoformat() if isinstance(value, date) else value
+
+
+def _stored_files(table: DeltaTable) -> list[StoredFile]:
+    """The files of the version that the table is at."""
+    found = []
+    for entry in pa.table(table.get_add_actions(flatten=True)).to_pylist():
+        day = entry.get("partition.date")
+        times = entry.get("min.receive_time_ns"), entry.get("max.receive_time_ns")
+        path, size, rows = unquote(entry["path"]), entry["size_bytes"], entry["num_records"] or 0
+        found.append(StoredFile(path, size, rows, None if day is None else str(day), times))
+    return sorted(found, key=lambda file: file.path)

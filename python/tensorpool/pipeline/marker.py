@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -43,6 +44,8 @@ class PipelineMarker:
     """As the values of a TOML file."""
     tables: list[str]
     """Tables that the root has or will have, of this and of earlier definitions."""
+    host: str = ""
+    """The host that ran the pipeline last: local recordings of the definition are on it."""
 
     @property
     def name(self) -> str | None:
@@ -61,6 +64,10 @@ class PipelineMarker:
     def recordings(self) -> list[str]:
         """The recordings of the definition."""
         return [str(root) for root in self.definition.get("recordings", ())]
+
+    def is_here(self, recording: str) -> bool:
+        """Whether the recording is read on this host: it is a URI, or a path of this host."""
+        return "://" in recording or self.host in ("", socket.gethostname())
 
     @property
     def streams(self) -> set[int]:
@@ -134,6 +141,7 @@ def _read(root: str, name: str | None) -> PipelineMarker | None:
         {str(stage): int(version) for stage, version in content["versions"].items()},
         content["definition"],
         list(content.get("tables", [])),
+        str(content.get("host", "")),
     )
     for stage, version in marker.versions.items():
         if version > VERSIONS.get(stage, 0):
@@ -169,7 +177,9 @@ def begin(settings: PipelineSettings, tables: Iterable[str] = (), *, is_new: boo
             raise PipelineError(
                 f"{root.url} contains files of other programs; give another directory with out = …"
             )
-        marker = PipelineMarker(secrets.token_hex(8), dict(VERSIONS), definition, sorted(tables))
+        marker = PipelineMarker(
+            secrets.token_hex(8), dict(VERSIONS), definition, sorted(tables), socket.gethostname()
+        )
         # Of two processes that begin a root one gives it its id: transactions carry the id, and with two of
         # them a decision would be applied twice.
         if store.put_new(layout.MARKER, _content(marker)):
@@ -177,7 +187,7 @@ def begin(settings: PipelineSettings, tables: Iterable[str] = (), *, is_new: boo
     existing = read(settings.out, settings.name)
     _check_fixed(settings.out, existing, definition)
     names = sorted({*existing.tables, *tables})
-    marker = PipelineMarker(existing.pipeline_id, existing.versions, definition, names)
+    marker = PipelineMarker(existing.pipeline_id, existing.versions, definition, names, socket.gethostname())
     store.put(layout.MARKER, _content(marker))
     return marker
 
@@ -195,7 +205,8 @@ def _check_recordings(settings: PipelineSettings, other: PipelineMarker) -> None
     """Raises PipelineError if another pipeline of the root takes the same frames into the tables."""
     wanted = set(settings.streams)
     for root in settings.recordings:
-        if root in other.recordings and not (wanted and other.streams and not wanted & other.streams):
+        is_same = root in other.recordings and other.is_here(root)
+        if is_same and not (wanted and other.streams and not wanted & other.streams):
             who = "the pipeline without a name" if other.name is None else f"pipeline {other.name}"
             raise PipelineError(
                 f"{who} of {settings.out} reads {root} already, and each frame would be in the tables twice: "
@@ -209,6 +220,7 @@ def _content(marker: PipelineMarker) -> bytes:
         "id": marker.pipeline_id,
         "versions": marker.versions,
         "tables": marker.tables,
+        "host": marker.host,
         "definition": marker.definition,
     }
     return json.dumps(content, indent=2).encode() + b"\n"

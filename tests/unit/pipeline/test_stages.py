@@ -6,6 +6,8 @@ import datetime
 import itertools
 import json
 import random
+import shutil
+import socket
 import time
 from collections import Counter
 from pathlib import Path
@@ -217,6 +219,24 @@ def test_pipelines_with_names_share_the_tables_of_a_root(tmp_path: Path, out: Pa
         Stages(define(tmp_path / "east", out, name="third"))
     with pytest.raises(PipelineError, match="was created with payload = ref"):
         Stages(define(tmp_path / "other", out, name="fourth", payload="inline"))
+
+
+def test_pipelines_of_two_hosts_may_read_recordings_of_the_same_path(
+    root: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(root, range(20))
+    Stages(define(root, out, name="east")).take_all()
+    monkeypatch.setattr(socket, "gethostname", lambda: "west-1")
+    # The disk of the other host has another recording there.
+    shutil.rmtree(root)
+    record(root, range(30), stream_id=20)
+    settings = define(root, out, name="west")
+    Stages(settings).take_all()
+    assert len(table(settings, "silver/frames")) == 50
+    report = collect(out, samples=0)
+    assert report.faults == []
+    (unread,) = report.unread_recordings
+    assert unread.startswith(f"{root} is on host ")
 
 
 def test_function_may_get_a_column_and_no_other_type(root: Path, out: Path) -> None:

@@ -66,9 +66,17 @@ def _collect(root: str | os.PathLike[str], samples: int) -> Report:
     if samples > 0:
         report.samples = samples_of(files.get(layout.SILVER_FRAMES, []), samples)
     report.faults = faults(report, has_gold=layout.GOLD_QUALITY in files)
-    sources = [(known.recordings, known.streams) for known in pipelines]
-    lacking, report.unread_recordings = ledgers.compare(report, sources)
-    report.faults += lacking
+    here = [
+        ([each for each in known.recordings if known.is_here(each)], known.streams) for known in pipelines
+    ]
+    elsewhere = [
+        f"{each} is on host {known.host}, and this is another one"
+        for known in pipelines for each in known.recordings if not known.is_here(each)
+    ]  # fmt: skip
+    lacking, unread = ledgers.compare(report, here)
+    report.unread_recordings = [*unread, *elsewhere]
+    # The tables have rows of all hosts, so they are compared with all recordings or with none.
+    report.faults += [] if elsewhere else lacking
     return report
 
 
