@@ -7,8 +7,7 @@
 //! Small frames are copied by one routine. For large ones several are measured once in a process, because
 //! processors differ, and frames of a ring beyond the last-level cache go past the caches.
 
-use std::sync::Once;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::os::cache;
@@ -139,11 +138,12 @@ const CLEARLY_FASTER: f64 = 0.9;
 /// Measures which routine copies large frames fastest on this processor: once in a process, in a few
 /// milliseconds. Called when slots of that size are mapped for writing, so that no frame waits for it.
 pub fn choose_routine() {
-    static MEASURED: Once = Once::new();
-    MEASURED.call_once(|| {
+    // Not a `Once`: a child that is forked during the measurement would wait for it forever.
+    static IS_MEASURED: AtomicBool = AtomicBool::new(false);
+    if !IS_MEASURED.swap(true, Ordering::Relaxed) {
         let best = fastest(&measure());
         CHOSEN.store(best as u8, Ordering::Relaxed);
-    });
+    }
 }
 
 /// The best time of each routine: a thread that loses its core during one round is faster in another.

@@ -245,7 +245,7 @@ impl Consumer {
         out: &mut Vec<FrameRef>,
     ) -> usize {
         let before = out.len();
-        if guard.reader.epoch.mapping.is_none() {
+        if guard.reader.epoch.mapping.is_none() && guard.source.fallback.is_none() {
             // They would keep the regions mapped.
             patterns.clear();
         }

@@ -66,9 +66,7 @@ def _collect(root: str | os.PathLike[str], samples: int) -> Report:
     if samples > 0:
         report.samples = samples_of(files.get(layout.SILVER_FRAMES, []), samples)
     report.faults = faults(report, has_gold=layout.GOLD_QUALITY in files)
-    here = [
-        ([each for each in known.recordings if known.is_here(each)], known.streams) for known in pipelines
-    ]
+    here = [(filter(known.is_here, known.recordings), known.streams) for known in pipelines]
     elsewhere = [
         f"{each} is on host {known.host}, and this is another one"
         for known in pipelines for each in known.recordings if not known.is_here(each)
