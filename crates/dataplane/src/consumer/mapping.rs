@@ -52,8 +52,7 @@ impl Consumer {
         self.counters.latency.follow_clock(clock_domain);
         // One step: frames of the old epoch are dropped by their epoch from here on.
         let mapping = Arc::new(mapping);
-        mapping.prefault_aside();
-        let old = self.remap(Some(mapping));
+        let old = self.remap(Some(mapping.clone()));
         self.state.lock_priority().reader.epoch.producer_id = producer_id;
         self.control().report_soon();
         let now_ns = tick.now.monotonic_ns;
@@ -61,6 +60,8 @@ impl Consumer {
             self.event(tick.events, now_ns, "unmapped", old.epoch, "a new epoch was announced".to_owned());
         }
         self.event(tick.events, now_ns, "mapped", epoch, String::new());
+        // Last: descriptors that come meanwhile find the regions mapped, and wait for a page at most.
+        mapping.prefault_aside();
     }
 
     /// The announced regions are not used: the mapped ones stay, unless they were given another epoch.
