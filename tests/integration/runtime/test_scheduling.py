@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -14,18 +17,31 @@ from tensorpool.errors import InvalidConfig
 from tests.remote_process import ROOT
 
 
-def scheduling_by_thread() -> dict[str, tuple[set[int], int]]:
-    """Cores and nice value of each thread of this process."""
+class ThreadScheduling(NamedTuple):
+    """Cores and nice value of a thread."""
+
+    cores: set[int]
+    nice: int
+
+
+def scheduling_by_thread() -> dict[int, ThreadScheduling]:
+    """The threads of this process by number: two may have one name, until a new one has set its own."""
     threads = {}
     for task in Path("/proc/self/task").iterdir():
         number = int(task.name)
-        name = (task / "comm").read_text().strip()
-        threads[name] = (os.sched_getaffinity(number), os.getpriority(os.PRIO_PROCESS, number))
+        # A thread may end meanwhile.
+        with contextlib.suppress(ProcessLookupError):
+            cores, nice = os.sched_getaffinity(number), os.getpriority(os.PRIO_PROCESS, number)
+            threads[number] = ThreadScheduling(cores, nice)
     return threads
 
 
+def thread_names() -> set[str]:
+    return {(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()}
+
+
 def test_threads_of_a_connection_have_their_cores_and_priority(
-    aeron_dir: Path, shm_base: Path, monkeypatch: pytest.MonkeyPatch
+    aeron_dir: Path, shm_base: Path, monkeypatch: pytest.MonkeyPatch, wait_until: Callable[..., Any]
 ) -> None:
     cores, nice = os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0)
     core, lower = max(cores), min(nice + 4, 19)
@@ -34,12 +50,15 @@ def test_threads_of_a_connection_have_their_cores_and_priority(
     monkeypatch.setenv("TENSORPOOL_AERON__PRIORITY", f"nice:{lower}")
     monkeypatch.setenv("TENSORPOOL_AERON__IDLE", "rest")
     with tp.open("standalone", aeron_dir=aeron_dir, shm_base_dir=shm_base):
+
+        def of_connection() -> list[ThreadScheduling]:
+            return [seen for number, seen in scheduling_by_thread().items() if number not in before]
+
+        # The third is Aeron's client.
+        wait_until(lambda: of_connection().count(ThreadScheduling({core}, lower)) == 3)
+        assert {"tp-conductor", "tp-media-driver"} <= thread_names()
         threads = scheduling_by_thread()
-    of_connection = {name for name, seen in threads.items() if seen == ({core}, lower)}
-    # The third is Aeron's client, which names its thread itself.
-    assert {"tp-conductor", "tp-media-driver"} < of_connection
-    assert len(of_connection) == 3
-    assert {name: threads[name] for name in before if name in threads} == before
+    assert all(threads.get(number, seen) == seen for number, seen in before.items())
 
 
 def test_real_time_priority_of_threads_that_never_sleep_is_refused(
