@@ -45,12 +45,14 @@ drops! {
     Rested = "rested", true;
     /// Published after this consumer was mapped and before the first descriptor it received.
     Joining = "joining", true;
-    /// Held back: this reader asked for fewer frames a second.
+    /// Held back: this reader requested fewer frames a second.
     RateLimited = "rate_limited", true;
     /// Superseded by a newer frame, as the policy "latest" asks.
     Skipped = "skipped", true;
     /// The producer had given no sign of life, so its regions were not mapped for a while.
     Paused = "paused", true;
+    /// Published before its epoch ended, and not read until then.
+    Ended = "ended", true;
     /// The embedded header has a wrong length.
     HeaderLength = "header_length", true;
     /// The embedded header is another message, schema or version.
@@ -85,7 +87,7 @@ drops! {
     BeforeJoining = "before_joining", false;
     /// The same sequence came again.
     Duplicate = "duplicate", false;
-    /// The sequence went backwards: the regions are mapped anew.
+    /// The sequence went backwards: the regions are mapped again.
     Regressed = "regressed", false;
     /// Not a frame descriptor that this version can read.
     Malformed = "malformed", false;

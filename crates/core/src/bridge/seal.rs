@@ -3,10 +3,9 @@
 //!
 //! A sealed message is a prefix, the message and a tag. The prefix starts like an SBE header, so that
 //! programs without a key skip it by its schema id; it names the key, the sealing host, the session and the
-//! counter. Each
-//! publication is a session with a random number, and has a key of its own, derived from the shared key, the
-//! session and the purpose of the stream. So no nonce is used twice, and a message of one stream is invalid
-//! on another.
+//! counter. Each publication is a session with a random number, and has a key of its own, derived from the
+//! shared key, the session and the purpose of the stream. So no nonce is used twice, and a message of one
+//! stream is invalid on another.
 //!
 //! The counter is the time of sealing in nanoseconds, and grows within a session. A receiver accepts each
 //! counter once, and none that is older than those it remembers: large messages have an Aeron session of
@@ -42,6 +41,10 @@ const COUNTER: usize = SESSION + 8;
 /// Bytes before the message.
 pub const PREFIX_BYTES: usize = MESSAGE_HEADER_LENGTH + BLOCK_LENGTH as usize;
 const TAG_BYTES: usize = 16;
+/// What is hashed before a key, so that its id is no other hash of the key.
+const KEY_ID_CONTEXT: &[u8] = b"tensorpool bridge key id";
+/// The context of a session's key, with the version of the derivation; the purpose of the stream follows.
+const SESSION_KEY_CONTEXT: &[u8] = b"tensorpool bridge 1 ";
 /// Bytes that sealing adds to a message.
 pub const SEAL_BYTES: usize = PREFIX_BYTES + TAG_BYTES;
 /// Sessions of one stream that a receiver remembers.
@@ -90,7 +93,7 @@ pub struct SharedKeys {
 /// A number that names a key without revealing it.
 pub fn key_id(key: &[u8; KEY_BYTES]) -> u32 {
     let mut context = digest::Context::new(&digest::SHA256);
-    context.update(b"tensorpool bridge key id");
+    context.update(KEY_ID_CONTEXT);
     context.update(key);
     get_u32(context.finish().as_ref(), 0)
 }
@@ -135,7 +138,7 @@ impl hkdf::KeyType for AesKeyLength {
 /// The key of one session.
 fn session_key(key: &Key, session: u64, purpose: Purpose) -> Option<LessSafeKey> {
     let extracted = hkdf::Salt::new(hkdf::HKDF_SHA256, &session.to_le_bytes()).extract(&key.bytes);
-    let info = [b"tensorpool bridge 1 ".as_slice(), purpose.as_str().as_bytes()];
+    let info = [SESSION_KEY_CONTEXT, purpose.as_str().as_bytes()];
     let mut bytes = [0; KEY_BYTES];
     extracted.expand(&info, AesKeyLength).ok()?.fill(&mut bytes).ok()?;
     UnboundKey::new(&AES_256_GCM, &bytes).ok().map(LessSafeKey::new)

@@ -17,7 +17,7 @@ pub struct StreamProposal {
 const GOLDEN_RATIO: u64 = 0x9E37_79B9_7F4A_7C15;
 
 impl StreamProposal {
-    /// A different id for each attempt and each consumer, so that consumers seldom request the same one.
+    /// A different id for each attempt and each consumer, so that consumers rarely request the same one.
     fn address(&self, consumer_id: u32, attempt: u32) -> StreamAddress {
         let key = u64::from(consumer_id).wrapping_add(u64::from(attempt) << 32);
         let spread = key.wrapping_mul(GOLDEN_RATIO);

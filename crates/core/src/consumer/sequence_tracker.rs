@@ -106,7 +106,7 @@ impl SequenceTracker {
 
     /// The slot of `seq` already holds `newest`: the writer lapped the reader. The slots right after `seq`
     /// are overwritten next, so a reader that continued with the next frame would lose nearly all. It resumes
-    /// in the middle of the ring instead, or, too far behind, at the newest frame. The caller vouches for
+    /// in the middle of the ring instead, or, too far behind, at the newest frame. The caller has checked
     /// `newest` ([`MappedEpoch::overwritten_by`](crate::shm::epoch::MappedEpoch::overwritten_by)).
     #[inline]
     pub fn on_overwritten(&mut self, seq: u64, newest: u64, nslots: u64) {

@@ -363,7 +363,8 @@ impl<T: Clone> Matcher<T> {
             return;
         };
         let gap_end = self.inputs.iter().enumerate().filter_map(|(at, input)| {
-            // All frames of the input are later than the tick: no tick before the oldest finds one.
+            // All frames of the input are later than the tick: no tick before the oldest finds one, and the
+            // input is not behind, so it cannot be absent either.
             let oldest = input.entries.front()?.key;
             match self.rules.inputs[at] {
                 Select::Offset(_) => {
@@ -374,7 +375,7 @@ impl<T: Clone> Matcher<T> {
         });
         let gap_end = gap_end.max().unwrap_or(0).max(next);
         let after_gap = gap_end.div_ceil(period_ns).checked_mul(period_ns).unwrap_or(next);
-        let skipped = if missed && self.rules.stale_after_ns.is_none() { after_gap } else { next };
+        let skipped = if missed { after_gap } else { next };
         self.missed_ticks += (skipped - next) / period_ns;
         self.next_tick = Some(skipped);
     }
@@ -394,8 +395,9 @@ impl<T: Clone> Matcher<T> {
         is_valid: &mut impl FnMut(&T) -> bool,
     ) -> OutputAttempt {
         self.found.clear();
-        // Readiness first, so that a blocked output changes nothing.
-        let mut is_blocked = false;
+        // Readiness first, so that a blocked output changes nothing. An output that no input has reached is
+        // blocked even if all are stale: a clock would otherwise run ahead of the frames without end.
+        let (mut is_blocked, mut is_reached) = (false, false);
         for at in 0..self.inputs.len() {
             let Some((_, to)) = self.rules.needed(at, out) else {
                 return OutputAttempt::Dropped(JoinReason::Unmatched);
@@ -404,9 +406,11 @@ impl<T: Clone> Matcher<T> {
                 Basis::Time => newest.saturating_add(self.rules.lateness_ns),
                 _ => newest,
             });
-            is_blocked |= reached.is_none_or(|reached| reached < to) && !self.is_stale(at, now_ns);
+            let is_behind = reached.is_none_or(|reached| reached < to);
+            is_reached |= !is_behind;
+            is_blocked |= is_behind && !self.is_stale(at, now_ns);
         }
-        if is_blocked {
+        if is_blocked || !is_reached {
             return OutputAttempt::Blocked;
         }
         let mut lacks = None;

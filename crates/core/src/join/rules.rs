@@ -41,7 +41,7 @@ pub struct JoinRules {
     pub drive: Drive,
     /// By time: how far the frame of an offset may be from its time.
     pub tolerance_ns: u64,
-    /// By time: an output is attempted so much before its inputs have reached their time.
+    /// By time: an output is attempted this much before its inputs have reached their time.
     pub lateness_ns: u64,
     /// An input without a frame for longer may be absent from an output. `None`: a missing input blocks.
     pub stale_after_ns: Option<u64>,

@@ -16,13 +16,15 @@ use crate::wire::region_uri::RegionUri;
 const MISSED_ANNOUNCES: u64 = 3;
 /// How many keepalives are sent within the time to expiry.
 const KEEPALIVES_A_LEASE: u64 = 3;
+/// The time between two keepalives at least: a response that comes late says little of how long a lease lasts.
+const MIN_KEEPALIVE_NS: u64 = 10_000_000;
 /// Clients that one message triggers spread their requests over this time.
 const SPREAD_NS: u64 = 20_000_000;
 /// An unanswered request is repeated after this time, then after twice that, up to the usual pause.
 const FIRST_REPEAT_NS: u64 = 100_000_000;
 /// Consecutive refusals make the pause longer, up to this many times the usual one.
 const MAX_PAUSE_FACTOR: u32 = 4;
-/// A client that tries both revisions sends so many requests in the usual one, then takes turns.
+/// A client that tries both revisions sends this many requests in the usual one, then takes turns.
 const SENDS_BEFORE_OTHER: u32 = 3;
 /// The multiplier of xorshift64*.
 const XORSHIFT_MULTIPLIER: u64 = 0x2545_F491_4F6C_DD1D;
@@ -309,7 +311,8 @@ impl Attachment {
             NULL_U64 => u64::MAX,
             expiry => expiry.saturating_sub(now_ns),
         };
-        let keepalive_ns = self.options.keepalive_ns.min(lease_ns / KEEPALIVES_A_LEASE).max(1);
+        let first_ns = self.options.keepalive_ns.min(lease_ns / KEEPALIVES_A_LEASE);
+        let keepalive_ns = first_ns.max(MIN_KEEPALIVE_NS.min(self.options.keepalive_ns));
         let hold_ns =
             if lease_ns == u64::MAX { 2 * keepalive_ns } else { lease_ns.saturating_sub(keepalive_ns) };
         let layout = GrantedLayout {
@@ -323,7 +326,7 @@ impl Attachment {
             epoch: response.epoch,
             directory: stream_directory(&response.header_uri, response.epoch),
             keepalive_ns,
-            next_keepalive_ns: now_ns + keepalive_ns,
+            next_keepalive_ns: now_ns + first_ns,
             kept_ns: now_ns,
             hold_ns,
             announced_ns: now_ns,
@@ -409,13 +412,18 @@ impl Attachment {
             .is_some_and(|of_announce| of_announce == *directory)
     }
 
+    /// Whether an announce of this epoch ends the lease: a producer writes to the newest epoch only.
+    pub fn ends_with(&self, epoch: u64) -> bool {
+        let LeasePhase::Held(held) = &self.phase else { return false };
+        self.options.role == Role::Producer && epoch > held.epoch
+    }
+
     /// The driver announced the stream, so it is running.
     pub fn on_announce(&mut self, epoch: u64, now_ns: u64) -> Option<LossReason> {
         match &mut self.phase {
             LeasePhase::Held(held) => {
                 held.announced_ns = now_ns;
-                let superseded = self.options.role == Role::Producer && epoch > held.epoch;
-                superseded.then(|| self.lose(LossReason::LaterEpoch, now_ns))
+                self.ends_with(epoch).then(|| self.lose(LossReason::LaterEpoch, now_ns))
             }
             // A refused producer waits for the end of the other lease, a consumer for this announce.
             LeasePhase::Waiting { .. } if self.options.role == Role::Producer => None,

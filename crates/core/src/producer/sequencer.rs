@@ -23,7 +23,7 @@ pub struct Sequencer {
     next: u64,
     /// The oldest sequence that is not settled yet; equal to `next` when none is open.
     oldest: u64,
-    /// The most sequences that were open at once since `reset_watermark`.
+    /// The largest number of sequences that were open at once since `reset_watermark`.
     watermark: u64,
 }
 
@@ -113,7 +113,7 @@ impl Sequencer {
         waiting as u64
     }
 
-    /// The most slots that were claimed or deferred at once since `reset_watermark`. When it reaches the number
+    /// The largest number of slots claimed or deferred at once since `reset_watermark`. When it reaches the number
     /// of slots, frames are refused because their slot is claimed.
     pub fn watermark(&self) -> u32 {
         u32::try_from(self.watermark).unwrap_or(MAX_U32)

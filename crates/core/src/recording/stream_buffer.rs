@@ -266,7 +266,14 @@ impl StreamBuffer {
                 self.hand_over();
                 self.is_resuming = false;
                 self.previous = before;
-                let ahead = self.ahead.take().filter(|(first, _)| first.epoch == epoch && first.next < seq);
+                // Of the first epoch, descriptors may be from before this recorder joined: Aeron lets a new
+                // subscription begin at the slowest reader's position, also a dead one's. From the first
+                // sequence on, the recorder was there.
+                let is_counted = |first: &Position| before.is_some() || first.next == 0;
+                let ahead = self
+                    .ahead
+                    .take()
+                    .filter(|(first, _)| first.epoch == epoch && first.next < seq && is_counted(first));
                 let first = ahead.map_or(seq, |(first, _)| first.next);
                 self.position = Some(Position { epoch, next: first });
                 if let Some((_, next)) = ahead {

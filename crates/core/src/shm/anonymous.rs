@@ -76,6 +76,81 @@ mod tests {
     }
 
     #[test]
+    fn forged_commit_word_does_not_move_the_newest_sequence() {
+        assert_eq!(ring_of(0..0).newest_committed(), None);
+        let epoch = ring_of(40..50);
+        let commit = |seq| set_word(&epoch, seq, crate::shm::seqlock::committed(seq));
+        assert_eq!(epoch.newest_committed(), Some(49));
+        // Each fits its slot, and is far ahead of all others.
+        let forged = [(1u64 << 60) + 3, (1 << 50) + 4, 2_048 + 5];
+        forged.into_iter().for_each(commit);
+        assert_eq!(epoch.newest_committed(), Some(49));
+        (50..58).for_each(commit);
+        assert_eq!(epoch.newest_committed(), Some(57));
+    }
+
+    /// A ring of 8 slots that holds some sequences.
+    fn ring_of(seqs: impl Iterator<Item = u64>) -> MappedEpoch {
+        let epoch = MappedEpoch::anonymous(5, 9, 8, &POOLS, 1 << 20).unwrap();
+        seqs.for_each(|seq| set_word(&epoch, seq, crate::shm::seqlock::committed(seq)));
+        epoch
+    }
+
+    fn set_word(epoch: &MappedEpoch, seq: u64, word: u64) {
+        epoch.commit_word(seq).store(word, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    #[test]
+    fn mirror_of_another_hosts_ring_begins_anywhere() {
+        assert_eq!(ring_of(0..0).first_written(0, 3), 3);
+        let epoch = ring_of(102..107);
+        assert_eq!(epoch.first_written(0, 106), 102);
+        // Its writer is ahead of the descriptor.
+        assert_eq!(epoch.first_written(0, 103), 102);
+        assert_eq!(epoch.first_written(104, 106), 104);
+        // It continues anywhere too.
+        assert_eq!(ring_of((0..8).chain(1000..1003)).first_written(8, 1002), 1000);
+        assert_eq!(ring_of(0..8).first_written(8, 1002), 1002);
+        // One slot is left.
+        assert_eq!(ring_of(100..107).first_written(0, 106), 100);
+    }
+
+    #[test]
+    fn ring_that_was_written_all_over_shows_no_beginning() {
+        assert_eq!(ring_of(0..30).first_written(0, 29), 0);
+        assert_eq!(ring_of(0..30).first_written(0, 24), 0);
+        assert_eq!(ring_of(0..30).first_written(9, 29), 9);
+        assert_eq!(ring_of(0..5).first_written(0, 4), 0);
+        assert_eq!(ring_of(0..5).first_written(2, 4), 2);
+    }
+
+    #[test]
+    fn stray_commit_word_does_not_hide_what_was_written() {
+        // Not the newest slot, nor the oldest: a zero there looks like one that was never written.
+        for (top, stray) in (20..28).flat_map(|top| (2..8).map(move |back| (top, top - back))) {
+            for word in [0, 1, stray & 7, u64::MAX, (1 << 60) | ((stray & 7) << 1) | 1] {
+                let epoch = ring_of(0..top);
+                set_word(&epoch, stray, word);
+                assert_eq!(
+                    epoch.first_written(0, top - 1),
+                    0,
+                    "word {word:#x} in place of {stray}, newest {top}"
+                );
+                assert_eq!(
+                    epoch.first_written(9, top - 1),
+                    9,
+                    "word {word:#x} in place of {stray}, newest {top}"
+                );
+            }
+        }
+        let epoch = ring_of(102..107);
+        set_word(&epoch, 105, 0);
+        assert_eq!(epoch.first_written(0, 106), 102);
+        set_word(&epoch, 102, 0);
+        assert_eq!(epoch.first_written(0, 106), 103);
+    }
+
+    #[test]
     fn anonymous_epoch_refuses_size_and_layout() {
         let why = MappedEpoch::anonymous(5, 9, 8, &POOLS, 1000).unwrap_err();
         assert!(why.contains("1000 are allowed"), "{why}");

@@ -5,7 +5,7 @@
 //! against the commit word comes from the fences in [`crate::shm::seqlock`].
 //!
 //! Small frames are copied by one routine. For large ones several are measured once in a process, because
-//! processors differ, and frames of a ring beyond the last-level cache go past the caches.
+//! processors differ, and frames of a ring that takes much of the last-level cache go past the caches.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::{Duration, Instant};
@@ -53,10 +53,13 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Whether a ring of so many bytes is written past the caches. Before one of its slots is used again, what was
-/// written to it has left them anyway.
+/// A ring from this part of the last-level cache on is written past the caches. Other cores use that cache too, and
+/// an ordinary store fetches its line first, from wherever the reader of the slot's last frame left it.
+const MAX_CACHE_SHARE: usize = 4;
+
+/// Whether large frames of a ring of so many bytes are written past the caches.
 pub fn is_beyond_cache(ring_bytes: usize) -> bool {
-    cache::last_level_bytes().is_some_and(|cache_bytes| ring_bytes >= cache_bytes)
+    cache::last_level_bytes().is_some_and(|cache_bytes| ring_bytes >= cache_bytes / MAX_CACHE_SHARE)
 }
 
 /// Copies a large frame, or a piece of one.

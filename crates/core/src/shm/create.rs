@@ -24,7 +24,7 @@ pub const HEADER_RING_FILE: &str = "header.ring";
 pub(crate) const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// How often creation starts again because a directory vanished meanwhile.
+/// How often creation starts again because a directory was removed meanwhile.
 const RETRIES: u32 = 16;
 
 pub fn pool_file(pool_id: u16) -> String {
@@ -147,7 +147,7 @@ fn check_namespace(name: &str) -> Result<(), CreateError> {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.chars().all(legal) {
         return Err(CreateError::Invalid(format!(
-            "namespace {name:?}: use 1 to 64 of letters, digits, - _ . and no leading dot"
+            "namespace {name:?}: use 1 to 64 letters, digits, - _ . and no leading dot"
         )));
     }
     Ok(())

@@ -21,6 +21,9 @@ const PREFAULTED_AT_ONCE: usize = 64 << 20;
 /// Bytes that are copied before their checksum is computed: source and copy fit the first-level cache.
 const SUMMED_BLOCK: usize = 16 << 10;
 
+/// Commit words ahead of all others that are left out: each takes a pass over the ring.
+const MAX_FORGED: usize = 4;
+
 /// Sequences by which a descriptor may be behind its slot: more than the largest log buffer of Aeron holds (3
 /// terms of 1 GiB, 64 bytes each). A slot that is further ahead holds a stray number.
 const MAX_BEHIND: u64 = 1 << 26;
@@ -143,6 +146,20 @@ impl MappedEpoch {
             && announce.pools.iter().all(pool_holds)
     }
 
+    /// Whether every superblock is still as it was when the epoch was mapped.
+    pub fn is_as_mapped(&self) -> bool {
+        let holds = |region: &Region, kind| {
+            let (epoch, stream_id, nslots) = (self.epoch, self.stream_id, self.nslots);
+            let expected = Expected { layout_version: LAYOUT_VERSION, epoch, stream_id, kind, nslots };
+            region.superblock().check(&expected).is_ok()
+        };
+        let pool_holds = |pool: &Pool| {
+            let (pool_id, stride_bytes) = (pool.pool_id, pool.stride_bytes);
+            holds(&pool.region, RegionKind::PayloadPool { pool_id, stride_bytes })
+        };
+        holds(&self.header, RegionKind::HeaderRing) && self.pools.iter().all(pool_holds)
+    }
+
     /// Whether memory of a region is lost, because its file was truncated: all reads give zeros from here on.
     #[inline]
     pub fn is_lost(&self) -> bool {
@@ -237,23 +254,61 @@ impl MappedEpoch {
     }
 
     /// The newest committed sequence in the ring. Commit words that do not fit their slot are left out.
+    ///
+    /// Any process may have written a word. The writer fills slots in order, so one that is more than a ring ahead of
+    /// all others is not believed.
     pub fn newest_committed(&self) -> Option<u64> {
         let committed = |index: u32| {
             let word = self.header.word(self.slot_at(index)).load(Ordering::Acquire);
             let seq = word >> 1;
             (word == seqlock::committed(seq) && self.index(seq) == index).then_some(seq)
         };
-        (0..self.nslots).filter_map(committed).max()
+        let newest_below = |limit| (0..self.nslots).filter_map(committed).filter(|seq| *seq < limit).max();
+        let mut newest = newest_below(u64::MAX)?;
+        for _ in 0..MAX_FORGED {
+            match newest_below(newest) {
+                Some(next) if newest - next > u64::from(self.nslots) => newest = next,
+                _ => break,
+            }
+        }
+        Some(newest)
     }
 
-    /// The first sequence from `from` on that was written without a hole up to `seq`, as far as the ring
-    /// shows. A ring that mirrors another host's begins anywhere: sequences that it never held were not
-    /// published here.
+    /// The first sequence from `from` on that was written, as far as the ring shows, and at most `seq`. `from` is
+    /// later than all that the ring held at some time before.
+    ///
+    /// A ring that mirrors another host's begins anywhere, and continues anywhere: sequences before the first that it
+    /// held were not published here. Once all slots have been written since, the ring shows no beginning.
     pub fn first_written(&self, from: u64, seq: u64) -> u64 {
+        let holds = |s: &u64| {
+            let word = self.commit_word(*s).load(Ordering::Acquire);
+            word == seqlock::committed(*s) || (word == seqlock::in_progress(*s) && word != 0)
+        };
+        if seq <= from || holds(&from) {
+            return from;
+        }
         let oldest = from.max(seq.saturating_sub(u64::from(self.nslots) - 1));
-        match (oldest..seq).rev().find(|s| !self.has_reached(*s)) {
-            Some(hole) => hole + 1,
-            None => from,
+        let first = (oldest..seq).find(holds).unwrap_or(seq);
+        // Only then: what was searched may have been overwritten meanwhile.
+        if self.is_written_since(from) { from } else { first }
+    }
+
+    /// Whether every slot was written with a sequence from `from` on. One stray word does not count: it is
+    /// not where the oldest sequence meets the newest.
+    fn is_written_since(&self, from: u64) -> bool {
+        let word = |index: u32| self.header.word(self.slot_at(index)).load(Ordering::Acquire);
+        let is_unwritten = |index: &u32| word(*index) == 0 || word(*index) >> 1 < from;
+        let mut unwritten = (0..self.nslots).filter(is_unwritten);
+        match (unwritten.next(), unwritten.next()) {
+            (None, _) => true,
+            (Some(index), None) => {
+                let (before, after) = (
+                    word(self.index(u64::from(index).wrapping_sub(1))),
+                    word(self.index(u64::from(index) + 1)),
+                );
+                before < after
+            }
+            _ => false,
         }
     }
 
@@ -348,7 +403,7 @@ impl MappedEpoch {
     }
 
     /// Writer: prefetches the complete next slot, when there is time for it. In a ring that is written
-    /// seldom, a slot has left the caches before it is used again.
+    /// rarely, a slot has left the caches before it is used again.
     pub fn prefetch_slot(&self, seq: u64, pool: u16, len: usize) {
         let header = self.header.at(self.slot_at(self.index(seq)));
         for (start, len) in [(header, HEADER_SLOT_BYTES), (self.payload(pool, seq), len)] {

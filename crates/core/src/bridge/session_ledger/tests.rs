@@ -7,7 +7,7 @@ use super::*;
 struct BridgeModel {
     ledger: SessionLedger,
     counters: AssemblyCounters,
-    /// Session, end and fate of all frames.
+    /// Session, end and outcome of all frames.
     truth: Vec<(i32, i64, FrameOutcome)>,
     at: i64,
 }

@@ -84,6 +84,21 @@ fn keepalives_are_sent_well_before_the_expiry() {
     assert!(work(&mut a, S * 3 / 10).0.is_empty());
 }
 
+#[test]
+fn response_that_comes_after_the_expiry_causes_one_keepalive_at_once_and_few_after_it() {
+    for late_ns in [0, 1, S] {
+        let mut a = Attachment::new(options(Role::Producer), 9);
+        let (sent, _) = work(&mut a, 0);
+        let now_ns = S + late_ns;
+        assert_eq!(a.on_response(&granted(&sent[0], S), now_ns), ResponseOutcome::Granted);
+        assert_eq!(templates(&work(&mut a, now_ns).0), [SHM_LEASE_KEEPALIVE_TEMPLATE_ID]);
+        // A millisecond of duty cycles.
+        let more: usize = (1..=1_000).map(|i| work(&mut a, now_ns + i * 1_000).0.len()).sum();
+        assert_eq!(more, 0);
+        assert_eq!(templates(&work(&mut a, now_ns + MIN_KEEPALIVE_NS).0), [SHM_LEASE_KEEPALIVE_TEMPLATE_ID]);
+    }
+}
+
 /// requirement: driver-4.4-7
 #[test]
 fn lease_without_sent_keepalives_is_lost() {

@@ -127,6 +127,22 @@ fn unmapped_frames_begin_the_epoch() {
 }
 
 #[test]
+fn joining_recorder_counts_unmapped_frames_of_an_epoch_that_it_saw_begin() {
+    let mut t = track(4, 100);
+    for seq in 10..600 {
+        t.unmapped(1, seq);
+    }
+    frame(&mut t, 1, 600, 10);
+    assert_eq!(gaps_in(&all(&mut t)), [], "they are from before it joined");
+    let mut t = track(4, 100);
+    for seq in 0..5 {
+        t.unmapped(1, seq);
+    }
+    frame(&mut t, 1, 5, 10);
+    assert_eq!(gaps_in(&all(&mut t)), [(1, 0, 5, UNMAPPED)]);
+}
+
+#[test]
 fn forged_sequence_counts_up_to_the_next_frame() {
     let mut t = track(4, 100);
     frame(&mut t, 1, 5, 10);

@@ -87,7 +87,7 @@ fn flip(chunks: &mut Vec<(OwnedChunk, u64)>, tamperings: &[Tampering]) {
     places.sort_unstable();
     places.dedup();
     for at in places.into_iter().rev() {
-        // At the same time: if a rival timed out in between, the true chunk might be refused and this one
+        // At the same time: if another assembly timed out in between, the true chunk might be refused and this one
         // accepted.
         let mut copy = (chunks[at].0.clone(), 0);
         if let Some(byte) = copy.0.payload.first_mut() {
