@@ -201,6 +201,12 @@ impl StreamAnnouncer {
         std::mem::take(&mut self.lock().damaged)
     }
 
+    /// Whether one of the two above has something to say.
+    pub fn has_reports(&self) -> bool {
+        let state = self.lock();
+        !(state.dead_producers.is_empty() && state.damaged.is_empty())
+    }
+
     pub fn len(&self) -> usize {
         self.lock().streams.len()
     }

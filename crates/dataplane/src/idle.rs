@@ -35,7 +35,7 @@ const YIELDS: u32 = 120;
 const MIN_PARK: Duration = Duration::from_micros(50);
 const MAX_PARK: Duration = Duration::from_millis(1);
 /// The longest sleep of a backoff: what comes after a long time without anything waits so long at most.
-const MAX_REST: Duration = Duration::from_millis(5);
+const MAX_REST: Duration = Duration::from_millis(25);
 /// A sleep is at most this part of the time for which nothing came, or a millisecond.
 const REST_PART: u32 = 128;
 

@@ -203,6 +203,11 @@ impl Lease {
         self.attachment().is_of_driver(announce)
     }
 
+    /// Whether an announce of this epoch ends the lease.
+    pub fn ends_with(&self, epoch: u64) -> bool {
+        self.attachment().ends_with(epoch)
+    }
+
     /// The stream was announced. True if that ends the lease.
     pub fn on_announce(&self, epoch: u64, tick: &Tick<'_>) -> bool {
         let lost = self.attachment().on_announce(epoch, tick.now.monotonic_ns);

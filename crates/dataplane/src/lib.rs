@@ -25,4 +25,5 @@ pub mod producer;
 pub mod raw;
 pub mod recorder;
 pub mod replay;
+pub mod request_wait;
 pub mod status_reporter;

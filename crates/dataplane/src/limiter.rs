@@ -1,4 +1,4 @@
-//! The loop of a rate limiter: copies frames of a source stream into a destination stream, at most so many a
+//! The loop of a rate limiter: copies frames of a source stream into a destination stream, at most this many a
 //! second. Runs on the limiter's thread, without the interpreter; never waits for a slot or a reader.
 //!
 //! When the next place of the rate is free, the newest frame goes out, with its sequence, capture time,

@@ -159,7 +159,19 @@ impl Endpoint for Mailbox {
     }
 
     fn do_work(&self, tick: &Tick<'_>) {
-        let Ok(mut filtered) = self.filtered.lock() else { return };
+        // Events of one subject come one after the other.
+        if self.receive() {
+            tick.is_active.set(true);
+        }
+    }
+}
+
+impl Mailbox {
+    /// Reads the stream and keeps what is for us. True if there was anything. The conductor calls it in every
+    /// duty cycle; a thread that is about to wait longer than that may call it too.
+    pub fn receive(&self) -> bool {
+        let mut has_received = false;
+        let Ok(mut filtered) = self.filtered.lock() else { return false };
         let FilteredSubscription { subscription, assembler, fragment_filter, departures } = &mut *filtered;
         if let (Some(subscription), Some(assembler)) = (subscription.get(), assembler) {
             let gone = subscription.images().departures();
@@ -175,10 +187,10 @@ impl Endpoint for Mailbox {
             let is_wanted =
                 |bytes: &[u8], header: Header| fragment_filter.wants(header, || self.is_ours(bytes));
             assembler.poll_some(subscription, FRAGMENTS_A_ROUND, is_wanted, |message, _| {
-                // Events of one subject come one after the other.
-                tick.is_active.set(true);
+                has_received = true;
                 self.push(message);
             });
         }
+        has_received
     }
 }

@@ -26,6 +26,12 @@ const MS: u64 = 1_000_000;
 /// Bytes of the values of counters: 8,192 counters of 128 bytes, the least that Aeron accepts. Their labels take
 /// four times as much. Aeron's default takes 40 MiB for both.
 const COUNTERS_LENGTH: usize = 1 << 20;
+/// Bytes of the media driver's notices to its clients, with Aeron's trailer. A client that more than this passes by,
+/// while it is paused or gets no processor time, is closed by Aeron and loses its leases: four times Aeron's default
+/// (docs/explanation/aeron-notices-flaw.md).
+const NOTICES_LENGTH: usize = (4 << 20) + NOTICES_TRAILER_LENGTH;
+/// The trailer of Aeron's broadcast buffers: two cache lines.
+const NOTICES_TRAILER_LENGTH: usize = 128;
 /// Bytes of the report of lost UDP packets.
 const LOSS_REPORT_LENGTH: usize = 128 << 10;
 /// Terms of UDP publications and images, where their channel sets none. Aeron's default takes 48 MiB each.
@@ -35,11 +41,18 @@ const MAX_START: Duration = Duration::from_secs(1);
 const START_POLL: Duration = Duration::from_millis(10);
 /// The idle strategy of a media driver that serves IPC only.
 const REST: &str = "rest";
-/// Pauses of a resting media driver: while commands or limits of publications keep it busy, and when nothing came
-/// for a while. A publication of 1 MiB terms may write 5,000 descriptors before it needs a new limit.
+/// Pauses of a resting media driver: while commands or limits of publications keep it busy, when nothing came for a
+/// moment, and for a second. A publication of 1 MiB terms may write 5,000 descriptors before it needs a new limit.
 const ACTIVE_PAUSE: Duration = Duration::from_millis(1);
+/// The first pause after limits moved; each further one is twice as long. A batch may write 20,000 descriptors in a
+/// millisecond, twice what the default term has room for.
+const FIRST_PAUSE: Duration = Duration::from_micros(200);
 const IDLE_PAUSE: Duration = Duration::from_millis(5);
+const LONG_PAUSE: Duration = Duration::from_millis(10);
 const ACTIVE_FOR: Duration = Duration::from_millis(20);
+/// After a single command, which usually is a client's sign of life.
+const ALERT_FOR: Duration = Duration::from_millis(4);
+const BUSY_FOR: Duration = Duration::from_secs(1);
 /// The driver reads the clock a little later than we do.
 const TIMER_SLACK: Duration = Duration::from_micros(20);
 
@@ -248,7 +261,7 @@ impl MediaDriverWatch {
     }
 
     pub fn is_dead(&self) -> bool {
-        // Files that are merely removed say nothing: a process that has them open continues to use them.
+        // That files were removed proves nothing: a process that has them open continues to use them.
         let are_replaced = files_in(&self.dir).is_some_and(|now| Some(now) != self.files);
         are_replaced
             || self.lock.as_ref().is_some_and(|(path, named)| {
@@ -362,14 +375,23 @@ struct DriverPause {
     timer_interval: Duration,
     timer_due: Instant,
     active_until: Instant,
+    active_pause: Duration,
+    /// When more than a single command came.
+    busy_at: Instant,
 }
 
 impl DriverPause {
     fn new(timer_interval: Duration, now: Instant) -> Self {
-        Self { timer_interval, timer_due: now, active_until: now + ACTIVE_FOR }
+        Self {
+            timer_interval,
+            timer_due: now,
+            active_until: now + ACTIVE_FOR,
+            active_pause: ACTIVE_PAUSE,
+            busy_at: now,
+        }
     }
 
-    /// The pause after a duty cycle that began at `began` and did so much work. `None`: none.
+    /// The pause after a duty cycle that began at `began` and did this much work. `None`: none.
     fn after_cycle(&mut self, work: c_int, began: Instant) -> Option<Duration> {
         // Its timer counts as work, and is due in every cycle after a long rest.
         let mut timer_work = 0;
@@ -378,10 +400,23 @@ impl DriverPause {
             timer_work = 1;
         }
         if work > timer_work {
-            self.active_until = began + ACTIVE_FOR;
+            let is_busy = began < self.active_until;
+            if is_busy {
+                self.busy_at = began;
+            }
+            self.active_pause = if is_busy { FIRST_PAUSE } else { ACTIVE_PAUSE };
+            self.active_until = began + if is_busy { ACTIVE_FOR } else { ALERT_FOR };
             return None;
         }
-        Some(if began < self.active_until { ACTIVE_PAUSE } else { IDLE_PAUSE })
+        Some(match began {
+            now if now < self.active_until => {
+                let pause = self.active_pause;
+                self.active_pause = ACTIVE_PAUSE.min(2 * pause);
+                pause
+            }
+            now if now < self.busy_at + BUSY_FOR => IDLE_PAUSE,
+            _ => LONG_PAUSE,
+        })
     }
 }
 
@@ -494,6 +529,9 @@ unsafe fn set_lengths(context: *mut c::aeron_driver_context_t) -> Result<(), Lau
         if is_free("AERON_COUNTERS_BUFFER_LENGTH") {
             checked(c::aeron_driver_context_set_counters_buffer_length(context, COUNTERS_LENGTH))?;
         }
+        if is_free("AERON_CLIENTS_BUFFER_LENGTH") {
+            checked(c::aeron_driver_context_set_to_clients_buffer_length(context, NOTICES_LENGTH))?;
+        }
         if is_free("AERON_LOSS_REPORT_BUFFER_LENGTH") {
             checked(c::aeron_driver_context_set_loss_report_buffer_length(context, LOSS_REPORT_LENGTH))?;
         }
@@ -538,5 +576,27 @@ mod tests {
         assert_eq!(rest.after_cycle(0, idle + interval / 2), Some(IDLE_PAUSE));
         assert_eq!(rest.after_cycle(2, idle + IDLE_PAUSE), None, "the timer and a command");
         assert_eq!(rest.after_cycle(1, idle + IDLE_PAUSE + interval), Some(ACTIVE_PAUSE));
+    }
+
+    #[test]
+    fn media_driver_rests_on_between_single_commands() {
+        let start = Instant::now();
+        let mut rest = DriverPause::new(Duration::from_millis(2), start);
+        let later = start + 2 * BUSY_FOR;
+        assert_eq!(rest.after_cycle(1, later), Some(LONG_PAUSE), "the timer alone");
+        let command = later + LONG_PAUSE;
+        assert_eq!(rest.after_cycle(2, command), None);
+        assert_eq!(rest.after_cycle(0, command), Some(ACTIVE_PAUSE), "more may come");
+        assert_eq!(rest.after_cycle(1, command + ALERT_FOR), Some(LONG_PAUSE), "it was a sign of life");
+        let command = command + LONG_PAUSE;
+        assert_eq!(rest.after_cycle(2, command), None);
+        assert_eq!(rest.after_cycle(1, command + ACTIVE_PAUSE), None, "another one");
+        let quick: Vec<_> = (0..4).map(|_| rest.after_cycle(0, command + ACTIVE_PAUSE)).collect();
+        let expected = [FIRST_PAUSE, 2 * FIRST_PAUSE, 4 * FIRST_PAUSE, ACTIVE_PAUSE].map(Some);
+        assert_eq!(quick, expected, "limits move quickly");
+        let after = command + ACTIVE_PAUSE + ACTIVE_FOR;
+        assert_eq!(rest.after_cycle(1, after - ACTIVE_PAUSE), Some(ACTIVE_PAUSE));
+        assert_eq!(rest.after_cycle(0, after), Some(IDLE_PAUSE));
+        assert_eq!(rest.after_cycle(1, after + BUSY_FOR), Some(LONG_PAUSE));
     }
 }

@@ -140,6 +140,11 @@ impl MessageSubscription {
         }
     }
 
+    /// Whether a message waits, without reading it.
+    pub fn has_message(&self) -> bool {
+        self.assembled.lock().is_ok_and(|mut e| e.subscription.get().is_some_and(Subscription::has_fragment))
+    }
+
     pub fn is_connected(&self) -> bool {
         self.assembled.lock().is_ok_and(|mut e| e.subscription.get().is_some_and(|s| s.is_connected()))
     }

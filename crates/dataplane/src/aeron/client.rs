@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use rusteron_client::bindings as c;
 use tensorpool_core::os::fork::ForkGuard;
 
+use super::client_idle::ClientIdle;
 use super::counter::Counter;
 use super::images::{ImageWatch, on_image, on_image_gone};
 use super::publication::{ExclusivePublication, Publication};
@@ -44,6 +45,7 @@ pub struct DriverClient {
     ptr: *mut c::aeron_t,
     context: *mut c::aeron_context_t,
     errors: Arc<ErrorLog>,
+    idle: Arc<ClientIdle>,
     /// Aeron calls back into these until the client is closed.
     watches: Mutex<Vec<Arc<ImageWatch>>>,
     lost: AtomicBool,
@@ -63,33 +65,30 @@ impl DriverClient {
         let mut context = ptr::null_mut();
         let mut client = ptr::null_mut();
         // SAFETY: each call gets what the one before made; on failure what was made is closed.
-        unsafe {
+        let idle = unsafe {
             checked(c::aeron_context_init(&raw mut context))?;
             let handle = (|| {
                 checked(c::aeron_context_set_dir(context, dir.as_ptr()))?;
                 let log = Arc::as_ptr(&errors).cast_mut().cast();
                 checked(c::aeron_context_set_error_handler(context, Some(on_error), log))?;
                 checked(c::aeron_context_set_driver_timeout_ms(context, timeout_ms))?;
-                checked(c::aeron_context_set_idle_sleep_duration_ns(context, 12_000_000))?;
-                // The strategy was loaded with its default of 16 ms. Only loading it again changes it.
-                let sleep = c"12000000".as_ptr();
-                checked(c::aeron_context_set_idle_strategy_init_args(context, sleep))?;
-                checked(c::aeron_context_set_idle_strategy(context, c"sleep-ns".as_ptr()))?;
+                let idle = ClientIdle::install(context)?;
                 checked(c::aeron_init(&raw mut client, context))?;
-                checked(c::aeron_start(client))
+                checked(c::aeron_start(client))?;
+                Ok(idle)
             })();
-            if let Err(error) = handle {
+            handle.inspect_err(|_| {
                 if !client.is_null() {
                     c::aeron_close(client);
                 }
                 c::aeron_context_close(context);
-                return Err(error);
-            }
-        }
+            })?
+        };
         Ok(Arc::new(Self {
             ptr: client,
             context,
             errors,
+            idle,
             watches: Mutex::default(),
             lost: AtomicBool::new(false),
             fork_guard: ForkGuard::current(),
@@ -131,6 +130,7 @@ impl DriverClient {
                 stream_id,
             )
         })?;
+        self.idle.expect_answer();
         let client = self.clone();
         let request = Request {
             client: self.clone(),
@@ -152,6 +152,7 @@ impl DriverClient {
         checked(unsafe {
             c::aeron_async_add_publication(&raw mut registration, self.ptr, channel.as_ptr(), stream_id)
         })?;
+        self.idle.expect_answer();
         let client = self.clone();
         let request = Request {
             client: self.clone(),
@@ -188,6 +189,7 @@ impl DriverClient {
                 clientd,
             )
         })?;
+        self.idle.expect_answer();
         let client = self.clone();
         let request = Request {
             client: self.clone(),
@@ -216,6 +218,7 @@ impl DriverClient {
                 label.len(),
             )
         })?;
+        self.idle.expect_answer();
         let client = self.clone();
         let request = Request {
             client: self.clone(),
@@ -232,6 +235,11 @@ impl DriverClient {
         self.ptr
     }
 
+    /// A handle was closed: the client's thread hands that on.
+    pub(super) fn on_closed_handle(&self) {
+        self.idle.expect_answer();
+    }
+
     /// Whether this is the process that connected. In a forked child no handle is closed.
     pub(super) fn is_owner(&self) -> bool {
         self.fork_guard.is_owner()
@@ -241,6 +249,7 @@ impl DriverClient {
 impl Drop for DriverClient {
     fn drop(&mut self) {
         if self.fork_guard.is_owner() {
+            self.idle.close();
             // SAFETY: every handle keeps the client, so there are none.
             unsafe {
                 c::aeron_close(self.ptr);

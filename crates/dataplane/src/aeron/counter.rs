@@ -52,6 +52,7 @@ impl Drop for Counter {
         if self.client.is_owner() {
             // SAFETY: the last use of the pointer; the client's thread frees it.
             unsafe { c::aeron_counter_close(self.ptr, None, ptr::null_mut()) };
+            self.client.on_closed_handle();
         }
     }
 }

@@ -19,7 +19,7 @@ const LARGE_TERM: &str = "term-length=4m";
 /// The longest message.
 const MAX_MESSAGE_BYTES: usize = (4 << 20) / 8;
 
-/// How long a large message waits for subscribers to read what was sent before. One that reads nothing for so long
+/// How long a large message waits for subscribers to read what was sent before. One that reads nothing for this long
 /// may read it first.
 const MAX_ORDER_WAIT: Duration = Duration::from_secs(2);
 
@@ -47,7 +47,7 @@ impl MessageSender {
             .bypass
             .advance(client, channel, stream_id)
             .and_then(|()| self.large.advance(client, channel, LARGE_TERM, stream_id));
-        // Without the others small messages still pass: only a failure of the shared one is for good.
+        // Without the others small messages still pass: only a failure of the shared one is permanent.
         others.or_else(|error| if error.is_temporary() { Err(error) } else { Ok(()) })
     }
 

@@ -8,6 +8,7 @@
 mod assembler;
 pub mod channels;
 mod client;
+mod client_idle;
 mod counter;
 pub mod fragment_filter;
 mod images;

@@ -163,6 +163,7 @@ impl Drop for ExclusivePublication {
         if self.client.is_owner() {
             // SAFETY: the last use of the pointer; the client's thread frees it.
             unsafe { c::aeron_exclusive_publication_close(self.ptr, None, ptr::null_mut()) };
+            self.client.on_closed_handle();
         }
     }
 }
@@ -232,6 +233,7 @@ impl Drop for Publication {
         if self.client.is_owner() {
             // SAFETY: the last use of the pointer.
             unsafe { c::aeron_publication_close(self.ptr, None, ptr::null_mut()) };
+            self.client.on_closed_handle();
         }
     }
 }

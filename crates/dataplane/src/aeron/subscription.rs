@@ -226,6 +226,7 @@ impl Drop for Subscription {
             let clientd = Arc::as_ptr(&self.watch).cast_mut().cast();
             // SAFETY: the last use of the pointer; the client keeps the watch until the call comes.
             unsafe { c::aeron_subscription_close(self.ptr, Some(on_closed), clientd) };
+            self.client.on_closed_handle();
         }
     }
 }

@@ -100,7 +100,15 @@ struct State {
     messages: VecDeque<Vec<u8>>,
     messages_bytes: usize,
     messages_dropped: u64,
+    traffic: Traffic,
     next_tick_ns: u64,
+}
+
+/// What has arrived since the start, of whatever content.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Traffic {
+    pub payload_fragments: u64,
+    pub control_fragments: u64,
 }
 
 struct Core {
@@ -147,6 +155,7 @@ impl Receiver {
             messages: VecDeque::new(),
             messages_bytes: 0,
             messages_dropped: 0,
+            traffic: Traffic::default(),
             next_tick_ns: 0,
         };
         let core = Arc::new(Core {
@@ -269,6 +278,28 @@ impl Receiver {
         taken
     }
 
+    pub fn traffic(&self) -> Traffic {
+        self.core.state.lock_priority().traffic
+    }
+
+    /// Closes the subscription to the payload stream, and lets the conductor add it again: its images begin
+    /// at the positions that their senders have then.
+    pub fn reopen_payload(&self) {
+        let mut state = self.core.state.lock_priority();
+        state.payload = Handle::None;
+        state.session_limits = None;
+        drop(state);
+        self.core.connected.store(false, Ordering::Relaxed);
+    }
+
+    /// The same for the control stream.
+    pub fn reopen_control(&self) {
+        let mut state = self.core.state.lock_priority();
+        (state.control, state.assembler) = (Handle::None, None);
+        drop(state);
+        self.core.connected.store(false, Ordering::Relaxed);
+    }
+
     pub fn is_ready(&self) -> bool {
         let mut state = self.core.state.lock_priority();
         state.payload.get().is_some() && state.control.get().is_some()
@@ -290,10 +321,12 @@ impl Core {
     fn do_work(&self) -> usize {
         let mut state = self.state.lock();
         let now_ns = monotonic_ns();
-        let mut done = state.poll_control(now_ns);
-        done += state.receive(&self.config, now_ns);
+        let control = state.poll_control(now_ns);
+        let payload = state.receive(&self.config, now_ns);
+        state.traffic.control_fragments += control as u64;
+        state.traffic.payload_fragments += payload as u64;
         state.tick(now_ns, self.config.timeout_ns);
-        done
+        control + payload
     }
 }
 

@@ -30,7 +30,7 @@ pub trait Endpoint: Send + Sync {
     fn on_media_driver_lost(&self, _tick: &Tick<'_>) {}
     /// The media driver for UDP is gone. Drops the handles of UDP channels; `connect` requests them again.
     fn on_network_lost(&self) {}
-    /// Drops everything, for good.
+    /// Drops everything, permanently.
     fn close(&self);
     fn do_work(&self, _tick: &Tick<'_>) {}
     fn receives_announces(&self) -> bool {

@@ -51,7 +51,7 @@ impl<T: DriverHandle + 'static> Handle<T> {
         Ok(())
     }
 
-    /// The ready handle. The next one is requested afresh.
+    /// The ready handle. The next one is requested again.
     pub fn take(&mut self) -> Option<T> {
         match std::mem::take(self) {
             Self::Ready(handle) => Some(handle),

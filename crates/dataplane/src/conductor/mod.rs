@@ -40,7 +40,7 @@ use network::{NetworkChange, NetworkDriver};
 /// Pauses between duty cycles: short enough for prompt mapping and announces while endpoints come and go, and
 /// the longest that a message may wait when nothing has happened for a while.
 const MIN_PAUSE: Duration = Duration::from_millis(2);
-const MAX_PAUSE: Duration = Duration::from_millis(10);
+const MAX_PAUSE: Duration = Duration::from_millis(40);
 /// Duty cycles in one period of announces at least, so that none is late by much.
 const CYCLES_A_PERIOD: u32 = 16;
 const RETRY: Duration = Duration::from_millis(200);

@@ -1,6 +1,11 @@
 //! Batches: frames of one layout, copied one after the other into memory of the caller. Each is checked after
 //! its copy, so that no row is torn, and each that was overwritten counts as late. Any thread takes them.
+//!
+//! A reader that looks for the next frame all the time follows right behind the writer, and takes each cache line
+//! from it while it still writes there: both then need three times as long for a frame. So the batches of a dense
+//! stream are not looked for more often than every few microseconds.
 
+use tensorpool_core::os::time::monotonic_ns;
 use tensorpool_core::shm::slot::HeaderPattern;
 use tensorpool_core::shm::tensor::{Tensor, item_size};
 use tensorpool_core::wire::descriptor::FrameDescriptor;
@@ -14,6 +19,38 @@ const MESSAGES_PER_LOCK: usize = 256;
 const BYTES_PER_LOCK: usize = 4 << 20;
 /// Rows that are padded begin at multiples of a cache line.
 const ROW_ALIGNMENT: usize = 64;
+
+/// The pause between two looks at a dense stream. Longer ones bring little more, and delay the frames.
+const LOOK_PAUSE_NS: u64 = 10_000;
+/// A stream of this rate is dense: at a lower one the writer has time for its cache lines.
+const DENSE_FRAMES_PER_MS: u64 = 1_000;
+/// How long frames are counted for the rate.
+const RATE_WINDOW_NS: u64 = 100_000;
+/// A look that found as many is far enough behind the writer.
+const FRAMES_BEHIND: usize = 256;
+
+/// When to look for the frames of a dense stream again. Pure.
+#[derive(Debug, Default)]
+pub(crate) struct LookPace {
+    window_began_ns: u64,
+    frames_in_window: u64,
+    is_dense: bool,
+    next_look_ns: u64,
+}
+
+impl LookPace {
+    /// A look ended, and has found so many frames.
+    fn on_look(&mut self, now_ns: u64, frames: usize) {
+        self.frames_in_window += frames as u64;
+        let window_ns = now_ns.saturating_sub(self.window_began_ns);
+        if window_ns >= RATE_WINDOW_NS {
+            self.is_dense =
+                self.frames_in_window.saturating_mul(1_000_000) / window_ns >= DENSE_FRAMES_PER_MS;
+            (self.window_began_ns, self.frames_in_window) = (now_ns, 0);
+        }
+        self.next_look_ns = if self.is_dense && frames < FRAMES_BEHIND { now_ns + LOOK_PAUSE_NS } else { 0 };
+    }
+}
 
 /// What all frames of a batch have in common.
 #[derive(Clone, Copy, Debug)]
@@ -149,6 +186,7 @@ unsafe fn copy_row(
 impl Consumer {
     /// The layout of the next frame, which stays and is the first of the next batch.
     pub fn next_layout(&self) -> Option<BatchLayout> {
+        self.await_look();
         let mut state = self.lock();
         if state.held.is_none() {
             let mut next = None;
@@ -164,7 +202,18 @@ impl Consumer {
             );
             state.held = next;
         }
+        if state.held.is_none() {
+            state.pace.on_look(monotonic_ns(), 0);
+        }
         state.held.as_ref().map(BatchLayout::from_frame)
+    }
+
+    /// Pauses until the frames of a dense stream are to be looked for: a few microseconds.
+    fn await_look(&self) {
+        let next_look_ns = self.lock().pace.next_look_ns;
+        while monotonic_ns() < next_look_ns {
+            std::hint::spin_loop();
+        }
     }
 
     /// Copies the frames that wait to `memory`, row by row after those of `rows`, up to `limit` rows in all.
@@ -180,6 +229,12 @@ impl Consumer {
     ) -> BatchEnd {
         // Descriptors of other streams do not hold the caller for long.
         let mut messages_left = 2 * limit + MAX_MESSAGES_PER_POLL;
+        let first = rows.len();
+        if first > 0 {
+            // The batch is continued.
+            self.await_look();
+        }
+        let mut short_drains = 0;
         let mut like: Option<RowPattern> = None;
         while rows.len() < limit && messages_left > 0 {
             let before = rows.len();
@@ -209,7 +264,7 @@ impl Consumer {
                         // SAFETY: no more messages are read than there are rows left.
                         let timestamp_ns = unsafe {
                             let row = memory.add(rows.len() * layout.row_bytes);
-                            reader.accept_row(counters, &descriptor, like, row)
+                            reader.accept_row(&descriptor, like, row)
                         };
                         if let Some(timestamp_ns) = timestamp_ns {
                             let FrameDescriptor { seq, timestamp_ns: published_ns, trace_id, .. } =
@@ -236,12 +291,22 @@ impl Consumer {
             );
             let has_other = other.is_some();
             state.held = other;
+            let is_end = taken == 0 && rows.len() == before;
+            // Twice, because a drain also ends where a term of the log does.
+            let is_short = taken < limit_of_lock && bytes < BYTES_PER_LOCK;
+            short_drains = if is_short { short_drains + 1 } else { 0 };
+            // The frames that are just being written are left for the next look.
+            let is_next_to_writer = state.pace.is_dense && short_drains > 1;
+            let ends = has_other || is_end || is_next_to_writer || rows.len() == limit;
+            if ends {
+                state.pace.on_look(monotonic_ns(), rows.len() - first);
+            }
             drop(state);
             self.record_rows(rows, before);
             if has_other {
                 return BatchEnd::OtherLayout;
             }
-            if taken == 0 && rows.len() == before {
+            if ends {
                 break;
             }
             messages_left = messages_left.saturating_sub(taken.max(1));
@@ -266,5 +331,48 @@ impl Consumer {
             latency.record_many(publish_ns, times.1, now_ns, (end - row) as u64);
             row = end;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BEGIN_NS: u64 = 1 << 40;
+
+    /// A pace after looks every 10 µs, each of which found so many frames.
+    fn after_looks(pace: &mut LookPace, from_ns: u64, looks: u64, frames: usize) -> u64 {
+        let end_ns = from_ns + looks * LOOK_PAUSE_NS;
+        (1..=looks).for_each(|look| pace.on_look(from_ns + look * LOOK_PAUSE_NS, frames));
+        end_ns
+    }
+
+    #[test]
+    fn looks_at_a_stream_are_paused_only_while_it_is_dense() {
+        let mut pace = LookPace::default();
+        pace.on_look(BEGIN_NS, 200);
+        assert_eq!(pace.next_look_ns, 0, "nothing is known of the rate");
+        let at_ns = after_looks(&mut pace, BEGIN_NS, 20, 9);
+        assert_eq!(pace.next_look_ns, 0, "900 frames in a millisecond");
+        let at_ns = after_looks(&mut pace, at_ns, 20, 11);
+        assert_eq!(pace.next_look_ns, at_ns + LOOK_PAUSE_NS, "1,100 frames in a millisecond");
+        pace.on_look(at_ns + 5, FRAMES_BEHIND);
+        assert_eq!(pace.next_look_ns, 0, "it is not right behind the writer");
+        after_looks(&mut pace, at_ns, 20, 0);
+        assert_eq!(pace.next_look_ns, 0, "nothing comes any more");
+    }
+
+    #[test]
+    fn pause_is_never_longer_than_microseconds() {
+        let mut pace = LookPace::default();
+        let mut at_ns = BEGIN_NS;
+        for frames in [0, 1, 255, 256, 40_000, 17, 3, 0, 9_999].into_iter().cycle().take(1_000) {
+            at_ns += 1_234;
+            pace.on_look(at_ns, frames);
+            assert!(pace.next_look_ns <= at_ns + LOOK_PAUSE_NS);
+        }
+        // A clock that another thread read earlier does not matter.
+        pace.on_look(at_ns - 1_000, 5);
+        assert!(pace.next_look_ns <= at_ns + LOOK_PAUSE_NS);
     }
 }

@@ -1,16 +1,18 @@
 //! Counters of one consumer (wire §15.4): frames, drops, announces, progress and latency. Any thread.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tensorpool_core::consumer::announce_filter::IgnoreReason;
 use tensorpool_core::consumer::latency::Latency;
 use tensorpool_core::drop_reason::{DropCounters, DropReason};
 
-/// span = received + the drops in span.
+/// span = received + the drops in span, and one more while a frame is held back.
 #[derive(Debug, Default)]
 pub struct Counters {
     pub received: AtomicU64,
     pub span: AtomicU64,
+    /// A rate limiter holds the newest frame back: it is in the span and in no other count yet.
+    pub is_holding: AtomicBool,
     pub drops: DropCounters,
     pub mapped: AtomicU64,
     pub refused: AtomicU64,

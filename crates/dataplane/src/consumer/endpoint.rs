@@ -72,11 +72,18 @@ impl Consumer {
         // What is published from here on is this consumer's. Read before the lock is taken: a large ring
         // takes a while.
         let entitled = mapping.as_ref().map(|m| m.newest_committed().map_or(0, |newest| newest + 1));
+        // What the epoch before holds, perhaps for the last time. Regions that were given to another epoch meanwhile
+        // hold its frames.
+        let ending = self.mapping().and_then(|m| m.newest_committed().filter(|_| !m.is_reassigned()));
         let mut state = self.state.lock_priority();
+        if let Some(newest) = ending {
+            state.reader.on_unmapped(newest);
+        }
         if let Some(fresh) = &mapping {
             // While a fallback is in use, its epoch is the one that is counted.
             if state.source.fallback.is_none() {
-                state.reader.follow_epoch(fresh.epoch, u64::from(fresh.nslots), entitled);
+                let counters = &self.counters;
+                state.reader.follow_epoch(counters, fresh.epoch, u64::from(fresh.nslots), entitled);
             }
             (state.refusal.refused, state.refusal.reported) = (None, None);
             self.counters.mapped.fetch_add(1, Ordering::Relaxed);
@@ -176,8 +183,10 @@ impl Consumer {
         // An owner that has just left is no fault, nor is a driver that has assigned the regions to a
         // producer under a later epoch. An owner that keeps announcing missing regions is a fault.
         let may_be_gone = refused.reason == "missing" || (refused.reason == "epoch" && self.lease.is_some());
-        // The mapped regions stay in use: any client may have sent this announce.
+        // The mapped regions stay in use: any client may have sent this announce. Between two epochs it ends
+        // nothing either; a consumer that never had regions would wait in silence.
         let is_mapped = state.reader.epoch.mapping.is_some();
+        let was_mapped = self.counters.mapped.load(Ordering::Relaxed) > 0;
         // With a lease, the driver decides the epoch. Any other announce may be an untrusted client's.
         let is_required = self.lease.is_none() || state.reader.epoch.granted_epoch == Some(refused.epoch);
         let is_gone = may_be_gone
@@ -203,7 +212,7 @@ impl Consumer {
             state.refusal.reported = key;
             self.event(tick.events, tick.now.monotonic_ns, "refused", refused.epoch, refused.message.clone());
             // A consumer with regions or a fallback gets the event only, and continues.
-            if !is_mapped && is_required && !has_fallback {
+            if !was_mapped && is_required && !has_fallback {
                 state.refusal.refused = Some(refused);
                 self.has_refused.store(true, Ordering::Relaxed);
             }
@@ -291,7 +300,7 @@ impl Endpoint for Consumer {
         if now_ns < self.next_check_ns.load(Ordering::Relaxed) {
             return;
         }
-        // Often enough to notice soon, seldom enough not to delay the polling thread.
+        // Often enough to notice soon, rarely enough not to delay the polling thread.
         self.next_check_ns.store(now_ns + self.config.freshness_ns / 16, Ordering::Relaxed);
         self.check_unmapped(now_ns);
         let (stale, owner_changed) = {
@@ -391,6 +400,7 @@ impl Endpoint for Consumer {
                 DropReason::Rested,
                 DropReason::Paused,
                 DropReason::Joining,
+                DropReason::Ended,
             ]),
             drops_late: drops(&[DropReason::Late, DropReason::NotCommitted, DropReason::Stale]),
             mode: consumer_state.mode,
@@ -461,7 +471,7 @@ impl Endpoint for Consumer {
                 return;
             }
         }
-        let (action, intact) = {
+        let (action, agrees, is_as_mapped) = {
             let mut state = self.state.lock_priority();
             if state.reader.epoch.is_over(announce.epoch, announce.producer_id) {
                 self.counters.ignored(IgnoreReason::OlderEpoch).fetch_add(1, Ordering::Relaxed);
@@ -474,16 +484,21 @@ impl Endpoint for Consumer {
                     active: state.reader.epoch.announce_filter.is_active(m.activity_ns(), tick.now),
                 },
             };
-            let intact = state.reader.epoch.mapping.as_ref().is_none_or(|m| m.is_intact(announce));
-            if matches!(current, CurrentMapping::Mapped { epoch, .. } if epoch == announce.epoch) {
+            let mapping = state.reader.epoch.mapping.as_ref();
+            let agrees = mapping.is_none_or(|m| m.is_intact(announce));
+            let is_as_mapped = agrees || mapping.is_some_and(|m| m.is_as_mapped());
+            if agrees && matches!(current, CurrentMapping::Mapped { epoch, .. } if epoch == announce.epoch) {
                 state.reader.epoch.producer_id = Some(announce.producer_id);
                 self.counters.latency.follow_clock(announce.clock_domain);
             }
-            (state.reader.epoch.announce_filter.on_announce(announce, join_ns, current, tick.now), intact)
+            let action = state.reader.epoch.announce_filter.on_announce(announce, join_ns, current, tick.now);
+            (action, agrees, is_as_mapped)
         };
         match action {
-            AnnounceAction::Keep if intact => {}
-            AnnounceAction::Keep => self.unmap(tick, "the superblocks differ from the announce"),
+            AnnounceAction::Keep if agrees => {}
+            // Any client may have sent it: what it announces is opened first, and what is mapped stays otherwise.
+            AnnounceAction::Keep if is_as_mapped => self.map(announce, Some(announce.producer_id), tick),
+            AnnounceAction::Keep => self.unmap(tick, "the superblocks differ from what was mapped"),
             AnnounceAction::Ignore(why) => {
                 self.counters.ignored(why).fetch_add(1, Ordering::Relaxed);
             }

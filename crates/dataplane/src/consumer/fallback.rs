@@ -114,7 +114,8 @@ impl Consumer {
         state.reader.overlaps |= switch.overlaps();
         if let Some(mapping) = state.reader.epoch.mapping.clone() {
             let entitled = mapping.newest_committed().map_or(0, |newest| newest + 1);
-            state.reader.follow_epoch(mapping.epoch, u64::from(mapping.nslots), Some(entitled));
+            let (epoch, nslots) = (mapping.epoch, u64::from(mapping.nslots));
+            state.reader.follow_epoch(&self.counters, epoch, nslots, Some(entitled));
         }
     }
 

@@ -79,7 +79,7 @@ pub struct Consumer {
     has_subscription: AtomicBool,
     /// The consumer id without a lease.
     own_id: AtomicU32,
-    /// With a driver: the right to map the stream. Without one: `None`, and announces suffice.
+    /// With a driver: the right to map the stream. Without one: `None`, and announces are enough.
     lease: Option<Lease>,
     /// Hello, config, QoS: used by the conductor only.
     control: Mutex<ConsumerControl>,
@@ -295,7 +295,8 @@ impl Consumer {
         let mut newest: Option<FrameDescriptor> = None;
         // Bounded, so that a fast producer cannot hold the caller here.
         for _ in 0..64 {
-            let taken = self.drain(self.lock(), 1024, |_, counters, descriptor| {
+            let taken = self.drain(self.lock(), 1024, |reader, counters, descriptor| {
+                reader.settle(counters);
                 if newest.replace(descriptor).is_some() {
                     counters.drops.add(DropReason::Skipped, 1);
                 }

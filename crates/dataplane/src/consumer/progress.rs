@@ -1,4 +1,4 @@
-//! Partial frames at a consumer that asked for progress (wire §10.2.2).
+//! Partial frames at a consumer that requested progress (wire §10.2.2).
 //!
 //! The polling thread reads the per-consumer control stream, once it is granted. The conductor reads the
 //! shared one and keeps the newest messages until they are polled, so that a slow reader delays no other
@@ -139,7 +139,7 @@ impl ProgressReader {
 }
 
 impl Consumer {
-    /// Whether it asked for progress, and whether that comes on a per-consumer stream.
+    /// Whether it requested progress, and whether that comes on a per-consumer stream.
     pub fn reads_progress(&self) -> (bool, bool) {
         let mut state = self.lock();
         let is_connected =

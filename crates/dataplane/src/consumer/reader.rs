@@ -35,6 +35,16 @@ pub(crate) struct RowPattern {
     pub(crate) extent_bytes: usize,
 }
 
+/// Frames of a poll that are not in the counters yet. An atomic addition for each frame would keep the processor
+/// from reading the next one ahead of it.
+#[derive(Debug, Default)]
+struct Uncounted {
+    span: u64,
+    received: u64,
+    /// Skipped by a reader that was lapped, which has no time for them.
+    resync: u64,
+}
+
 /// Observes which sequences a reader does not deliver, in the order of the stream. `()` does nothing.
 pub trait DropObserver {
     #[inline]
@@ -69,7 +79,7 @@ pub struct RegionRefusal {
     pub message: String,
 }
 
-/// Whether missing sequences were held back on purpose, because this consumer asked for fewer frames.
+/// Whether missing sequences were held back on purpose, because this consumer requested fewer frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RateLimit {
     Off,
@@ -108,6 +118,18 @@ pub(crate) struct PreviousEpoch {
     pub(crate) epoch: u64,
     pub(crate) next_seq: u64,
     pub(crate) nslots: u64,
+    /// Sequences from here to `unread_end` were counted when the epoch ended. Their descriptors may still come.
+    unread_from: u64,
+    unread_end: u64,
+}
+
+/// Sequences that were published before their epoch ended, and not read until then.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UnreadTail {
+    epoch: u64,
+    first_seq: u64,
+    count: u64,
+    reason: DropReason,
 }
 
 /// The mapped epoch, its ledger, and which announces may replace it.
@@ -120,6 +142,8 @@ pub(crate) struct EpochState {
     /// The first sequence of that epoch that was published after it was mapped. `None` for a fallback, whose
     /// ring is filled by its reader.
     pub(crate) entitled: Option<u64>,
+    /// The newest sequence of that epoch when its regions were last unmapped.
+    newest: Option<u64>,
     /// The size of that epoch's ring.
     pub(crate) nslots: u64,
     /// The epoch that was counted before.
@@ -142,6 +166,7 @@ impl EpochState {
             tracker: SequenceTracker::new(max_outstanding_seq_gap),
             tracked: None,
             entitled: None,
+            newest: None,
             nslots: 0,
             previous: None,
             granted_epoch: None,
@@ -181,7 +206,7 @@ pub(crate) struct Reader {
     pub(crate) overlaps: bool,
     /// Our image left since the last descriptor: the media driver rested this subscription.
     pub(crate) rested: bool,
-    /// Partial frames, if the consumer asked for progress.
+    /// Partial frames, if the consumer requested progress.
     pub(crate) progress: Option<Box<ProgressReader>>,
     /// Holds frames back here, at a rate that cannot be requested of the producer.
     pub(crate) gate: Option<RateGate>,
@@ -191,6 +216,9 @@ pub(crate) struct Reader {
     shared_rate_hz: u32,
     /// A per-consumer stream is read, so the producer keeps the rate.
     pub(crate) on_per_consumer: bool,
+    /// Tails of epochs that the next poll passes to its observer.
+    tails: Vec<UnreadTail>,
+    uncounted: Uncounted,
 }
 
 impl Reader {
@@ -205,6 +233,24 @@ impl Reader {
             shared_gate: None,
             shared_rate_hz: 0,
             on_per_consumer: false,
+            tails: Vec::new(),
+            uncounted: Uncounted::default(),
+        }
+    }
+
+    /// Counts the frames since the last call. Before anything else of the span is counted, so that it adds up at any
+    /// time, and at the end of a poll.
+    #[inline]
+    pub(crate) fn settle(&mut self, counters: &Counters) {
+        let Uncounted { span, received, resync } = std::mem::take(&mut self.uncounted);
+        if span > 0 {
+            counters.span.fetch_add(span, Ordering::Relaxed);
+        }
+        if received > 0 {
+            counters.received.fetch_add(received, Ordering::Relaxed);
+        }
+        if resync > 0 {
+            counters.drops.add(DropReason::Resync, resync);
         }
     }
 
@@ -223,18 +269,60 @@ impl Reader {
         self.gate.as_mut().or(shared)
     }
 
+    /// The mapped regions will not be mapped any more. `newest` is the last sequence in their ring.
+    pub(crate) fn on_unmapped(&mut self, newest: u64) {
+        let EpochState { mapping, tracked, tracker, entitled, newest: newest_mapped, .. } = &mut self.epoch;
+        let Some(mapping) = mapping.as_ref().filter(|m| *tracked == Some(m.epoch)) else { return };
+        *newest_mapped = Some(newest);
+        if tracker.last_seq().is_none() {
+            *entitled = entitled.map(|from| mapping.first_written(from, newest));
+        }
+    }
+
     /// Sequences of another epoch start from the beginning: at `entitled`, or at the first received.
-    pub(crate) fn follow_epoch(&mut self, epoch: u64, nslots: u64, entitled: Option<u64>) {
+    pub(crate) fn follow_epoch(
+        &mut self,
+        counters: &Counters,
+        epoch: u64,
+        nslots: u64,
+        entitled: Option<u64>,
+    ) {
         let before = self.epoch.tracked.replace(epoch);
         if before != Some(epoch) {
-            self.epoch.previous = before
-                .zip(self.epoch.tracker.last_seq())
-                .map(|(epoch, last)| PreviousEpoch { epoch, next_seq: last + 1, nslots: self.epoch.nslots });
+            self.epoch.previous = before.and_then(|before| self.end_epoch(counters, before));
             self.epoch.tracker.reset();
             self.epoch.entitled = entitled;
+            self.epoch.newest = None;
             self.progress.iter_mut().for_each(|f| f.reset());
         }
         self.epoch.nslots = nslots;
+    }
+
+    /// The tracked epoch is over. What was published in it, and not read, is lost: no poll reads it any more.
+    fn end_epoch(&mut self, counters: &Counters, epoch: u64) -> Option<PreviousEpoch> {
+        let EpochState { tracker, entitled, newest, nslots, .. } = &self.epoch;
+        let next_seq = tracker.last_seq().map(|last| last + 1).or(*entitled)?;
+        let unread = newest.map_or(0, |newest| (newest + 1).saturating_sub(next_seq));
+        let nslots = *nslots;
+        if unread > 0 {
+            let is_limited = self.rate_limit != RateLimit::Off || self.own_gate().is_some();
+            let reason = if is_limited { DropReason::RateLimited } else { DropReason::Ended };
+            counters.span.fetch_add(unread, Ordering::Relaxed);
+            counters.drops.add(reason, unread);
+            self.tails.push(UnreadTail { epoch, first_seq: next_seq, count: unread, reason });
+        }
+        let unread_end = next_seq + unread;
+        Some(PreviousEpoch { epoch, next_seq: unread_end, nslots, unread_from: next_seq, unread_end })
+    }
+
+    /// Passes what was lost at the ends of epochs to an observer.
+    #[inline]
+    pub(crate) fn observe_tails(&mut self, observer: &mut impl DropObserver) {
+        if !self.tails.is_empty() {
+            for UnreadTail { epoch, first_seq, count, reason } in self.tails.drain(..) {
+                observer.on_drop(epoch, first_seq, count, reason);
+            }
+        }
     }
 
     /// Checks epoch, order and span. True if the descriptor names the next frame to read.
@@ -298,7 +386,11 @@ impl Reader {
         if missed == 0 && self.rate_limit == RateLimit::Ending {
             self.rate_limit = RateLimit::Off;
         }
-        counters.span.fetch_add(missed + 1, Ordering::Relaxed);
+        self.uncounted.span += missed + 1;
+        self.uncounted.resync += u64::from(behind && !paused);
+        if missed > 0 || paused {
+            self.settle(counters);
+        }
         if missed > 0 {
             counters.drops.add(reason, missed);
             observer.on_drop(d.epoch, d.seq - missed, missed, reason);
@@ -307,7 +399,6 @@ impl Reader {
             counters.drops.add(DropReason::Paused, 1);
             observer.on_drop(d.epoch, d.seq, 1, DropReason::Paused);
         } else if behind {
-            counters.drops.add(DropReason::Resync, 1);
             observer.on_drop(d.epoch, d.seq, 1, DropReason::Resync);
         }
         !behind && !paused
@@ -364,6 +455,10 @@ impl Reader {
             if d.seq > previous.next_seq.saturating_add(previous.nslots) {
                 return counters.drops.add(DropReason::Malformed, 1);
             }
+            if (previous.unread_from..previous.unread_end).contains(&d.seq) {
+                // It was counted when its epoch ended.
+                return;
+            }
             previous.next_seq = previous.next_seq.max(d.seq + 1);
         }
         counters.drops.add(reason, 1);
@@ -378,6 +473,7 @@ impl Reader {
         d: &FrameDescriptor,
         observer: &mut impl DropObserver,
     ) -> Option<Frame> {
+        self.settle(counters);
         let Some(mapping) = self.epoch.mapping.as_ref().filter(|m| m.epoch == d.epoch && !m.is_lost()) else {
             // Unmapped, remapped or lost since the descriptor: the sequence is in the span, so it must be
             // counted.
@@ -427,7 +523,7 @@ impl Reader {
         if let Some(mapping) = self.epoch.mapping.as_ref().filter(|_| is_plain) {
             mapping.prefetch_header(d.seq + ROWS_AHEAD);
             if let Some(frame) = patterns.next_like(mapping, d) {
-                counters.received.fetch_add(1, Ordering::Relaxed);
+                self.uncounted.received += 1;
                 return Some(frame);
             }
         }
@@ -441,8 +537,7 @@ impl Reader {
     /// As for `MappedEpoch::copy_out_like`.
     #[inline]
     pub(crate) unsafe fn accept_row(
-        &self,
-        counters: &Counters,
+        &mut self,
         d: &FrameDescriptor,
         like: &RowPattern,
         row: *mut u8,
@@ -456,7 +551,7 @@ impl Reader {
         let timestamp_ns = unsafe {
             mapping.copy_out_like(&like.frame.slot_ref, &like.header, d.seq, row, like.extent_bytes)
         }?;
-        counters.received.fetch_add(1, Ordering::Relaxed);
+        self.uncounted.received += 1;
         Some(timestamp_ns)
     }
 
@@ -535,7 +630,8 @@ mod tests {
             let before = random.below(20);
             (0..before).for_each(|seq| write(&mapping, seq));
             let mut reader = Reader::new(1_000, 256);
-            reader.follow_epoch(7, NSLOTS, Some(mapping.newest_committed().map_or(0, |seq| seq + 1)));
+            let entitled = mapping.newest_committed().map_or(0, |seq| seq + 1);
+            reader.follow_epoch(&Counters::default(), 7, NSLOTS, Some(entitled));
             reader.epoch.mapping = Some(mapping.clone());
             let (counters, mut gaps, mut delivered) = (Counters::default(), Gaps::default(), Vec::new());
             let mut waiting: VecDeque<u64> = (random.below(before + 1)..before).collect();
@@ -587,6 +683,46 @@ mod tests {
             all.sort_unstable();
             assert_eq!(all, (first..=last).collect::<Vec<_>>(), "seed {seed}");
         }
+    }
+
+    /// requirement: wire-15.4-1
+    #[test]
+    fn frames_that_were_not_read_before_their_epoch_ended_are_lost() {
+        let pools = [PoolSpec { pool_id: 1, stride_bytes: 64 }];
+        let (counters, mut gaps) = (Counters::default(), Gaps::default());
+        let mut reader = Reader::new(1_000, 256);
+        // The last is a mirror of another host's ring, which begins anywhere.
+        for (epoch, begin, received, expected) in
+            [(7, 0, 0, 5), (8, 0, 3, 2), (9, 0, 5, 0), (10, 1 << 30, 0, 5)]
+        {
+            let mapping = MappedEpoch::anonymous(1, epoch, NSLOTS as u32, &pools, 1 << 20).unwrap();
+            reader.follow_epoch(&counters, epoch, NSLOTS, Some(0));
+            reader.epoch.mapping = Some(Arc::new(mapping));
+            let mapping = reader.epoch.mapping.clone().unwrap();
+            (begin..begin + 5).for_each(|seq| write(&mapping, seq));
+            for seq in begin..begin + received {
+                assert!(reader.is_next(&counters, &descriptor(epoch, seq), &mut gaps));
+                assert!(reader.accept(&counters, &descriptor(epoch, seq), &mut gaps).is_some());
+            }
+            let (ended, span) =
+                (counters.drops.get(DropReason::Ended), counters.span.load(Ordering::Relaxed));
+            reader.on_unmapped(mapping.newest_committed().unwrap());
+            reader.epoch.mapping = None;
+            reader.follow_epoch(&counters, epoch + 100, NSLOTS, Some(0));
+            assert_eq!(counters.drops.get(DropReason::Ended) - ended, expected, "epoch {epoch}");
+            assert_eq!(counters.span.load(Ordering::Relaxed) - span, expected);
+            // A descriptor that comes after its epoch is not counted again.
+            let outside = counters.drops.get(DropReason::Unmapped);
+            (begin + received..begin + 5).for_each(|seq| {
+                assert!(!reader.is_next(&counters, &descriptor(epoch, seq), &mut gaps));
+            });
+            assert_eq!(counters.drops.get(DropReason::Unmapped), outside);
+            reader.observe_tails(&mut gaps);
+            assert_eq!(gaps.0, (begin + received..begin + 5).collect::<Vec<_>>());
+            gaps.0.clear();
+        }
+        let received = counters.received.load(Ordering::Relaxed);
+        assert_eq!(counters.span.load(Ordering::Relaxed), received + counters.drops.in_span());
     }
 
     #[test]

@@ -310,7 +310,7 @@ impl<S: Stream> ConsumerSource<S> {
         }
     }
 
-    /// The granted stream is connected. `limited`: the consumer asked for fewer frames, so descriptors that
+    /// The granted stream is connected. `limited`: the consumer requested fewer frames, so descriptors that
     /// wait elsewhere are left there.
     pub(crate) fn on_connected(&mut self, stream: S, limited: bool) -> DescriptorOrder {
         self.next = None;

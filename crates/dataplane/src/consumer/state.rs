@@ -8,6 +8,7 @@ use tensorpool_core::drop_reason::DropReason;
 use tensorpool_core::wire::descriptor::{Decoded, FrameDescriptor};
 use tensorpool_core::wire::hello::StreamAddress;
 
+use super::batch::LookPace;
 use super::counters::Counters;
 use super::reader::{DropObserver, Frame, RateLimit, Reader, RefusalState};
 use super::source::{ConsumerSource, DescriptorSource, PolledFragment, Stream, WatchedStream};
@@ -31,6 +32,8 @@ pub(crate) struct State<S = Subscription> {
     pub(crate) held: Option<Frame>,
     /// How often frames were polled.
     pub(crate) polls: u64,
+    /// When the next batch looks for frames.
+    pub(crate) pace: LookPace,
 }
 
 impl<S: Stream> State<S> {
@@ -41,6 +44,7 @@ impl<S: Stream> State<S> {
             refusal: RefusalState::default(),
             held: None,
             polls: 0,
+            pace: LookPace::default(),
         }
     }
 
@@ -69,11 +73,26 @@ impl<S: Stream> State<S> {
         counters: &Counters,
         limit: usize,
         observer: &mut W,
-        mut each: impl FnMut(&mut Reader, &Counters, FrameDescriptor, &mut W) -> bool,
+        each: impl FnMut(&mut Reader, &Counters, FrameDescriptor, &mut W) -> bool,
     ) -> usize {
         self.polls += 1;
+        let taken = self.drain_sources(stream_id, counters, limit, observer, each);
+        self.reader.settle(counters);
+        taken
+    }
+
+    #[inline]
+    fn drain_sources<W: DropObserver>(
+        &mut self,
+        stream_id: u32,
+        counters: &Counters,
+        limit: usize,
+        observer: &mut W,
+        mut each: impl FnMut(&mut Reader, &Counters, FrameDescriptor, &mut W) -> bool,
+    ) -> usize {
         let Self { source, reader, .. } = self;
         reader.on_per_consumer = source.on_per_consumer();
+        reader.observe_tails(observer);
         let mut poll = Poll { reader, counters, stream_id, limit, observer, each: &mut each };
         if source.fallback.is_some() {
             return poll.read_fallback(source);
@@ -208,7 +227,7 @@ where
         {
             taken += 1;
             let reader = &mut *self.reader;
-            reader.follow_epoch(mapping.epoch, u64::from(mapping.nslots), None);
+            reader.follow_epoch(self.counters, mapping.epoch, u64::from(mapping.nslots), None);
             let shm_mapping = reader.epoch.mapping.replace(mapping);
             continues = !reader.is_next(self.counters, &descriptor, self.observer)
                 || (self.each)(reader, self.counters, descriptor, self.observer);

@@ -23,9 +23,12 @@ impl Consumer {
         // Under the reader's lock, so that the counts are consistent.
         let state = self.state.lock_priority();
         let (epoch, tracker) = (state.reader.epoch.tracked, &state.reader.epoch.tracker);
-        let (first_seq, last_seq, polls) = (tracker.first_seq(), tracker.last_seq(), state.polls);
+        let (first_seq, polls) = (tracker.first_seq(), state.polls);
+        // A frame that is held back counts as not read yet: so the counts of the report add up.
+        let held = u64::from(self.counters.is_holding.load(Ordering::Relaxed));
+        let last_seq = tracker.last_seq().and_then(|seq| seq.checked_sub(held));
         let received = self.counters.received.load(Ordering::Relaxed);
-        let span = self.counters.span.load(Ordering::Relaxed);
+        let span = self.counters.span.load(Ordering::Relaxed) - held;
         let (dropped, outside) = (self.reasons(true), self.reasons(false));
         drop(state);
         let status = ConsumerStatus {

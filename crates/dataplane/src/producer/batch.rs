@@ -71,9 +71,11 @@ impl Producer {
                 };
                 batch.add(index, result);
                 if !each(index, result) {
+                    self.settle(&mut state);
                     return batch;
                 }
             }
+            self.settle(&mut state);
         }
         batch
     }
@@ -97,6 +99,6 @@ impl Producer {
         mapping.prepare(seq + SLOTS_AHEAD, pool, values_len as usize);
         mapping.begin(seq);
         fill(&mut mapping.target(pool, seq, state.copy_thread.as_mut()));
-        self.commit(state, mapping, pool, seq, spec, values_len as u32, stamp)
+        self.commit_uncounted(state, mapping, pool, seq, spec, values_len as u32, stamp)
     }
 }

@@ -4,7 +4,6 @@
 //! thread writes the frames of a stream, and never two into one slot at a time.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use tensorpool_core::bridge::source::local_header;
 use tensorpool_core::shm::copy;
@@ -107,8 +106,8 @@ impl Producer {
         if !mapping.commit_described(*seq) {
             return Err(Outcome::SlotClaimed);
         }
-        bump(&self.counters.committed);
-        self.counters.bytes.fetch_add(u64::from(*len), Ordering::Relaxed);
+        state.uncounted.committed += 1;
+        state.uncounted.bytes += u64::from(*len);
         let pending = Pending {
             trace_id,
             meta_version: get_u32(&header, SLOT_HEADER_META_VERSION),
@@ -116,6 +115,8 @@ impl Producer {
         };
         state.pending[mapping.index(*seq) as usize] = pending;
         state.sequencer.jump_past(*seq);
-        Ok(self.publish(&mut state, mapping, *seq))
+        let outcome = self.publish(&mut state, mapping, *seq);
+        self.settle(&mut state);
+        Ok(outcome)
     }
 }

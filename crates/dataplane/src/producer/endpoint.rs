@@ -240,6 +240,9 @@ impl Endpoint for Producer {
         if announce.stream_id == self.config.stream_id
             && lease.is_of_driver(announce)
             && AnnounceFilter::new(3 * self.config.announce_period_ns).is_recent(announce, join_ns, tick.now)
+            // Any client may announce a later epoch: it ends the lease only if its regions are there.
+            && (!lease.ends_with(announce.epoch)
+                || MappedEpoch::open(announce, tick.bases, Access::Read).is_ok())
             && lease.on_announce(announce.epoch, tick)
         {
             self.unmap();

@@ -86,6 +86,16 @@ struct State {
     progress: ProgressSender,
     /// Helps to copy large frames.
     copy_thread: Option<CopyThread>,
+    uncounted: Uncounted,
+}
+
+/// Frames that are not in the counters yet. An atomic addition for each frame of a batch would wait until all its
+/// stores have reached the cache.
+#[derive(Debug, Default)]
+struct Uncounted {
+    committed: u64,
+    published: u64,
+    bytes: u64,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -172,6 +182,7 @@ impl Producer {
             progress: ProgressSender::default(),
             // Without it, frames are copied all the same.
             copy_thread: config.has_copy_thread.then(CopyThread::start).and_then(Result::ok),
+            uncounted: Uncounted::default(),
         };
         let grants = Mutex::new(GrantSender::new(config.stream_id, config.policy.clone()));
         Self {
@@ -361,7 +372,7 @@ impl Producer {
         })
     }
 
-    /// There are no regions: for good, or until the next lease.
+    /// There are no regions: permanently, or until the next lease.
     #[cold]
     fn no_regions(&self) -> Outcome {
         if self.lease.is_some() && !self.closed.load(Ordering::Relaxed) {

@@ -11,7 +11,7 @@ use crate::aeron::channels::with_parameter;
 use crate::aeron::{Client, ExclusivePublication};
 use crate::conductor::handle::Handle;
 
-/// A per-consumer stream carries few descriptors: small terms suffice, and a hundred of them cost 75 MiB.
+/// A per-consumer stream carries few descriptors: small terms are enough, and a hundred of them cost 75 MiB.
 const PARAMETERS: [&str; 4] = [
     "term-length=256k",
     "untethered-window-limit-timeout=10ms",
@@ -23,7 +23,7 @@ const PARAMETERS: [&str; 4] = [
 pub struct PerConsumerCounters {
     /// Descriptors sent on per-consumer streams.
     pub published: AtomicU64,
-    /// Held back because the consumer asked for fewer.
+    /// Held back because the consumer requested fewer.
     pub limited: AtomicU64,
     /// Not sent: the consumer is behind, or not connected yet.
     pub lost: AtomicU64,

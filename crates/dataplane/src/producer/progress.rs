@@ -1,4 +1,4 @@
-//! Progress of frames that are still being written, for consumers that asked for it (wire §10.2.2).
+//! Progress of frames that are still being written, for consumers that requested it (wire §10.2.2).
 //!
 //! The thread that writes a slot sends an update when it reports its filled bytes, if the lock is free. The
 //! conductor sends what that thread could not send, and what became due later.

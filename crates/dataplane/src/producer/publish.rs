@@ -7,7 +7,7 @@ use tensorpool_core::shm::slot::SlotFields;
 use tensorpool_core::shm::tensor::TensorSpec;
 use tensorpool_core::wire::descriptor::{FRAME_DESCRIPTOR_ENCODED_LENGTH, FrameDescriptor};
 
-use super::{FrameStamp, OfferResult, Outcome, Pending, Producer, State, bump};
+use super::{FrameStamp, OfferResult, Outcome, Pending, Producer, State, Uncounted, bump};
 use crate::aeron::OfferError;
 
 /// Bytes that stay in a core's caches until the next frame.
@@ -17,6 +17,32 @@ const MIN_PAUSE_NS: u64 = 20_000;
 impl Producer {
     #[inline]
     pub(super) fn commit(
+        &self,
+        state: &mut State,
+        mapping: &MappedEpoch,
+        pool: u16,
+        seq: u64,
+        spec: TensorSpec,
+        values_len_bytes: u32,
+        stamp: FrameStamp,
+    ) -> OfferResult {
+        let result = self.commit_uncounted(state, mapping, pool, seq, spec, values_len_bytes, stamp);
+        self.settle(state);
+        result
+    }
+
+    /// Counts the frames since the last call, before the lock is released.
+    #[inline]
+    pub(super) fn settle(&self, state: &mut State) {
+        let Uncounted { committed, published, bytes } = std::mem::take(&mut state.uncounted);
+        self.counters.committed.fetch_add(committed, Ordering::Relaxed);
+        self.counters.published.fetch_add(published, Ordering::Relaxed);
+        self.counters.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// As `commit`; the caller settles the counters.
+    #[inline]
+    pub(super) fn commit_uncounted(
         &self,
         state: &mut State,
         mapping: &MappedEpoch,
@@ -42,8 +68,8 @@ impl Producer {
             tensor: spec,
         };
         mapping.commit(seq, &fields);
-        bump(&self.counters.committed);
-        self.counters.bytes.fetch_add(u64::from(values_len_bytes), Ordering::Relaxed);
+        state.uncounted.committed += 1;
+        state.uncounted.bytes += u64::from(values_len_bytes);
         let FrameStamp { trace_id, meta_version, .. } = stamp;
         state.pending[index as usize] = Pending { trace_id, meta_version, timestamp_ns };
         state.sequencer.commit(seq);
@@ -88,6 +114,7 @@ impl Producer {
         while let Some(seq) = state.sequencer.release() {
             self.publish(state, &mapping, seq);
         }
+        self.settle(state);
     }
 
     /// Publishes the descriptor, only after the commit (wire §10.2.1).
@@ -113,12 +140,14 @@ impl Producer {
             &self.per_consumer_counters,
         );
         let (outcome, counter) = match sent {
-            Err(OfferError::NotConnected) if was_sent_per_consumer => {
-                (Outcome::Published, &self.counters.published)
+            Err(OfferError::NotConnected) if !was_sent_per_consumer => {
+                (Outcome::NotConnected, &self.counters.not_connected)
             }
-            Ok(_) => (Outcome::Published, &self.counters.published),
+            Ok(_) | Err(OfferError::NotConnected) => {
+                state.uncounted.published += 1;
+                return Outcome::Published;
+            }
             Err(OfferError::BackPressured) => (Outcome::BackPressured, &self.counters.back_pressured),
-            Err(OfferError::NotConnected) => (Outcome::NotConnected, &self.counters.not_connected),
             Err(OfferError::Closed) => (Outcome::Closed, &self.counters.closed),
         };
         bump(counter);

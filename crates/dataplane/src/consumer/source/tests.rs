@@ -172,7 +172,7 @@ impl Harness {
         let pools = [PoolSpec { pool_id: 1, stride_bytes: 64 }];
         let mapping = Arc::new(MappedEpoch::anonymous(1, EPOCH, NSLOTS as u32, &pools, 1 << 20).unwrap());
         let mut reader = Reader::new(1_000, 1 << 20);
-        reader.follow_epoch(EPOCH, NSLOTS, None);
+        reader.follow_epoch(&Counters::default(), EPOCH, NSLOTS, None);
         reader.epoch.mapping = Some(mapping.clone());
         Self {
             state: State::new(reader),
