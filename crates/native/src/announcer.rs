@@ -32,6 +32,12 @@ pub struct StreamAnnouncer {
     fork_guard: ForkGuard,
 }
 
+impl StreamAnnouncer {
+    pub fn plane(&self) -> Arc<plane::StreamAnnouncer> {
+        self.announcer.clone()
+    }
+}
+
 #[pymethods]
 impl StreamAnnouncer {
     /// Announces and refreshes activity timestamps every `period_ns`, until `stall_ns` pass without a

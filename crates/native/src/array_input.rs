@@ -4,8 +4,9 @@ use std::ffi::CStr;
 
 use numpy::{PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyTypeError, PyValueError};
-use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyBool;
+use pyo3::{ffi, intern};
 use tensorpool_core::shm::copy::{self, Target};
 use tensorpool_core::shm::tensor::{TensorSpec, item_size};
 use tensorpool_core::wire::layout::*;
@@ -89,10 +90,6 @@ impl<'py> ArrayInput<'py> {
             };
         }
         if object.hasattr("__dlpack__")? {
-            // The caller takes the way of the device then; numpy would find out the same, slowly.
-            if is_on_device(object)? {
-                return Err(PyTypeError::new_err("the tensor lies in the memory of a GPU"));
-            }
             let array = py.import("numpy")?.call_method1("from_dlpack", (object,))?;
             return Self::from_array(array.cast::<PyUntypedArray>()?, dtype_number, extension);
         }
@@ -272,10 +269,21 @@ impl<'py> ArrayInput<'py> {
 }
 
 /// Whether a tensor lies in the memory of a CUDA device, which the processor cannot read.
-#[cold]
+#[inline]
 pub fn is_on_device(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    if object.cast::<PyUntypedArray>().is_ok() { Ok(false) } else { is_device_tensor(object) }
+}
+
+#[cold]
+fn is_device_tensor(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     const CUDA: i64 = 2;
     const CUDA_MANAGED: i64 = 13;
+    // Torch has it as a plain attribute, and its `__dlpack_device__` takes microseconds.
+    if let Some(is_cuda) = object.getattr_opt(intern!(object.py(), "is_cuda"))?
+        && let Ok(is_cuda) = is_cuda.cast::<PyBool>()
+    {
+        return Ok(is_cuda.is_true());
+    }
     if object.hasattr("__dlpack_device__")? {
         let (kind, _): (i64, Bound<'_, PyAny>) = object.call_method0("__dlpack_device__")?.extract()?;
         return Ok(kind == CUDA || kind == CUDA_MANAGED);
@@ -332,7 +340,7 @@ impl InputItems {
     /// As for `InputMemory::copy_to`, and `index` is below `count`.
     #[inline]
     pub unsafe fn copy_to(&self, index: usize, target: &mut Target<'_>) {
-        // SAFETY: item `index` lies so many steps behind the first, inside the source.
+        // SAFETY: item `index` lies this many steps behind the first, inside the source.
         unsafe {
             let data = self.first.data.offset(index as isize * self.step);
             InputMemory { data, ..self.first }.copy_to(target);

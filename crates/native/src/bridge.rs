@@ -323,6 +323,27 @@ impl BridgeReceiver {
         PyList::new(py, messages.iter().map(|message| PyBytes::new(py, message)))
     }
 
+    /// Returns the number of fragments received on the payload stream, and on the control stream.
+    fn traffic(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
+        errors::check_fork(py, self.fork_guard)?;
+        let traffic = py.detach(|| self.receiver.traffic());
+        Ok((traffic.payload_fragments, traffic.control_fragments))
+    }
+
+    /// Subscribes to the payload stream again, for a stream of Aeron that has stopped.
+    fn reopen_payload(&self, py: Python<'_>) -> PyResult<()> {
+        errors::check_fork(py, self.fork_guard)?;
+        py.detach(|| self.receiver.reopen_payload());
+        Ok(())
+    }
+
+    /// Subscribes to the control stream again.
+    fn reopen_control(&self, py: Python<'_>) -> PyResult<()> {
+        errors::check_fork(py, self.fork_guard)?;
+        py.detach(|| self.receiver.reopen_control());
+        Ok(())
+    }
+
     /// Whether the subscriptions exist.
     #[getter]
     fn is_ready(&self, py: Python<'_>) -> PyResult<bool> {

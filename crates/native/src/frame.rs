@@ -20,7 +20,7 @@ use crate::{arrays, errors};
 /// A received frame: read-only views of one slot in shared memory, which the producer may reuse at any
 /// time.
 ///
-///     with frame:                       # raises FrameOverwritten at the end if the slot was reused
+///     with frame:  # raises FrameOverwritten at the end if the slot was reused
 ///         total = frame.array.sum()
 ///
 /// Nothing is copied. Check after the use, with `with frame:` or `valid()`, that the producer has not
@@ -385,8 +385,10 @@ impl Frame {
             _ if !takes_read_only => Self::copy(slf)?,
             _ => Self::array(slf)?,
         };
-        // A copy was made above, where one was asked for.
-        kwargs.set_item("copy", copy.filter(|copy| !copy))?;
+        // A copy was made above, where one was asked for. No name without need: numpy before 2.1 has neither.
+        if copy == Some(false) {
+            kwargs.set_item("copy", false)?;
+        }
         if takes_read_only {
             kwargs.set_item("max_version", max_version)?;
         }

@@ -384,7 +384,7 @@ impl Join {
 
 /// Frames of several streams that belong together: one result of a join.
 ///
-///     with joined:                          # raises FrameOverwritten at the end if a slot was reused
+///     with joined:  # raises FrameOverwritten at the end if a slot was reused
 ///         difference = joined["left"].array - joined["right"].array
 ///
 /// Nothing is copied: each frame is a view of its slot, as those of a consumer. Iteration yields the frames.

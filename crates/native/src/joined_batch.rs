@@ -20,7 +20,7 @@ use crate::{arrays, errors};
 /// Results of a join as one array for each input: read-only views of shared memory, which the producers may
 /// reuse at any time.
 ///
-///     with batch:                       # raises FrameOverwritten at the end if a slot was reused
+///     with batch:  # raises FrameOverwritten at the end if a slot was reused
 ///         differences = batch["left"].mean(axis=1) - batch["right"].mean(axis=1)
 ///
 /// Nothing is copied: the frames of each input lie one after the other in its ring, and are of one epoch, layout

@@ -36,11 +36,13 @@ mod recorder;
 mod records;
 mod replay;
 mod report_reader;
+mod request_wait;
 mod shm;
 mod slot;
 mod slot_view;
 mod stats;
 mod status_reporter;
+mod stream_commits;
 mod wait;
 mod write_check;
 
@@ -66,7 +68,8 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<mapped_pools::MappedPools>()?;
     m.add_class::<mapped_pools::MemoryRange>()?;
     m.add_class::<dlpack::DlpackTensor>()?;
-    m.add_class::<slot::StreamCommit>()?;
+    m.add_class::<stream_commits::StreamCommits>()?;
+    m.add_class::<stream_commits::StreamCommit>()?;
     m.add_class::<progress::Progress>()?;
     m.add_class::<mailbox::Mailbox>()?;
     m.add_class::<metadata::MetadataListener>()?;
@@ -75,6 +78,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<messages::Publication>()?;
     m.add_class::<messages::Subscription>()?;
     m.add_class::<report_reader::ReportReader>()?;
+    m.add_class::<request_wait::RequestWait>()?;
     m.add_class::<counter::AeronCounter>()?;
     m.add_class::<shm::FileLock>()?;
     m.add_class::<announcer::StreamAnnouncer>()?;

@@ -26,6 +26,12 @@ pub struct Mailbox {
     fork_guard: ForkGuard,
 }
 
+impl Mailbox {
+    pub fn plane(&self) -> Arc<plane::Mailbox> {
+        self.mailbox.clone()
+    }
+}
+
 #[pymethods]
 impl Mailbox {
     /// Keeps events whose tag is one of `tags`, or all events if there are none. A tag that ends in `*` is

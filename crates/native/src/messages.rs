@@ -99,6 +99,12 @@ pub struct Subscription {
     fork_guard: ForkGuard,
 }
 
+impl Subscription {
+    pub fn plane(&self) -> Arc<plane::MessageSubscription> {
+        self.subscription.clone()
+    }
+}
+
 #[pymethods]
 impl Subscription {
     /// Requests a subscription of that channel and stream id.

@@ -1,6 +1,5 @@
 //! `OfferResult` and `OfferManyResult`: the outcome of an offered frame, and those of many.
 
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tensorpool_dataplane::producer as plane;
@@ -24,18 +23,6 @@ impl OfferResult {
 
 #[pymethods]
 impl OfferResult {
-    /// Returns the result of a frame that was dropped before it had a sequence.
-    ///
-    /// Raises `ValueError` for an unknown outcome.
-    #[staticmethod]
-    fn dropped(outcome: &str) -> PyResult<Self> {
-        let known = [Outcome::NoPool, Outcome::SlotClaimed, Outcome::Detached, Outcome::Closed];
-        match known.into_iter().find(|o| o.as_str() == outcome) {
-            Some(outcome) => Ok(Self { result: plane::OfferResult { outcome, seq: None, epoch: None } }),
-            None => Err(PyValueError::new_err(format!("{outcome:?} is no outcome of a dropped frame"))),
-        }
-    }
-
     /// The outcome as text, equal to a member of `tensorpool.Outcome`: "published", "deferred",
     /// "back_pressured", "not_connected", "closed", "no_pool", "slot_claimed" or "detached".
     #[getter]

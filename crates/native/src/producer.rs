@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{PyList, PyTuple};
 use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_core::shm::containment::AllowedBases;
 use tensorpool_core::shm::copy::Target;
@@ -377,8 +378,9 @@ impl Producer {
     /// and `trace_id` replace those of the producer. `parents` are the frames, or their trace ids, that this
     /// one was made from, also beside a `trace_id`; only a producer with `traces=True` takes them.
     /// `keep_strides` keeps the padding between the rows of an array that is not contiguous: one copy of its
-    /// memory, where else rows are copied one by one. Any thread may call this; large arrays are copied
-    /// without the GIL.
+    /// memory, where else rows are copied one by one. Rows from a GPU are always packed, so that
+    /// `keep_strides` of padded ones is refused. Any thread may call this; large arrays are copied without
+    /// the GIL.
     ///
     /// Returns an outcome that is true if the frame was published; a frame that cannot be published is
     /// counted. The first frame that fits no pool, and the first after `close`, causes an `OfferWarning`.
@@ -411,21 +413,15 @@ impl Producer {
         if let Some(check) = &this.write_check {
             Self::warn_changed(slf, check, false)?;
         }
-        let given_trace_id = trace_id;
+        if array_input::is_on_device(array)? {
+            let options = (array, timestamp_ns, dtype, meta_version, trace_id, parents, keep_strides, strict);
+            let result = slf.call_method1(intern!(py, "_offer_from_device"), options)?;
+            return Ok(result.cast_into::<OfferResult>()?.get().clone());
+        }
         let (trace_id, links) = Self::trace(slf, trace_id, parents)?;
         let (mut version, extension) = this.declared.now();
         let mut input = match ArrayInput::new(array, dtype, extension.as_deref()) {
             Ok(input) => input,
-            Err(_) if array_input::is_on_device(array)? => {
-                let options = PyDict::new(py);
-                options.set_item("timestamp_ns", timestamp_ns)?;
-                options.set_item("dtype", dtype)?;
-                options.set_item("meta_version", meta_version)?;
-                options.set_item("trace_id", given_trace_id)?;
-                options.set_item("parents", parents)?;
-                let result = slf.call_method("_offer_from_device", (array,), Some(&options))?;
-                return Ok(result.cast_into::<OfferResult>()?.get().clone());
-            }
             Err(error) => {
                 if !Self::declare(slf, &error, None)? {
                     return Err(error);
@@ -459,6 +455,20 @@ impl Producer {
             links.publish(py, epoch, seq)?;
         }
         Ok(OfferResult::new(result))
+    }
+
+    /// The result of a frame of `nbytes` that got no slot for the reason `outcome`. Used for tensors of a GPU.
+    ///
+    /// Warns as `offer` does, or raises `OfferRefused` if `strict`. Raises `ValueError` for an unknown outcome.
+    fn _refuse(slf: &Bound<'_, Self>, outcome: &str, nbytes: u64, strict: bool) -> PyResult<OfferResult> {
+        let known = [Outcome::NoPool, Outcome::SlotClaimed, Outcome::Detached, Outcome::Closed];
+        let Some(outcome) = known.into_iter().find(|o| o.as_str() == outcome) else {
+            return Err(PyValueError::new_err(format!(
+                "{outcome:?} is no outcome of a frame without a slot"
+            )));
+        };
+        Self::on_refused(slf, outcome, nbytes, strict)?;
+        Ok(OfferResult::new(plane::OfferResult { outcome, seq: None, epoch: None }))
     }
 
     /// Publishes each item of the first axis of `array` as a frame, in order. Never waits for a consumer.

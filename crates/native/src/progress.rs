@@ -82,7 +82,7 @@ impl SlotProgress {
 /// The filled part of a frame that its producer is still writing.
 ///
 ///     for part in consumer.progress():
-///         with part:                    # raises FrameOverwritten at the end if the slot was reused
+///         with part:  # raises FrameOverwritten at the end if the slot was reused
 ///             work(part.array)
 ///
 /// Nothing is copied. Check after the use, with `with part:` or `valid()`, that the slot still belongs to

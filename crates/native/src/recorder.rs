@@ -169,7 +169,7 @@ impl Arena {
         self.arena.rows.len()
     }
 
-    /// The bytes of all rows, in order: see `tensorpool.recorder.arena.ROW`.
+    /// The bytes of all rows, in order: see `tensorpool.recorder.arena_rows.ROW`.
     #[getter]
     fn rows<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let rows = &slf.get().arena.rows;

@@ -1,7 +1,6 @@
 //! `Slot`: a claimed slot, written in place and then committed or abandoned.
 
 use std::borrow::Cow;
-use std::ffi::c_void;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use pyo3::exceptions::PyValueError;
@@ -19,6 +18,7 @@ use crate::extension::Extension;
 use crate::mapped_pools::MappedPools;
 use crate::offer_result::OfferResult;
 use crate::progress::SlotProgress;
+use crate::stream_commits::{PendingCommit, StreamCommit, StreamCommits};
 use crate::write_check::{WriteCheck, WrittenFrame};
 
 /// Keeps a mapping alive for arrays over its memory.
@@ -38,55 +38,6 @@ impl TraceLinks {
         let Self { producer, trace_id, parents } = self;
         producer.call_method1(py, "_publish_links", (epoch, seq, *trace_id, parents.bind(py)))?;
         Ok(())
-    }
-}
-
-/// A commit that a CUDA stream makes when it gets there, on a thread of CUDA's and without the interpreter.
-///
-/// `cudaLaunchHostFunc` takes `function` and `argument`. If it refuses them, call `abandon`, or the slot
-/// stays claimed.
-#[pyclass(frozen, module = "tensorpool._native")]
-pub struct StreamCommit {
-    argument: Mutex<usize>,
-}
-
-struct PendingCommit {
-    producer: Arc<plane::Producer>,
-    claim: plane::Claim,
-    stamp: FrameStamp,
-    result: Arc<OnceLock<plane::OfferResult>>,
-}
-
-unsafe extern "C" fn run_pending_commit(argument: *mut c_void) {
-    // SAFETY: `argument` is a box of `Slot::commit_by_stream`, and each is run once.
-    let pending = unsafe { Box::from_raw(argument.cast::<PendingCommit>()) };
-    let offered = pending.producer.commit_claim(&pending.claim, pending.stamp);
-    let _ = pending.result.set(offered);
-}
-
-#[pymethods]
-impl StreamCommit {
-    /// Address of the function.
-    #[getter]
-    fn function(&self) -> usize {
-        run_pending_commit as *const () as usize
-    }
-
-    /// Its argument. The function must be called with it once; it is 0 after `abandon`.
-    #[getter]
-    fn argument(&self) -> usize {
-        *self.argument.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
-    /// Gives the slot up, if no stream will commit it: no frame is published.
-    fn abandon(&self, py: Python<'_>) {
-        let mut held = self.argument.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let argument = std::mem::take(&mut *held);
-        if argument != 0 {
-            // SAFETY: a box of `Slot::commit_by_stream`; the caller says that no stream runs it.
-            let pending = unsafe { Box::from_raw(argument as *mut PendingCommit) };
-            py.detach(|| pending.producer.abandon_claim(&pending.claim));
-        }
     }
 }
 
@@ -269,9 +220,10 @@ impl Slot {
 
     /// Publishes the frame when the CUDA stream `stream` has done everything that was given to it before.
     ///
-    /// Returns at once: neither the caller nor the interpreter waits. `result` is None until then. `stream`
-    /// is an object of torch, CuPy or NVIDIA's bindings, or its address. The array becomes read-only, and
-    /// later slots are published after this one.
+    /// Returns at once: neither the caller, nor the interpreter, nor the stream waits. `result` is None until
+    /// the frame is published, shortly after the stream has got there. `stream` is an object of torch, CuPy or
+    /// NVIDIA's bindings, or its address. The array becomes read-only, and later slots are published after
+    /// this one.
     ///
     /// Raises `ClosedError` if the slot was committed or abandoned already, `ValueError` for a slot with
     /// `parents`.
@@ -285,7 +237,7 @@ impl Slot {
     }
 
     /// Ends the slot in favour of a commit that a CUDA stream makes. Used by `commit_after`.
-    fn commit_by_stream(&self, py: Python<'_>) -> PyResult<StreamCommit> {
+    fn commit_by_stream(&self, py: Python<'_>, commits: &StreamCommits) -> PyResult<StreamCommit> {
         if self.state().links.is_some() {
             return Err(PyValueError::new_err(
                 "a slot with parents cannot be committed by a stream; wait for the stream and use commit()",
@@ -293,10 +245,12 @@ impl Slot {
         }
         let claim = self.end(py)?.ok_or_else(|| ended(py))?;
         let result = Arc::new(OnceLock::new());
-        let mut state = self.state();
-        state.stream_result = Some(result.clone());
-        let pending = PendingCommit { producer: self.producer.clone(), claim, stamp: state.stamp, result };
-        Ok(StreamCommit { argument: Mutex::new(Box::into_raw(Box::new(pending)) as usize) })
+        let stamp = {
+            let mut state = self.state();
+            state.stream_result = Some(result.clone());
+            state.stamp
+        };
+        commits.add(py, PendingCommit { producer: self.producer.clone(), claim, stamp, result })
     }
 
     /// Reports that `count` more rows, columns or bytes are written, so that consumers may read them.

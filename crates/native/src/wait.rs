@@ -7,6 +7,15 @@ use tensorpool_dataplane::consumer::WaitOutcome;
 
 /// How long a wait runs without the interpreter before it checks for a Ctrl-C.
 const SIGNAL_CHECK: Duration = Duration::from_millis(50);
+/// The same on a thread that is not the first of its process: Python handles signals on its main thread, which is
+/// another one only where a program embeds the interpreter.
+const SELDOM_SIGNAL_CHECK: Duration = Duration::from_millis(500);
+
+fn signal_check() -> Duration {
+    // SAFETY: both take no arguments and cannot fail.
+    let is_first = unsafe { libc::gettid() == libc::getpid() };
+    if is_first { SIGNAL_CHECK } else { SELDOM_SIGNAL_CHECK }
+}
 
 /// The end of a wait. None: no end.
 pub fn deadline(timeout: Option<f64>) -> PyResult<Option<Instant>> {
@@ -32,9 +41,18 @@ pub fn in_slices<T: Send>(
     deadline: Option<Instant>,
     ask: impl Fn(Duration) -> Option<T> + Sync,
 ) -> PyResult<Option<T>> {
+    in_slices_of(py, SIGNAL_CHECK, deadline, ask)
+}
+
+fn in_slices_of<T: Send>(
+    py: Python<'_>,
+    signal_check: Duration,
+    deadline: Option<Instant>,
+    ask: impl Fn(Duration) -> Option<T> + Sync,
+) -> PyResult<Option<T>> {
     loop {
         let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
-        let slice = left.map_or(SIGNAL_CHECK, |left| left.min(SIGNAL_CHECK));
+        let slice = left.map_or(signal_check, |left| left.min(signal_check));
         let answer = py.detach(|| ask(slice));
         if answer.is_some() || deadline.is_some_and(|d| Instant::now() >= d) {
             return Ok(answer);
@@ -50,7 +68,8 @@ pub fn until(
     wait: impl Fn(Duration, Instant) -> WaitOutcome + Sync,
 ) -> PyResult<WaitOutcome> {
     let since = Instant::now();
-    let ended = in_slices(py, deadline, |left| match wait(left, since) {
+    // It ends at once when its consumer is closed, so nothing else waits for the next check.
+    let ended = in_slices_of(py, signal_check(), deadline, |left| match wait(left, since) {
         WaitOutcome::TimedOut => None,
         ended => Some(ended),
     })?;
