@@ -2,7 +2,7 @@
 #
 # The sources lie in cargo's registry, which is shared and read-only. So each corrected file is written
 # to the build directory, and the targets compile that copy instead. A correction whose text is not found
-# stops the build: a newer Aeron has changed the place, and somebody must look whether it is still needed.
+# stops the build: a newer Aeron has changed the place, and a developer checks whether it is still needed.
 
 cmake_policy(VERSION 3.30)
 
@@ -19,8 +19,8 @@ function(tensorpool_patch_aeron)
         "if (bottom_resend_window <= resend_position && resend_position < sender_position)"
         "if (0 <= resend_position && bottom_resend_window <= resend_position && resend_position < sender_position)")
 
-    # The directory is made for everybody, and its mode can be set only afterwards. Another user who opens
-    # its subdirectories in between goes on reading all messages.
+    # The directory is made for all users, and its mode can be set only afterwards. Another user who opens
+    # its subdirectories in between continues to read all messages.
     tensorpool_replace_source("${directory}" aeron_driver.c
         "if (aeron_mkdir_recursive(dirname, S_IRWXU | S_IRWXG | S_IRWXO) != 0)"
         "if (aeron_mkdir_recursive(dirname, S_IRWXU) != 0)")
