@@ -44,8 +44,8 @@ def record(
 ) -> Recorder:
     """Record streams into the directory `root` until the recorder is closed.
 
-    with tp.record("recording", streams=[10000]) as recorder:
-        ...
+        with tp.record("recording", streams=[10000]) as recorder:
+            ...
 
     The directory is created; an existing recording is continued. `streams` are ids or names of streams; a
     name must exist already. None records every stream that is announced. `services` records the accepted

@@ -20,9 +20,9 @@ from ..errors import ClosedError, RecordingError
 from ..monitor.listener import SystemListener
 from ..recording import RecordingLedger, RecoveredSegment, WriterLimits, apply_retention
 from ..recording.archive import Archiver
-from .arena import ArenaRows
+from .arena_rows import ArenaRows
 from .config import RecorderSettings
-from .messages import OBSERVED_STREAMS, MessageObserver, MessageRow, ServiceEvents
+from .messages import OBSERVED_STREAMS, MessageObserver, ServiceEvents
 from .sink import Sink
 from .state import NOT_TRIGGERED, PreTriggerBuffer, RecorderStats, State, ThroughputMeter, TriggerGate
 from .streams import RecordedStreams
@@ -37,7 +37,7 @@ _ARENA_WAIT_S: Final = 0.02
 _FLUSH_TIMEOUT_S: Final = 10.0
 _MAX_ARENAS_PER_CYCLE: Final = 16
 _MESSAGE_PERIOD_NS: Final = 50_000_000
-# Frames must not wait for a flood of messages: after so many of one stream, arenas are written first.
+# Frames must not wait for a flood of messages: after this many of one stream, arenas are written first.
 _MAX_MESSAGES_PER_CYCLE: Final = 1024
 # Messages that are read at the end: more than a second of a busy system, and a bound against a flood.
 _MAX_LAST_POLLS: Final = 32
@@ -103,7 +103,10 @@ class RecorderAgent:
             raise
         self._streams = RecordedStreams(context, self._native, self._sink)
         self._archiver: Archiver | None = None
-        self._messages = MessageObserver(self._is_recorded)
+        self._messages = MessageObserver(
+            is_recorded=lambda stream_id: stream_id in self._streams,
+            on_announce=self._streams.discover if settings.all else None,
+        )
         self._listener: SystemListener | None = None
         self._events: ServiceEvents | None = None
         self._has_messages_left = False
@@ -350,12 +353,6 @@ class RecorderAgent:
             del arena
 
     # --- messages and retention
-
-    def _is_recorded(self, row: MessageRow) -> bool:
-        """Whether the message is about a recorded stream. With `all`, announces make their streams known."""
-        if self.settings.all and row.is_announce:
-            self._streams.discover(row.stream_id)
-        return row.stream_id in self._streams
 
     def _write_messages(self) -> int:
         """Write the received messages; returns how many were received, recorded or not."""

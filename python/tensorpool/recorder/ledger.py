@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from ..recording import Gap, RecordingLedger
-from .arena import ArenaRows
+from .arena_rows import ArenaRows
 
 
 class ResumePosition(NamedTuple):

@@ -133,11 +133,18 @@ def _put_bounded(cache: OrderedDict[K, V], key: K, value: V, max_entries: int) -
 class MessageObserver:
     """A raw observer of a `SystemListener`: keeps the rows of received messages until they are written."""
 
-    def __init__(self, is_recorded: Callable[[MessageRow], bool]) -> None:
-        """`is_recorded` says whether a row is about a recorded stream. It is asked on receipt."""
+    def __init__(
+        self,
+        *,
+        is_recorded: Callable[[int], bool],
+        on_announce: Callable[[int], None] | None = None,
+    ) -> None:
+        """`is_recorded`: whether the stream with that id is recorded, at the time of receipt. `on_announce`
+        gets the id of each announced stream before that."""
         self.rows: deque[MessageRow] = deque()
         """Rows in order of receipt. The agent removes each row when it is written."""
         self._is_recorded = is_recorded
+        self._on_announce = on_announce
         self._filter = MessageFilter()
         self._trace_schema_id = TraceLinkSet.layout().schema_id
 
@@ -147,7 +154,11 @@ class MessageObserver:
         if kind is StreamKind.CONTROL and not self._is_trace(message):
             return
         row = self._filter.to_row(message)
-        if row is not None and self._is_recorded(row):
+        if row is None:
+            return
+        if row.is_announce and self._on_announce is not None:
+            self._on_announce(row.stream_id)
+        if self._is_recorded(row.stream_id):
             self.rows.append(row)
 
     def _is_trace(self, message: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""The recorder's state: trigger gate, pre-trigger buffer, disk space, stats and rates.
+"""The recorder's state: trigger gate, pre-trigger buffer, stats and rates.
 
 Pure: the caller passes the time.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, TypedDict
 
-from .arena import ArenaRows
+from .arena_rows import ArenaRows
 
 NOT_TRIGGERED: Final = "not_triggered"
 """Gap reason of frames that were received between two triggers and not written."""
@@ -84,79 +84,6 @@ class PreTriggerBuffer:
             recent = self._rows.popleft().since(now_ns - self._keep_ns)
             if recent is not None:
                 yield recent
-
-
-# What is written beside frames while the disk is full: gaps, end marks, records of the manifest.
-_MAX_RESERVE_BYTES: Final = 256 << 10
-
-
-class DiskSpace:
-    """Whether the disk can be written to, by the last check of its free space or the last failed write.
-
-    Frames are written only where `keep_free_bytes` stay free behind them, and a reserve for what has to be
-    written without them: the gaps that say why they are missing.
-    """
-
-    def __init__(self, *, keep_free_bytes: int, retry_ns: int = 1_000_000_000) -> None:
-        self._keep_free_bytes = keep_free_bytes
-        self._reserve_bytes = min(keep_free_bytes // 4, _MAX_RESERVE_BYTES)
-        self._retry_ns = retry_ns
-        self._next_check_ns: int | None = None
-        self.problem: str | None = None
-        """Why nothing is written; None while the disk can be written to."""
-
-    @property
-    def is_writable(self) -> bool:
-        """Whether the disk can be written to."""
-        return self.problem is None
-
-    def is_check_due(self, now_ns: int) -> bool:
-        """Whether the free space has to be checked again."""
-        return self._next_check_ns is None or now_ns >= self._next_check_ns
-
-    def on_check(self, now_ns: int, free_bytes: int, waiting_bytes: int = 0) -> bool:
-        """Update the state with the free space; True if `is_writable` changed.
-
-        Writing resumes at twice the space at which it stops, and when the waiting bytes fit. Otherwise every
-        batch could stop it again.
-        """
-        self._next_check_ns = now_ns + self._retry_ns
-        needed = self._keep_free_bytes
-        if not self.is_writable:
-            needed = max(2 * self._keep_free_bytes, self._floor_bytes(waiting_bytes))
-        was_writable = self.is_writable
-        if free_bytes < needed or free_bytes == 0:
-            if was_writable:
-                self.problem = self._describe(free_bytes)
-        else:
-            self.problem = None
-        return was_writable != self.is_writable
-
-    def needs_check_before(self, size_bytes: int) -> bool:
-        """Whether the free space has to be known before this many bytes are written."""
-        return self._keep_free_bytes > 0 and size_bytes > 0
-
-    def on_reserve(self, now_ns: int, free_bytes: int, size_bytes: int) -> bool:
-        """Update the state before a write of this size; True if the disk is full now, and was not."""
-        was_writable = self.is_writable
-        if self._keep_free_bytes and free_bytes < self._floor_bytes(size_bytes):
-            self._next_check_ns = now_ns + self._retry_ns
-            self.problem = self._describe(free_bytes)
-        return was_writable and not self.is_writable
-
-    def _floor_bytes(self, size_bytes: int) -> int:
-        return self._keep_free_bytes + (self._reserve_bytes + size_bytes if self._keep_free_bytes else 0)
-
-    def _describe(self, free_bytes: int) -> str:
-        kept = self._keep_free_bytes
-        unit, shift = ("MiB", 20) if kept >= 1 << 20 else ("KiB", 10)
-        return f"the disk has {free_bytes >> shift} {unit} left; {kept >> shift} {unit} are kept free"
-
-    def on_failure(self, now_ns: int, problem: str) -> bool:
-        """Update the state after a failed write or check; True if `is_writable` changed."""
-        self._next_check_ns = now_ns + self._retry_ns
-        was_writable, self.problem = self.is_writable, problem
-        return was_writable
 
 
 class RecorderStatsReply(TypedDict):

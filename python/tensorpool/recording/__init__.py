@@ -10,7 +10,7 @@ from .inspect import info
 from .recording import FrameDataset, Recording, open
 from .repair import repair
 from .retention import ReaderLease, RetentionResult, apply_retention, read_leases
-from .selection import Frames
+from .selection import Frames, FrameSlice
 from .stream_writer import RecoveredSegment
 from .verify import verify
 from .writer import RecordingWriter, WriterLimits
@@ -22,6 +22,7 @@ __all__ = [
     "Cursor",
     "FrameBatch",
     "FrameDataset",
+    "FrameSlice",
     "Frames",
     "Gap",
     "PayloadRef",

@@ -44,6 +44,7 @@ from .storage import (
     CONNECTIONS,
     PART_BYTES,
     ArchiveList,
+    OpenFrom,
     RemoteRecording,
     StorageUri,
     StoredTable,
@@ -80,14 +81,17 @@ class PushResult:
     """What a push uploaded, and what was there already."""
 
     uri: str
+    """The archive."""
     segments: int = 0
     """Segments that this push added to the archive."""
     uploaded_bytes: int = 0
+    """Bytes that were uploaded."""
     resumed: int = 0
     """Segments that an earlier push had uploaded, and this one proved."""
     repeated: int = 0
     """Uploads that did not read back as they were written, and were repeated."""
     tables: int = 0
+    """Tables that were uploaded."""
     archived: int = 0
     """Segments in the archive now."""
 
@@ -97,10 +101,13 @@ class PullResult:
     """What a pull copied."""
 
     path: Path
+    """The directory of the copy."""
     segments: int = 0
+    """Segments that were copied."""
     present: int = 0
     """Segments that were there already."""
     size_bytes: int = 0
+    """Bytes that were copied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +115,19 @@ class ArchivedRecording:
     """A recording in a store, as `list_recordings` finds it."""
 
     uri: str
+    """Where it is."""
     streams: tuple[int, ...]
+    """Ids of its streams."""
     segments: int
+    """How many segments it has."""
     rows: int
+    """How many frames it has."""
     size_bytes: int
+    """The size of its segments."""
     first_time_ns: int | None
+    """When its first frame was received; None if it has none."""
     last_time_ns: int | None
+    """When its last frame was received; None if it has none."""
 
 
 # --- what a local recording knows of its archive
@@ -375,7 +389,7 @@ class _Push:
             replace_file(self._root / _PROVEN_FILE, snapshot)
         self._unpublished, self._published_s = 0, time.monotonic()
 
-    def _open_from(self) -> tuple[tuple[int, int, int], ...]:
+    def _open_from(self) -> tuple[OpenFrom, ...]:
         """The first sequence, by stream and epoch, from which on the archive lacks frames."""
         known = {manifest.record_key(record) for record in self._archived.segments}
         first: dict[tuple[int, int], int] = {}
@@ -384,7 +398,7 @@ class _Push:
             if key not in known:
                 epoch = key.stream_id, key.epoch
                 first[epoch] = min(first.get(epoch, key.first_seq), key.first_seq)
-        return tuple((stream, epoch, seq) for (stream, epoch), seq in sorted(first.items()))
+        return tuple(OpenFrom(stream, epoch, seq) for (stream, epoch), seq in sorted(first.items()))
 
     def _push_tables(self) -> dict[str, StoredTable]:
         tables: dict[str, StoredTable] = dict(self._tables)

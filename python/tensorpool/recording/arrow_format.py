@@ -10,15 +10,12 @@ measurements behind this choice.
 from __future__ import annotations
 
 import struct
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, TypedDict
 
 import pyarrow as pa
 
 from .. import _native
 from . import layout
-
-TableRow: TypeAlias = dict[str, Any]
-"""A row of an Arrow table by column name; the schema in `TABLES` says what it holds."""
 
 CONTINUATION: Final = b"\xff\xff\xff\xff"
 """The first four bytes of a message in an Arrow stream."""
@@ -31,6 +28,14 @@ _U32: Final = struct.Struct("<I")
 _I32: Final = struct.Struct("<i")
 _U16: Final = struct.Struct("<H")
 _RECORD_BATCH: Final = 3
+"""The kind of a message, in Arrow's Message.fbs."""
+# Fields of the tables that are read, in the order of Arrow's schemas: version, kind, header, size of the body
+# and custom metadata of a message; rows, nodes, buffers and compression of a record batch; key and value.
+_MESSAGE_FIELDS: Final = 5
+_BATCH_FIELDS: Final = 4
+_KEY_VALUE_FIELDS: Final = 2
+# A vtable begins with two sizes. Vectors and texts begin with their length, and offsets have 32 bits.
+_VTABLE_HEAD_BYTES: Final = 4
 
 # The value under CHECK_KEY: the checksum, a colon, and the number of body bytes that it covers beside the
 # metadata. The checksum's own eight digits count as zeros. The width is fixed: the value changes in place.
@@ -62,28 +67,29 @@ def find_offsets(metadata: memoryview | bytes | bytearray) -> MessageOffsets:
     """Positions of the numbers in a record batch's flatbuffer. Raises InvalidMessage."""
     try:
         root = _U32.unpack_from(metadata, 0)[0]
-        message = _fields(metadata, root, 5)
-        if 0 in message[1:] or metadata[message[1]] != _RECORD_BATCH:
+        _, kind_at, header_at, body_bytes_at, custom_at = _fields(metadata, root, _MESSAGE_FIELDS)
+        if 0 in (kind_at, header_at, body_bytes_at, custom_at) or metadata[kind_at] != _RECORD_BATCH:
             raise InvalidMessage("is not a record batch with a checksum")
-        batch = _fields(metadata, _follow(metadata, message[2]), 4)
-        if batch[3]:
+        batch = _follow(metadata, header_at)
+        rows_at, nodes_at, buffers_at, compression_at = _fields(metadata, batch, _BATCH_FIELDS)
+        if compression_at:
             raise InvalidMessage("is compressed")
-        nodes = _follow(metadata, batch[1])
-        buffers = _follow(metadata, batch[2])
-        body_bytes = _I64.unpack_from(metadata, message[3])[0]
-        rows = _I64.unpack_from(metadata, batch[0])[0] if batch[0] else 0
+        nodes = _follow(metadata, nodes_at)
+        buffers = _follow(metadata, buffers_at)
+        body_bytes = _I64.unpack_from(metadata, body_bytes_at)[0]
+        rows = _I64.unpack_from(metadata, rows_at)[0] if rows_at else 0
         if body_bytes < 0 or rows < 0:
             raise InvalidMessage("has a negative size")
         return MessageOffsets(
             body_bytes=body_bytes,
-            body_bytes_at=message[3],
+            body_bytes_at=body_bytes_at,
             rows=rows,
-            rows_at=batch[0],
-            nodes_at=nodes + 4,
+            rows_at=rows_at,
+            nodes_at=nodes + _U32.size,
             node_count=_U32.unpack_from(metadata, nodes)[0],
-            buffers_at=buffers + 4,
+            buffers_at=buffers + _U32.size,
             buffer_count=_U32.unpack_from(metadata, buffers)[0],
-            check_at=_find_checksum(metadata, _follow(metadata, message[4])),
+            check_at=_find_checksum(metadata, _follow(metadata, custom_at)),
         )
     except (struct.error, IndexError) as error:
         raise InvalidMessage("has unreadable metadata") from error
@@ -100,20 +106,22 @@ def _fields(data: memoryview | bytes | bytearray, table: int, count: int) -> lis
     vtable = table - _I32.unpack_from(data, table)[0]
     if vtable < 0:
         raise InvalidMessage("has unreadable metadata")
-    known = (_U16.unpack_from(data, vtable)[0] - 4) // 2
-    offsets = [_U16.unpack_from(data, vtable + 4 + 2 * i)[0] if i < known else 0 for i in range(count)]
+    known = (_U16.unpack_from(data, vtable)[0] - _VTABLE_HEAD_BYTES) // _U16.size
+    first = vtable + _VTABLE_HEAD_BYTES
+    offsets = [_U16.unpack_from(data, first + _U16.size * i)[0] if i < known else 0 for i in range(count)]
     return [table + offset if offset else 0 for offset in offsets]
 
 
 def _find_checksum(data: memoryview | bytes | bytearray, vector: int) -> int:
     for i in range(min(_U32.unpack_from(data, vector)[0], _MAX_METADATA_KEYS)):
-        key, value = _fields(data, _follow(data, vector + 4 + 4 * i), 2)
+        key, value = _fields(data, _follow(data, vector + _U32.size * (1 + i)), _KEY_VALUE_FIELDS)
         key, value = _follow(data, key), _follow(data, value)
         size = _U32.unpack_from(data, key)[0]
-        if bytes(data[key + 4 : key + 4 + size]) == layout.CHECK_KEY:
+        text = key + _U32.size
+        if bytes(data[text : text + size]) == layout.CHECK_KEY:
             if _U32.unpack_from(data, value)[0] != len(_EMPTY_CHECK):
                 raise InvalidMessage("has a checksum of unknown format")
-            return value + 4
+            return value + _U32.size
     raise InvalidMessage("has no checksum")
 
 
@@ -269,6 +277,64 @@ TABLES: Final[dict[str, pa.Schema]] = {
         ]
     ),
 }
+
+
+class GapTableRow(TypedDict):
+    """A row of `gaps`."""
+
+    time_ns: int
+    stream_id: int
+    epoch: int
+    first_seq: int
+    count: int
+    reason: str
+
+
+class AnchorTableRow(TypedDict):
+    """A row of `anchors`."""
+
+    wall_ns: int
+    monotonic_ns: int
+    host: str
+    boot_id: str
+
+
+class MarkTableRow(TypedDict):
+    """A row of `marks`."""
+
+    time_ns: int
+    stream_id: int | None
+    label: str
+
+
+class MessageTableRow(TypedDict):
+    """A row of `metadata`, `qos` or `announces`."""
+
+    receive_time_ns: int
+    stream_id: int
+    epoch: int | None
+    meta_version: int | None
+    kind: str
+    message: bytes
+    json: str | None
+
+
+class EventTableRow(TypedDict):
+    """A row of `events`."""
+
+    receive_time_ns: int
+    time_ns: int
+    tag: str
+    key: str
+    kind: str
+    correlation_id: int
+    trace_id: int | None
+    message: bytes
+    json: str | None
+
+
+TableRow: TypeAlias = GapTableRow | AnchorTableRow | MarkTableRow | MessageTableRow | EventTableRow
+"""A row of any table. Each class above has the columns of its schema in `TABLES`; 64-bit ids are signed."""
 
 
 def with_version(schema: pa.Schema, **more: int | str) -> pa.Schema:

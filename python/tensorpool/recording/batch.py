@@ -58,23 +58,39 @@ class FrameBatch:
     """
 
     stream_id: int
+    """The stream of all frames."""
     epoch: int
+    """The epoch of all frames."""
     arena: Any
     """Any contiguous object with the buffer protocol."""
     seq: npt.NDArray[np.uint64]
+    """Sequences, ascending."""
     timestamp_ns: npt.NDArray[np.uint64]
+    """When each payload was captured."""
     publish_timestamp_ns: npt.NDArray[np.uint64]
+    """When each frame was published; NO_TIMESTAMP if that is not known."""
     receive_time_ns: npt.NDArray[np.int64]
+    """When the recorder received each, in nanoseconds since 1970."""
     meta_version: npt.NDArray[np.uint32]
+    """The metadata version of each."""
     trace_id: npt.NDArray[np.uint64]
+    """The trace of each; NO_TRACE if it has none."""
     dtype: npt.NDArray[np.int16]
+    """The number of the element type on the wire."""
     major_order: npt.NDArray[np.int16]
+    """The number of the order on the wire: rows or columns first."""
     ndims: npt.NDArray[np.uint8]
+    """Dimensions."""
     dims: npt.NDArray[np.int32]
+    """Lengths of the dimensions."""
     strides: npt.NDArray[np.int64]
+    """Distances between elements of each dimension, in bytes."""
     payload_offset: npt.NDArray[np.uint64]
+    """Where each payload begins in `arena`."""
     payload_bytes: npt.NDArray[np.uint64]
+    """The length of each payload."""
     crc32c: npt.NDArray[np.uint32] | None = None
+    """The checksum of each payload; None: it is computed."""
 
     def __len__(self) -> int:
         return len(self.seq)

@@ -29,7 +29,7 @@ import numpy.typing as npt
 from ..attributes.metadata import TAGS_KEY
 from ..durable import RETRY_HINT, write_errors
 from ..errors import FrameNotRecorded, MissingPackage
-from ..text import JsonObject
+from ..text import JsonMapping, JsonValue
 from .frame import RecordedFrame
 from .recording import Recording, Time
 from .selection import COLUMNS, Frames
@@ -45,13 +45,13 @@ _MAX_VERSIONS: Final = 256
 _MAX_VALUE_BYTES: Final = 4096
 """Larger arrays and bytes among the attributes are named by their size."""
 # Names and fields of Foxglove's schemas, which viewers recognise.
-_TIME: Final = {
+_TIME: Final[JsonMapping] = {
     "type": "object",
     "title": "time",
     "properties": {"sec": {"type": "integer"}, "nsec": {"type": "integer"}},
 }
-_BYTES: Final = {"type": "string", "contentEncoding": "base64"}
-_IMAGE: Final = {
+_BYTES: Final[JsonMapping] = {"type": "string", "contentEncoding": "base64"}
+_IMAGE: Final[JsonMapping] = {
     "title": "foxglove.RawImage",
     "type": "object",
     "properties": {
@@ -64,7 +64,7 @@ _IMAGE: Final = {
         "data": _BYTES,
     },
 }
-_TENSOR: Final = {
+_TENSOR: Final[JsonMapping] = {
     "title": "tensorpool.Tensor",
     "type": "object",
     "properties": {
@@ -139,13 +139,13 @@ class StreamFacts:
     stream_id: int
     name: str
     tags: tuple[str, ...]
-    attributes: dict[str, JsonObject]
+    attributes: dict[str, JsonMapping]
     """By metadata version, which each frame names."""
 
     @classmethod
     def read(cls, recording: Recording, stream_id: int, frames: Frames) -> Self:
         """The facts of the frames to export."""
-        attributes: dict[str, JsonObject] = {}
+        attributes: dict[str, JsonMapping] = {}
         tags: tuple[str, ...] = ()
         for version, metadata in frames.metadata(_MAX_VERSIONS).items():
             found = metadata.get(TAGS_KEY)
@@ -160,7 +160,7 @@ class StreamFacts:
         """The topic of its messages."""
         return f"/{self.name.strip('/')}" if self.name.strip("/") else f"/stream/{self.stream_id}"
 
-    def to_json(self) -> JsonObject:
+    def to_json(self) -> JsonMapping:
         """The facts with the names that all exports use."""
         return {
             "stream_id": self.stream_id,
@@ -170,14 +170,16 @@ class StreamFacts:
         }
 
 
-def _plain_value(value: Any, raw: tuple[str, bytes]) -> Any:
+def _plain_value(value: Any, raw: tuple[str, bytes]) -> JsonValue:
     """An attribute as JSON. Of an array or bytes that are long, format and size."""
     form, data = raw
     if isinstance(value, np.ndarray | bytes) and len(data) > _MAX_VALUE_BYTES:
         return {"format": form, "bytes": len(data)}
     if isinstance(value, np.ndarray):
-        return value.tolist()
-    return base64.b64encode(value).decode("ascii") if isinstance(value, bytes) else value
+        elements: JsonValue = value.tolist()
+        return elements
+    plain: JsonValue = base64.b64encode(value).decode("ascii") if isinstance(value, bytes) else value
+    return plain
 
 
 def _plain_array(frame: RecordedFrame) -> npt.NDArray[Any]:
@@ -224,10 +226,11 @@ def export_mcap(
                 channels: dict[tuple[int, str], int] = {}
                 for frame in heapq.merge(*streams, key=lambda frame: frame.receive_time_ns):
                     schema, content = _mcap_message(frame.verify())
-                    key = frame.stream_id, str(schema["title"])
+                    title = str(schema["title"])
+                    key = frame.stream_id, title
                     if key not in channels:
                         schema_id = writer.register_schema(
-                            name=key[1], encoding="jsonschema", data=json.dumps(schema).encode()
+                            name=title, encoding="jsonschema", data=json.dumps(schema).encode()
                         )
                         stream = known.get(frame.stream_id) or StreamFacts(frame.stream_id, "", (), {})
                         is_shared = topics[stream.topic] > 1
@@ -254,12 +257,12 @@ def export_mcap(
     return done
 
 
-def _texts(facts: JsonObject) -> dict[str, str]:
+def _texts(facts: JsonMapping) -> dict[str, str]:
     """Values of MCAP metadata are texts: what is no text is JSON."""
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in facts.items()}
 
 
-def _mcap_message(frame: RecordedFrame) -> tuple[JsonObject, JsonObject]:
+def _mcap_message(frame: RecordedFrame) -> tuple[JsonMapping, JsonMapping]:
     """JSON schema and content of a frame's message."""
     array = frame.array
     sec, nsec = divmod(frame.receive_time_ns, 1_000_000_000)

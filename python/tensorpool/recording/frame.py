@@ -29,8 +29,11 @@ class Cursor:
     """Position in a stream: the frame with this epoch and sequence. Valid across restarts and rotation."""
 
     stream_id: int
+    """The stream."""
     epoch: int
+    """The epoch."""
     seq: int
+    """The sequence."""
 
     @classmethod
     def before(cls, stream_id: int, epoch: int, seq: int) -> Cursor | None:
@@ -47,8 +50,11 @@ class PayloadRef:
     path: Path | os.PathLike[str]
     """A `Path`; of a remote recording the URI, as text by `str` or `os.fspath`."""
     offset: int
+    """Where the payload begins in the file."""
     length: int
+    """Its length in bytes."""
     crc32c: int
+    """Its checksum."""
 
 
 class RecordedFrame:

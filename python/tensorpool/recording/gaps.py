@@ -35,10 +35,15 @@ class Gap:
     """Sequences that are not in the recording, with the reason."""
 
     stream_id: int
+    """The stream."""
     epoch: int
+    """The epoch."""
     first_seq: int
+    """The first missing sequence."""
     count: int
+    """How many are missing in a row."""
     reason: str
+    """Why; the page on drop reasons lists them."""
 
     @property
     def last_seq(self) -> int:
@@ -64,10 +69,15 @@ class RecordingLedger:
     """The sequences of one epoch of a stream: `span` = `rows` + the sum of `gaps`."""
 
     stream_id: int
+    """The stream."""
     epoch: int
+    """The epoch."""
     first_seq: int
+    """The first known sequence."""
     last_seq: int
+    """The last known sequence; below `first_seq` if there is none."""
     rows: int
+    """Sequences that are frames of the recording."""
     gaps: dict[str, int] = field(default_factory=dict)
     """Missing sequences by reason."""
 

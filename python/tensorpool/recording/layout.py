@@ -229,7 +229,7 @@ def _marker_fault(content: bytes) -> str | None:
 def check_root(root: Path) -> None:
     """Raises NotARecording unless the directory has a recording that this version can read.
 
-    The segments suffice: a user may have copied only them, and a damaged marker loses nothing.
+    The segments are enough: a user may have copied only them, and a damaged marker loses nothing.
     """
     path = root / MARKER_FILE
     try:

@@ -16,7 +16,7 @@ from ..attributes.tags import from_wire
 from ..errors import CodecError, CorruptRecording
 from ..sbe import DataSourceAnnounce, DataSourceMeta, decode
 from . import layout, metadata_index, table_index
-from .arrow_format import TableRow
+from .arrow_format import MessageTableRow
 from .metadata_index import IndexRecordKind, Records
 from .tables import located_batches, read_batch, table_sessions
 
@@ -244,7 +244,7 @@ class _MetadataTable:
         return FrameMetadata(*describe(attributes, message.meta_version, message.timestamp_ns))
 
 
-def _version_rows(batch: pa.RecordBatch) -> list[tuple[int, TableRow]]:
+def _version_rows(batch: pa.RecordBatch) -> list[tuple[int, MessageTableRow]]:
     """(row number, row) of the messages that name a version. The table also has blobs and trace links."""
     if not set(_COLUMNS) <= set(batch.schema.names):
         return []

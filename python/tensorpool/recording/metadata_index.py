@@ -9,10 +9,10 @@ index that is torn, late or missing costs time and nothing else.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,9 @@ from ..durable import replace_file, write_all
 from ..errors import CodecError
 from ..sbe import DataSourceAnnounce, DataSourceMeta, decode
 from . import layout
+
+if TYPE_CHECKING:
+    from .arrow_format import MessageTableRow
 
 INDEXED: Final = "metadata"
 """The table that has an index."""
@@ -48,7 +51,6 @@ _OPAQUE: Final = np.dtype(f"V{RECORD.itemsize}")
 # Distance in the table after which a REACH record follows even if no row named a version (trace links).
 _REACH_BYTES: Final = 64 << 10
 Records = npt.NDArray[Any]
-Row = Mapping[str, Any]
 
 
 class IndexRecordKind(IntEnum):
@@ -60,7 +62,7 @@ class IndexRecordKind(IntEnum):
     META = 3
 
 
-def make_records(rows: Iterable[tuple[int, Row]], start: int, end: int) -> Records:
+def make_records(rows: Iterable[tuple[int, MessageTableRow]], start: int, end: int) -> Records:
     """Index records of the rows of a batch that name a version. `rows` are (row number, row)."""
     records: list[tuple[Any, ...]] = []
     epoch: int | None
@@ -132,7 +134,7 @@ class MetadataIndexWriter:
         self._reach = 0
         self._waiting: list[Records] = []
 
-    def add(self, rows: Iterable[Row], start: int, end: int) -> None:
+    def add(self, rows: Iterable[MessageTableRow], start: int, end: int) -> None:
         """Indexes a batch that was written to the table between two positions."""
         records = make_records(enumerate(rows), start, end)
         if len(records) or end - self._reach >= _REACH_BYTES:

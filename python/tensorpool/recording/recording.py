@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..errors import FrameNotRecorded
-from ..preview import TimelineRow, timeline_svg
+from ..preview import TimelineGap, TimelineRow, timeline_svg
 from . import manifest
 from .arrow_format import TABLES
 from .frame import Cursor, RecordedFrame
@@ -59,6 +59,8 @@ def open(root: str | os.PathLike[str]) -> Recording:
 
 class Recording:
     """The content of a recording at the time of the last `refresh`. Not thread-safe.
+
+    Each method takes a stream by its id or by its name.
 
     Frames are read-only views of mapped files. They stay valid while they are referenced, even after their
     segment was removed. Of a remote recording they are views of memory into which ranges were read.
@@ -108,7 +110,7 @@ class Recording:
             for epoch in self.epochs(stream_id)[:_MAX_SHOWN]:
                 ledger, gaps = self._ledger_and_gaps(stream_id, epoch)
                 label = f"{self.label(stream_id)}, epoch {epoch}: {ledger.rows:,} rows of {ledger.span:,}"
-                shown = [(gap.first_seq, gap.count, gap.reason) for gap in gaps[:_MAX_SHOWN_GAPS]]
+                shown = [TimelineGap(gap.first_seq, gap.count, gap.reason) for gap in gaps[:_MAX_SHOWN_GAPS]]
                 rows.append(TimelineRow(label, ledger.first_seq, ledger.span, shown))
         more = len(self.streams) - _MAX_SHOWN
         note = f"<p>{more:,} more streams</p>" if more > 0 else ""
@@ -126,9 +128,9 @@ class Recording:
         """The manifest records, by stream, epoch and first sequence. Open segments have no totals."""
         return self._index.segments
 
-    def segments_of(self, stream_id: int) -> Records:
-        """The manifest records of a stream; empty if it was not recorded."""
-        return self._index.segments_of(stream_id)
+    def segments_of(self, stream: int | str) -> Records:
+        """The manifest records of a stream; empty if none of this id was recorded."""
+        return self._index.segments_of(self.find_stream(stream))
 
     @property
     def streams(self) -> tuple[int, ...]:
@@ -166,9 +168,9 @@ class Recording:
         reason = f"{len(ids)} streams are named {stream!r}" if ids else f"no stream is named {stream!r}"
         raise FrameNotRecorded(f"{reason} in {self.location}; recorded streams: {known}", path=self.location)
 
-    def epochs(self, stream_id: int) -> tuple[int, ...]:
+    def epochs(self, stream: int | str) -> tuple[int, ...]:
         """Recorded epochs of a stream."""
-        return tuple(np.unique(self._index.segments_of(stream_id)["epoch"]).tolist())
+        return tuple(np.unique(self.segments_of(stream)["epoch"]).tolist())
 
     def frames(
         self,
@@ -237,14 +239,15 @@ class Recording:
 
     # --- following a recording that grows
 
-    def earliest(self, stream_id: int) -> Cursor | None:
+    def earliest(self, stream: int | str) -> Cursor | None:
         """Cursor of the first frame; None if there is none."""
-        for frame in self.frames(stream_id):
+        for frame in self.frames(stream):
             return frame.cursor
         return None
 
-    def latest(self, stream_id: int) -> Cursor | None:
+    def latest(self, stream: int | str) -> Cursor | None:
         """Cursor of the last frame that is completely written; None if there is none."""
+        stream_id = self.find_stream(stream)
         for record in self._index.segments_of(stream_id)[::-1]:
             if record["kind"] == RecordKind.SEALED:
                 if record["rows"]:
@@ -274,7 +277,7 @@ class Recording:
 
     def by_segment(
         self,
-        stream_id: int,
+        stream: int | str,
         *,
         after: Cursor | None = None,
         until: Cursor | None = None,
@@ -283,7 +286,7 @@ class Recording:
     ) -> list[tuple[SegmentName, Frames]]:
         """The frames between two cursors by segment, so that an unreadable segment does not affect others."""
         frame_filter = FrameFilter(time_ns=_bounds(time), skip_damage=skip_damage, after=after, until=until)
-        records = self._filtered(stream_id, frame_filter)
+        records = self._filtered(self.find_stream(stream), frame_filter)
         return [
             (manifest.segment_name(records[at]), Frames(self._cache, records[at : at + 1], frame_filter))
             for at in range(len(records))
@@ -293,9 +296,9 @@ class Recording:
         """A segment, with all batches that are complete now."""
         return self._cache.open(name)
 
-    def removed_until(self, stream_id: int, epoch: int) -> int:
+    def removed_until(self, stream: int | str, epoch: int) -> int:
         """The last sequence of an epoch that retention removed; -1 if there is none."""
-        return self._index.trimmed.get((stream_id, epoch), -1)
+        return self._index.trimmed.get((self.find_stream(stream), epoch), -1)
 
     def lost_since(self, cursor: Cursor) -> list[Gap]:
         """The frames behind a cursor that retention removed before they were read, as gaps."""
@@ -332,7 +335,7 @@ class Recording:
             return read_all_gaps(self.root)
         self.remote.require_tables("gaps")
         # Its tables are ahead of its segments: what lies before a later gap may be in a segment that is open.
-        open_from = {(stream, epoch): seq for stream, epoch, seq in self.remote.list.open_from}
+        open_from = {(part.stream_id, part.epoch): part.first_seq for part in self.remote.list.open_from}
         return [
             gap
             for gap in read_all_gaps(self.root)
@@ -346,15 +349,18 @@ class Recording:
             ledger for stream_id in sorted({*self.streams, *declared}) for ledger in self.ledger(stream_id)
         ]
 
-    def gaps(self, stream_id: int, *, epoch: int | None = None) -> list[Gap]:
+    def gaps(self, stream: int | str, *, epoch: int | None = None) -> list[Gap]:
         """The sequences missing between the first and the last known one of each epoch, with reasons."""
+        stream_id = self.find_stream(stream)
         gaps: list[Gap] = []
         for known_epoch in self._epochs(stream_id, epoch):
-            gaps += self._ledger_and_gaps(stream_id, known_epoch)[1]
+            _, missing = self._ledger_and_gaps(stream_id, known_epoch)
+            gaps += missing
         return gaps
 
-    def ledger(self, stream_id: int, *, epoch: int | None = None) -> list[RecordingLedger]:
+    def ledger(self, stream: int | str, *, epoch: int | None = None) -> list[RecordingLedger]:
         """The ledger of each epoch: span = rows + gaps."""
+        stream_id = self.find_stream(stream)
         return [
             self._ledger_and_gaps(stream_id, known_epoch)[0] for known_epoch in self._epochs(stream_id, epoch)
         ]

@@ -61,6 +61,10 @@ class LeaseFile:
         return cursor is None or (epoch, last_seq) > cursor
 
 
+def _position_json(epoch: int, seq: int) -> dict[str, str]:
+    return {"epoch": str(epoch), "seq": str(seq)}
+
+
 class ReaderLease:
     """A lease on the frames behind the given cursors. Retention keeps them until it expires."""
 
@@ -103,8 +107,8 @@ class ReaderLease:
             "holder": self._holder,
             "deadline_ns": str(self.deadline_ns),
             "cursors": {
-                str(stream): None if cursor is None else {"epoch": str(cursor[0]), "seq": str(cursor[1])}
-                for stream, cursor in self._cursors.items()
+                str(stream): None if position is None else _position_json(*position)
+                for stream, position in self._cursors.items()
             },
         }
         JsonState(self.path).save(content)
@@ -254,11 +258,15 @@ class RetentionResult:
     """The removals of one run of retention."""
 
     removed: list[layout.SegmentName] = field(default_factory=list)
+    """Segments that were removed."""
     removed_bytes: int = 0
+    """Their size."""
     kept_bytes: int = 0
+    """The size of what is left."""
     held: list[layout.SegmentName] = field(default_factory=list)
     """Segments that a lease kept from being removed, or that are not proven to be in the archive."""
     holders: list[str] = field(default_factory=list)
+    """Who holds the leases on those segments, or which archive lacks them."""
 
 
 def apply_retention(

@@ -194,6 +194,9 @@ class SegmentFile:
     The file may grow: `refresh` maps it again. Views of an earlier mapping stay valid.
     """
 
+    following: layout.SegmentName | None = None
+    """The segment that is read after this one, if that is known."""
+
     def __init__(
         self, path: Path | os.PathLike[str], *, lenient: bool = False, growing: bool = False
     ) -> None:

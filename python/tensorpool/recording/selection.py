@@ -103,41 +103,8 @@ def _make_frames(block: RowBlock, rows: Rows) -> list[RecordedFrame]:
     return [*map(RecordedFrame, repeat(block), rows if isinstance(rows, range) else rows.tolist())]
 
 
-class Frames(Sequence[RecordedFrame]):
-    """Recorded frames in order of epoch and sequence. A segment is read when its first frame is used.
-
-    Later frames of a live recording are not in it: call `refresh` and `frames` of the recording again.
-    """
-
-    def __init__(self, cache: SegmentCache, records: Records, frame_filter: FrameFilter) -> None:
-        self._cache = cache
-        self._records = records
-        self._filter = frame_filter
-        self._ends: list[int] | None = None
-        self._matching: dict[int, list[tuple[int, Rows]]] = {}
-
-    # --- in order
-
-    def runs(self) -> Iterator[tuple[RowBlock, Rows]]:
-        """Batches, each with its matching rows."""
-        for record in self._records:
-            segment, count = self._open(record)
-            for number in range(count):
-                try:
-                    block = segment.block(number)
-                except CorruptRecording:
-                    if self._filter.skip_damage:
-                        continue
-                    raise
-                rows = self._filter.rows(block)
-                if len(rows):
-                    yield block, rows
-            self._check_complete(record, segment)
-
-    def __iter__(self) -> Iterator[RecordedFrame]:
-        for block, rows in self.runs():
-            for start in range(0, len(rows), _FRAMES_AT_ONCE):
-                yield from _make_frames(block, rows[start : start + _FRAMES_AT_ONCE])
+class SelectedFrames(Sequence[RecordedFrame]):
+    """Recorded frames that can be had one by one, as one array, or as one table."""
 
     def first(self) -> RecordedFrame:
         """The first frame; FrameNotRecorded if there is none. Does not depend on the number of frames."""
@@ -145,41 +112,19 @@ class Frames(Sequence[RecordedFrame]):
             return frame
         raise FrameNotRecorded("the selection has no frames")
 
-    # --- all at once
-
     def columns(self) -> dict[str, npt.NDArray[Any]]:
         """The numbers of each frame, one array per column of COLUMNS."""
-        parts: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in COLUMNS}
-        for block, rows in self.runs():
-            numbers = np.asarray(rows, np.intp)
-            for name, kind in COLUMNS.items():
-                values = getattr(block, name)
-                is_column = isinstance(values, np.ndarray)
-                chosen = values[numbers] if is_column else np.full(len(numbers), values, kind)
-                parts[name].append(chosen.astype(kind))
+        frames = list(self)
         return {
-            name: np.concatenate(arrays or [np.empty(0, COLUMNS[name])]) for name, arrays in parts.items()
+            name: np.array([getattr(frame, name) for frame in frames], kind) for name, kind in COLUMNS.items()
         }
-
-    def metadata(self, limit: int) -> dict[int, Metadata]:
-        """The attributes of the first `limit` metadata versions of these frames, by version."""
-        found: dict[int, Metadata] = {}
-        for block, rows in self.runs():
-            numbers = np.asarray(rows, np.intp)
-            versions, first = np.unique(block.meta_version[numbers], return_index=True)
-            for version, at in zip(versions.tolist(), first.tolist(), strict=True):
-                frame = RecordedFrame(block, int(numbers[at]))
-                if version and version not in found and (metadata := frame.meta) is not None:
-                    found[version] = metadata
-                if len(found) >= limit:
-                    return found
-        return found
 
     def stack(self) -> npt.NDArray[Any]:
         """All tensors as one new array of shape (frames, *shape), checked against their checksums.
 
         Raises InvalidFrames if they differ in type or shape, CorruptRecording for damage, FrameNotRecorded if
-        there are none. It takes memory for all of them: select fewer with `seq` or `time`, or iterate.
+        there are none. It takes memory for all of them: select fewer with `seq`, `time` or a slice
+        (`frames[:100].stack()`), or iterate.
         """
         first = self.first()
         stack = np.empty((len(self), *first.shape), first.dtype)
@@ -195,7 +140,7 @@ class Frames(Sequence[RecordedFrame]):
                 raise InvalidFrames(
                     f"frame {frame.seq} is {frame.dtype} {frame.shape} and frame {first.seq} is "
                     f"{first.dtype} {first.shape}; only frames of one type and shape can be stacked: choose "
-                    "a range, or export to npz"
+                    "a range, as in frames[:10], or export to npz"
                 )
             yield number, frame.verify()
 
@@ -240,6 +185,75 @@ class Frames(Sequence[RecordedFrame]):
             arrays[number] = frame.array
         data["array"] = arrays
         return data
+
+
+class Frames(SelectedFrames):
+    """Recorded frames in order of epoch and sequence. A segment is read when its first frame is used.
+
+    Later frames of a live recording are not in it: call `refresh` and `frames` of the recording again.
+    """
+
+    def __init__(self, cache: SegmentCache, records: Records, frame_filter: FrameFilter) -> None:
+        self._cache = cache
+        self._records = records
+        self._filter = frame_filter
+        self._ends: list[int] | None = None
+        self._matching: dict[int, list[tuple[int, Rows]]] = {}
+
+    # --- in order
+
+    def runs(self) -> Iterator[tuple[RowBlock, Rows]]:
+        """Batches, each with its matching rows."""
+        for at, record in enumerate(self._records):
+            segment, count = self._open(record)
+            if at + 1 < len(self._records):
+                segment.file.following = manifest.segment_name(self._records[at + 1])
+            for number in range(count):
+                try:
+                    block = segment.block(number)
+                except CorruptRecording:
+                    if self._filter.skip_damage:
+                        continue
+                    raise
+                rows = self._filter.rows(block)
+                if len(rows):
+                    yield block, rows
+            self._check_complete(record, segment)
+
+    def __iter__(self) -> Iterator[RecordedFrame]:
+        for block, rows in self.runs():
+            for start in range(0, len(rows), _FRAMES_AT_ONCE):
+                yield from _make_frames(block, rows[start : start + _FRAMES_AT_ONCE])
+
+    # --- all at once
+
+    def columns(self) -> dict[str, npt.NDArray[Any]]:
+        """The numbers of each frame, one array per column of COLUMNS."""
+        parts: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in COLUMNS}
+        for block, rows in self.runs():
+            numbers = np.asarray(rows, np.intp)
+            for name, kind in COLUMNS.items():
+                values = getattr(block, name)
+                is_column = isinstance(values, np.ndarray)
+                chosen = values[numbers] if is_column else np.full(len(numbers), values, kind)
+                parts[name].append(chosen.astype(kind))
+        return {
+            name: np.concatenate(arrays or [np.empty(0, COLUMNS[name])]) for name, arrays in parts.items()
+        }
+
+    def metadata(self, limit: int) -> dict[int, Metadata]:
+        """The attributes of the first `limit` metadata versions of these frames, by version."""
+        found: dict[int, Metadata] = {}
+        for block, rows in self.runs():
+            numbers = np.asarray(rows, np.intp)
+            versions, first = np.unique(block.meta_version[numbers], return_index=True)
+            for version, at in zip(versions.tolist(), first.tolist(), strict=True):
+                frame = RecordedFrame(block, int(numbers[at]))
+                if version and version not in found and (metadata := frame.meta) is not None:
+                    found[version] = metadata
+                if len(found) >= limit:
+                    return found
+        return found
 
     def _open(self, record: Any) -> tuple[OpenSegment, int]:
         segment = self._cache.open(
@@ -313,8 +327,8 @@ class Frames(Sequence[RecordedFrame]):
     @overload
     def __getitem__(self, index: int) -> RecordedFrame: ...
     @overload
-    def __getitem__(self, index: slice) -> Sequence[RecordedFrame]: ...
-    def __getitem__(self, index: int | slice) -> RecordedFrame | Sequence[RecordedFrame]:
+    def __getitem__(self, index: slice) -> FrameSlice: ...
+    def __getitem__(self, index: int | slice) -> RecordedFrame | FrameSlice:
         if isinstance(index, slice):
             return FrameSlice(self, range(*index.indices(len(self))))
         count = len(self)
@@ -341,8 +355,8 @@ class Frames(Sequence[RecordedFrame]):
         return f"<Frames stream={streams or 'none'} {count}>"
 
 
-class FrameSlice(Sequence[RecordedFrame]):
-    """A slice of a `Frames` sequence."""
+class FrameSlice(SelectedFrames):
+    """Some of the `Frames` of a recording: `frames[:10]`, `frames[::2]`."""
 
     def __init__(self, frames: Frames, numbers: range) -> None:
         self._frames = frames
@@ -357,8 +371,8 @@ class FrameSlice(Sequence[RecordedFrame]):
     @overload
     def __getitem__(self, index: int) -> RecordedFrame: ...
     @overload
-    def __getitem__(self, index: slice) -> Sequence[RecordedFrame]: ...
-    def __getitem__(self, index: int | slice) -> RecordedFrame | Sequence[RecordedFrame]:
+    def __getitem__(self, index: slice) -> FrameSlice: ...
+    def __getitem__(self, index: int | slice) -> RecordedFrame | FrameSlice:
         if isinstance(index, slice):
             return FrameSlice(self._frames, self._numbers[index])
         return self._frames[self._numbers[index]]

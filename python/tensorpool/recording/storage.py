@@ -22,13 +22,12 @@ import tempfile
 import time
 import weakref
 from bisect import bisect_left
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import IO, Any, Final, Protocol, TypeVar
+from typing import IO, Any, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, urlsplit, urlunsplit
 
 import numpy as np
@@ -49,7 +48,10 @@ CONNECTIONS: Final = 8
 """Requests of one recording at the same time."""
 PART_BYTES: Final = 4 << 20
 """Bytes of one request: a larger range is divided, smaller ones are joined."""
-_READ_AHEAD_BYTES: Final = 32 << 20
+READ_AHEAD_BYTES: Final = 32 << 20
+"""Bytes that are requested before they are used, in a read in order."""
+_HUGE_FROM_BYTES: Final = 4 << 20
+"""Adjacent bytes from which on memory for them is asked for in huge pages."""
 _ATTEMPTS: Final = 6
 _FIRST_PAUSE_S: Final = 0.1
 _SCHEME: Final = re.compile(r"([a-zA-Z][a-zA-Z0-9+.\-]*)://")
@@ -179,16 +181,38 @@ class RangeReader(Protocol):
         """A range of the file; shorter at its end."""
         ...
 
+    def read_into(self, start: int, target: memoryview) -> int:
+        """Reads a range into memory, without a copy where the filesystem can; returns its bytes."""
+        ...
+
 
 class _ArrowReader:
-    def __init__(self, file: Any) -> None:
-        self._file = file
+    """Arrow reads into given memory only at the position of a handle: each thread has one of its own."""
+
+    def __init__(self, open_file: Callable[[], Any]) -> None:
+        self._open_file = open_file
+        file = open_file()
         self.size_bytes = int(file.size())
+        self._idle = [file]
 
     def read(self, start: int, length: int) -> bytes:
-        left = self.size_bytes - start
-        # Arrow refuses to read behind the end, even nothing.
-        return bytes(self._file.read_at(min(length, left), start)) if left > 0 else b""
+        content = bytearray(max(min(length, self.size_bytes - start), 0))
+        return bytes(memoryview(content)[: self.read_into(start, memoryview(content))])
+
+    def read_into(self, start: int, target: memoryview) -> int:
+        size = min(len(target), self.size_bytes - start)
+        if size <= 0:
+            # Arrow refuses to read behind the end, even nothing.
+            return 0
+        try:
+            file = self._idle.pop()
+        except IndexError:
+            file = self._open_file()
+        file.seek(start)
+        count = int(file.readinto(target[:size]))
+        # After an error it is not used again.
+        self._idle.append(file)
+        return count
 
 
 class ArrowStore:
@@ -199,7 +223,7 @@ class ArrowStore:
 
     def open_reader(self, path: str) -> RangeReader:
         """A file, opened for reading by ranges."""
-        return _ArrowReader(self._filesystem.open_input_file(path))
+        return _ArrowReader(partial(self._filesystem.open_input_file, path))
 
     def write(self, path: str, parts: Iterable[memoryview | bytes]) -> None:
         """Writes a whole object."""
@@ -223,6 +247,11 @@ class _FsspecReader:
     def read(self, start: int, length: int) -> bytes:
         end = min(start + length, self.size_bytes)
         return bytes(self._filesystem.cat_file(self._path, start=start, end=end)) if end > start else b""
+
+    def read_into(self, start: int, target: memoryview) -> int:
+        content = self.read(start, len(target))
+        target[: len(content)] = content
+        return len(content)
 
 
 class FsspecStore:
@@ -347,11 +376,16 @@ def list_names(uri: StorageUri) -> list[tuple[str, bool]]:
 
 
 class _Window:
-    """The address space of a segment, with the bytes of one batch. Unfilled pages take no memory."""
+    """The address space of a segment, with the bytes of some batches. Unfilled pages take no memory."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, filled: int = 0) -> None:
+        """`filled`: how many bytes will be filled in, if they are known to be adjacent."""
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
         self._mapping = mmap.mmap(-1, max(size, 1), flags=flags)
+        if filled >= _HUGE_FROM_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
+            # A page fault for every 4 KiB takes as long as the copy. A kernel without huge pages refuses.
+            with contextlib.suppress(OSError):
+                self._mapping.madvise(mmap.MADV_HUGEPAGE)
         self._bytes = np.frombuffer(self._mapping, np.uint8)
         self.data = memoryview(self._mapping)[:size].toreadonly()
         self.parts: list[Future[None]] = []
@@ -360,6 +394,10 @@ class _Window:
         """Writes bytes at their position in the file."""
         # By numpy, which lets other threads run meanwhile.
         self._bytes[start : start + len(content)] = np.frombuffer(content, np.uint8)
+
+    def space(self, start: int, length: int) -> memoryview:
+        """The memory of a range of the file, to be filled."""
+        return memoryview(self._mapping)[start : start + length]
 
     def wait(self) -> memoryview:
         """The address space, once all requested parts have arrived."""
@@ -376,11 +414,16 @@ class RemoteSegment(SegmentFile):
         self._recording = recording
         self._name = name
         self._whole = whole
-        self._windows: OrderedDict[int, _Window] = OrderedDict()
-        self._next = 0
+        self._windows: dict[int, _Window] = {}
+        """By number of the batch; small batches that are neighbours have one."""
+        self._next = self._fetched = 0
         self._reader: RangeReader | None = None
         self._index: SegmentIndex | None = None
         super().__init__(recording.uri / name.relative())
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [batch.start for batch in self.scan_more().batches]
 
     def _open(self) -> None:
         self.identity = 0
@@ -439,44 +482,54 @@ class RemoteSegment(SegmentFile):
         """The segment with the payloads of a batch. In a read in order, requests those behind it too."""
         if self.has_payloads:
             return data
-        starts = [batch.start for batch in self.scan.batches]
-        number = bisect_left(starts, location.start)
-        window = self._window(number)
-        if number == self._next:
-            ahead, size = number + 1, 0
-            while ahead < len(starts) and size < _READ_AHEAD_BYTES:
-                self._window(ahead)
-                size += self.scan.batches[ahead].end - self.scan.batches[ahead].start
-                ahead += 1
-        self._next = number + 1
-        for past in [at for at in self._windows if at <= number or at > number + CONNECTIONS * 4]:
+        number = bisect_left(self._starts, location.start)
+        is_in_order, self._next = number == self._next, number + 1
+        window = self._windows.get(number) or self._fetch(number, PART_BYTES if is_in_order else 0)
+        if is_in_order:
+            self.read_ahead(location.end, READ_AHEAD_BYTES)
+        for past in [at for at in self._windows if at < number]:
             # The rows that use it keep it alive.
             del self._windows[past]
         return window.wait()
 
-    def _window(self, number: int) -> _Window:
-        window = self._windows.get(number)
-        if window is None:
-            location = self.scan.batches[number]
-            head = segment_index.head_end(self, location)
-            window = self._windows[number] = _Window(len(self.data))
-            window.fill(location.start, self.data[location.start : head])
-            self._request(window, head, location.end)
+    def read_ahead(self, position: int, size_bytes: int) -> None:
+        """Requests the payloads of so many bytes from a position on, those of the next segment among them."""
+        batches = self.scan.batches
+        end = min(position + size_bytes, len(self.data))
+        while self._fetched < len(batches) and batches[self._fetched].start < end:
+            if self._fetched in self._windows:
+                self._fetched += 1
+            else:
+                self._fetch(self._fetched, PART_BYTES)
+        if position + size_bytes > end and self.following is not None:
+            self._recording.prepare(self.following)
+
+    def _fetch(self, number: int, size_bytes: int) -> _Window:
+        """Requests a batch, and those behind it as long as they are of no more bytes together."""
+        batches, first = self.scan.batches, self.scan.batches[number]
+        start, stop = segment_index.head_end(self, first), number + 1
+        while stop < len(batches) and batches[stop].end - start <= size_bytes and stop not in self._windows:
+            stop += 1
+        end = batches[stop - 1].end
+        window = _Window(len(self.data), end - start)
+        window.fill(first.start, self.data[first.start : start])
+        self._request(window, start, end)
+        self._windows.update(dict.fromkeys(range(number, stop), window))
+        self._fetched = stop
         return window
 
     def _request(self, window: _Window, start: int, end: int) -> None:
         reader, uri = self._open_reader(), self._recording.uri / self._name.relative()
 
         def fetch(at: int, length: int) -> None:
-            content = request(uri, lambda: reader.read(at, length))
-            if len(content) != length:
+            got = request(uri, lambda: reader.read_into(at, window.space(at, length)))
+            if got != length:
                 raise CorruptRecording(
-                    f"{uri}, byte {at + len(content)}: the file is shorter than it was; "
+                    f"{uri}, byte {at + got}: the file is shorter than it was; "
                     "`tensorpool recording push` uploads it again",
                     path=uri,
-                    offset=at + len(content),
+                    offset=at + got,
                 )
-            window.fill(at, content)
 
         for at in range(start, end, PART_BYTES):
             window.parts.append(self._recording.submit(fetch, at, min(PART_BYTES, end - at)))
@@ -494,6 +547,14 @@ class StoredTable:
     crc32c: int
 
 
+class OpenFrom(NamedTuple):
+    """The first sequence of an epoch that is in an open segment: from there on the archive lacks frames."""
+
+    stream_id: int
+    epoch: int
+    first_seq: int
+
+
 @dataclass(frozen=True, slots=True)
 class ArchiveList:
     """The content of `_archive.json`: the tables, and from which sequence on a writer had frames that are not
@@ -501,8 +562,7 @@ class ArchiveList:
     """
 
     tables: tuple[StoredTable, ...] = ()
-    open_from: tuple[tuple[int, int, int], ...] = ()
-    """(stream, epoch, sequence) of open segments."""
+    open_from: tuple[OpenFrom, ...] = ()
     source: str = ""
     """The directory from which it was pushed."""
 
@@ -512,7 +572,7 @@ class ArchiveList:
             "format": "tensorpool-archive",
             "version": 1,
             "source": self.source,
-            "open": [list(map(str, key)) for key in self.open_from],
+            "open": [list(map(str, part)) for part in self.open_from],
             "tables": [[table.path, table.size_bytes, table.crc32c] for table in self.tables],
         }
         return json.dumps(content | {"crc32c": _native.crc32c(json.dumps(content).encode())}).encode() + b"\n"
@@ -528,7 +588,7 @@ class ArchiveList:
         for table in tables:
             if not _TABLE_PATH.fullmatch(table.path):
                 raise ValueError(f"it lists {table.path!r}, which is not a file of tables")
-        open_from = tuple((int(stream), int(epoch), int(seq)) for stream, epoch, seq in content["open"])
+        open_from = tuple(OpenFrom(*map(int, part)) for part in content["open"])
         return cls(tables, open_from, str(content["source"]))
 
 
@@ -550,6 +610,7 @@ class RemoteRecording:
         self._tables: dict[str, StoredTable] = {}
         self._is_listed = False
         self._pool: ThreadPoolExecutor | None = None
+        self._prepared: tuple[layout.SegmentName, Future[RemoteSegment]] | None = None
         self._header = b""
         self._has_log = True
         try:
@@ -560,7 +621,7 @@ class RemoteRecording:
             ) from None
         self.refresh()
 
-    def submit(self, work: Callable[..., None], *arguments: Any) -> Future[None]:
+    def submit(self, work: Callable[..., T], *arguments: Any) -> Future[T]:
         """Runs a request in one of the recording's threads."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="recording-reader")
@@ -570,7 +631,7 @@ class RemoteRecording:
         """Ends the threads. The recording can be used again."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
-            self._pool = None
+            self._pool = self._prepared = None
 
     def __getstate__(self) -> object:
         raise TypeError("a remote recording cannot be pickled: open its URI again")
@@ -597,8 +658,9 @@ class RemoteRecording:
             ) from None
         self._is_listed = False
         if content is not None:
-            replace_file(self.root / layout.MANIFEST_FILE, content[1], sync=False)
-            self._header = content[0]
+            header, manifest = content
+            replace_file(self.root / layout.MANIFEST_FILE, manifest, sync=False)
+            self._header = header
         if self._has_log:
             self._copy_log()
 
@@ -676,7 +738,24 @@ class RemoteRecording:
 
     def open_segment(self, name: layout.SegmentName, *, whole: bool = False) -> RemoteSegment:
         """A sealed segment. FileNotFoundError if the store does not have it."""
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None:
+            prepared_name, segment = prepared
+            if prepared_name == name and not whole:
+                return segment.result()
         return RemoteSegment(self, name, whole=whole)
+
+    def prepare(self, name: layout.SegmentName) -> None:
+        """Opens a segment in another thread and requests its first payloads: it will be read next."""
+        if self._prepared is None or self._prepared[0] != name:
+            self._prepared = name, self.submit(self._open_ahead, name)
+
+    def _open_ahead(self, name: layout.SegmentName) -> RemoteSegment:
+        segment = RemoteSegment(self, name)
+        if not segment.has_payloads:
+            segment.scan_more()
+            segment.read_ahead(0, READ_AHEAD_BYTES)
+        return segment
 
 
 def open_remote(root: str | os.PathLike[str]) -> RemoteRecording | None:

@@ -32,8 +32,11 @@ class RecoveredSegment:
     """Result of the recovery of one segment."""
 
     name: layout.SegmentName
+    """Which segment."""
     rows: int
+    """Frames that it has now."""
     cut_bytes: int
+    """Bytes after its last complete batch, which were cut."""
     reason: str | None
     """Why bytes were cut; None if the file ended with a complete batch."""
     path: Path | None

@@ -92,10 +92,31 @@ def open_store(root: str | os.PathLike[str]) -> TableStore:
     return ObjectStore(given) if is_object_store(given) else DirectoryStore(local_directory(given))
 
 
+def exclusive_fault(store: TableStore, directory: str) -> str | None:
+    """Why two callers could create the same object of a store; None if only one of them can.
+
+    Tried out with an object of its own in a directory of the store: some servers take no notice of the
+    condition, and overwrite. Raises what the store raises if it does not answer.
+    """
+    name = f"{directory}/{secrets.token_hex(8)}.probe"
+    try:
+        # What exists is created once more, with other bytes.
+        is_exclusive = store.put_new(name, b"first") and not store.put_new(name, b"second")
+    except Exception as error:
+        # If any object can be written, then the condition is what the store refuses.
+        store.put(name, b"third")
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        return f"it refuses to create an object only if it does not exist ({lines[0]})"
+    finally:
+        with contextlib.suppress(Exception):
+            store.remove(name)
+    return None if is_exclusive else "it overwrites an object that is to be created only if it does not exist"
+
+
 # --- a directory
 
 
-class DirectoryStore:
+class DirectoryStore(TableStore):
     """Tables in a directory. What `put`, `put_new` and `create` have written survives a loss of power."""
 
     def __init__(self, root: Path) -> None:
@@ -201,7 +222,7 @@ class _Counted(io.RawIOBase):
 # --- an object store
 
 
-class ObjectStore:
+class ObjectStore(TableStore):
     """Tables below a prefix of a bucket, through `obstore`."""
 
     def __init__(self, url: str) -> None:

@@ -11,7 +11,7 @@ import os
 from collections import defaultdict
 from collections.abc import Collection
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 import pyarrow as pa
 
@@ -19,7 +19,7 @@ from .. import _native
 from ..durable import make_directories, sync_directory, write_all, write_errors
 from ..errors import CorruptRecording, WriteFailed
 from . import arrow_format, layout, table_index
-from .arrow_format import TABLES, TableRow, with_version
+from .arrow_format import TABLES, MessageTableRow, TableRow, with_version
 from .gaps import Gap
 from .metadata_index import INDEXED, MetadataIndexWriter
 from .table_index import TableIndexWriter, TableState
@@ -117,7 +117,7 @@ class TableWriter:
             self._dirty.add(table)
             if table == INDEXED:
                 self._index = self._index or MetadataIndexWriter(path)
-                self._index.add(rows, start, file.state.size_bytes)
+                self._index.add(cast("list[MessageTableRow]", rows), start, file.state.size_bytes)
             rows.clear()
 
     def path(self, table: str) -> Path:

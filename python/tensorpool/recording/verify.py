@@ -276,7 +276,8 @@ class _SegmentChecker:
             message = f"belongs to stream {block.stream_id}, epoch {block.epoch}"
             result.add_problem("misplaced", path, batch.start, message)
         key = name.stream_id, name.epoch
-        after = self._last[1] if self._last is not None and self._last[0] == key else -1
+        last_key, last_seq = self._last or (None, -1)
+        after = last_seq if last_key == key else -1
         if int(block.seq[0]) <= after or (block.seq[1:] <= block.seq[:-1]).any():
             message = f"sequence {int(block.seq[0])} comes after {after}: rows are in the recording twice"
             result.add_problem("overlap", path, batch.start, message)

@@ -26,7 +26,7 @@ from ..errors import ClosedError, InvalidFrames, RecordingError
 from ..sbe import EventMessage, json_form
 from ..sbe import decode as decode_message
 from . import layout, manifest, manifest_store
-from .arrow_format import TableRow
+from .arrow_format import AnchorTableRow, EventTableRow, MessageTableRow
 from .batch import FrameBatch
 from .gaps import Gap
 from .layout import create_root
@@ -48,7 +48,7 @@ class ClockAnchors:
         self._offset_ns: int | None = None
         self._last_ns = 0
 
-    def next_row(self, clock: Clock) -> TableRow | None:
+    def next_row(self, clock: Clock) -> AnchorTableRow | None:
         """The row of a new anchor if one is due: periodically, and after the wall clock was set."""
         wall, monotonic = clock.wall_ns(), clock.monotonic_ns()
         offset = wall - monotonic
@@ -77,10 +77,15 @@ class WriterLimits:
     """Limits of size and time at which a batch is written, a segment rotated and a sync done."""
 
     segment_bytes: int = 256 << 20
+    """A segment of this size is closed, and another begun."""
     segment_ns: int = 60_000_000_000
+    """A segment of this age is closed, and another begun."""
     batch_bytes: int = 8 << 20
+    """A batch of this size is written."""
     batch_rows: int = 16_384
+    """A batch of so many frames is written."""
     sync_ns: int = 200_000_000
+    """How often written batches are made durable. A crash of the machine loses at most what came since."""
 
 
 class RecordingWriter:
@@ -275,7 +280,7 @@ class RecordingWriter:
             kind, text = type(decoded).__name__, json.dumps(json_form.to_json(decoded))
         except ValueError:
             pass
-        row = {
+        row: MessageTableRow = {
             "receive_time_ns": self._clock.wall_ns(), "stream_id": stream_id,
             "epoch": None if epoch is None else layout.signed(epoch), "meta_version": meta_version,
             "kind": kind, "message": message, "json": text,
@@ -293,7 +298,7 @@ class RecordingWriter:
         """Adds an event of the services' status stream to `events`, as bytes and as JSON. `kind` says what it
         is in the record of accepted commands. Raises CodecError for any other message."""
         event = EventMessage.decode(message)
-        row = {
+        row: EventTableRow = {
             "receive_time_ns": self._clock.wall_ns(), "time_ns": layout.signed(event.timestamp_ns),
             "tag": event.tag, "key": event.key, "kind": kind, "correlation_id": event.correlation_id,
             "trace_id": None if event.trace_id is None else layout.signed(event.trace_id),

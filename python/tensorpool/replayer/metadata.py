@@ -10,7 +10,7 @@ import json
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,9 @@ from ..errors import CodecError
 from ..recording import Recording
 from ..recording.layout import unsigned
 from ..sbe.trace import TraceLinkSet
+
+if TYPE_CHECKING:
+    from ..recording.arrow_format import MessageTableRow
 
 MAX_BLOB_BYTES: Final = 128 << 20
 """The largest blob that a consumer keeps; larger ones are ignored."""
@@ -104,7 +107,7 @@ class VersionNumbering:
 class RecordedMetadata:
     """The metadata of one recorded stream."""
 
-    def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
+    def __init__(self, rows: Iterable[MessageTableRow] = ()) -> None:
         """`rows`: `message` and `epoch` of the recording's table `metadata`, in order of receipt."""
         self._versions: dict[VersionKey, VersionMetadata] = {}
         self._blobs: dict[tuple[VersionKey, int], bytes] = {}

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..recording import Cursor, Recording
 from ..recording.manifest import RecordKind
-from ..text import JsonObject
+from ..text import JsonMapping
 from .stream import ReplayStream
 
 State = Literal["waiting", "playing", "paused", "disconnected", "ended", "failed", "closed"]
@@ -44,7 +44,7 @@ class StreamStats:
             stream.outcomes(), stream.last, stream.reopened, stream.shift_ns,
         )  # fmt: skip
 
-    def to_json(self) -> JsonObject:
+    def to_json(self) -> JsonMapping:
         """The stats as JSON, with 64-bit numbers as text."""
         last = None if self.last is None else {"epoch": str(self.last.epoch), "seq": str(self.last.seq)}
         return {
@@ -112,7 +112,7 @@ class ReplayStats:
         done = self.done
         return None if not done or self.passes > 1 else self.elapsed_s * (1 - done) / done
 
-    def to_json(self) -> JsonObject:
+    def to_json(self) -> JsonMapping:
         """The stats as JSON, with 64-bit numbers as text."""
         return {
             "state": self.state, "speed": self.speed,

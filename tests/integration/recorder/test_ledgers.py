@@ -54,7 +54,7 @@ def test_each_stream_has_its_own_ledger(deployment: RecorderDeployment, free_str
 
 def test_slow_disk_drops_are_all_counted(deployment: RecorderDeployment) -> None:
     deployment.open()
-    recorder = deployment.recorder(disk_bytes_per_s=4e6, buffer="2MiB")
+    recorder = deployment.recorder(disk_bytes_per_s=1e6, buffer="2MiB")
     camera = deployment.camera(nbytes=40_000)
     camera.call("offer_always", per_second=1000)
 

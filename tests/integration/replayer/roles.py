@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorpool as tp
 from tensorpool.replayer import Replay
+from tensorpool.text import JsonMapping
 from tests.remote_process import Background
 
 from .conftest import FrameCollector
@@ -22,7 +23,7 @@ class ReplayProcess:
     def play(self, root: str, **options: Any) -> None:
         self.replay = self.context.replay(root, **options)
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> JsonMapping:
         return self.replay.stats().to_json()
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorpool.recorder.arena import ROW, ArenaRows, TimedGap
+from tensorpool.recorder.arena_rows import ROW, ArenaRows, TimedGap
 from tensorpool.recorder.ledger import EpochLedgers, ResumePosition, rows_as_gaps
 from tensorpool.recording import Gap
 from tests.unit.recording.conftest import STREAM, frames

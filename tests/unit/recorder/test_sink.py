@@ -1,4 +1,4 @@
-"""The sink: arena rows to files, with a disk that is full for some time or for good."""
+"""The sink: arena rows to files, with a disk that is full for some time or permanently."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tensorpool import recording
 from tensorpool.clock import ManualClock
 from tensorpool.errors import DiskFull
 from tensorpool.recorder import sink as sink_module
-from tensorpool.recorder.arena import ArenaRows, TimedGap
+from tensorpool.recorder.arena_rows import ArenaRows, TimedGap
 from tensorpool.recorder.messages import MessageRow
 from tensorpool.recorder.sink import Sink
 from tensorpool.recording import Gap, segment_writer

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorpool.recorder.state import DiskSpace, PreTriggerBuffer, TriggerGate
+from tensorpool.recorder.sink import DiskSpace
+from tensorpool.recorder.state import PreTriggerBuffer, TriggerGate
 
 from .test_ledger import arena_rows
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tensorpool import recording
-from tensorpool.attributes.dtypes import CARRIERS, extension
+from tensorpool.attributes.extension_types import CARRIERS, extension
 from tensorpool.client.metadata import SourceDescription
 from tensorpool.recording.batch import FrameBatch
 from tensorpool.recording.tensors import NUMBERS

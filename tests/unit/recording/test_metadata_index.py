@@ -18,6 +18,7 @@ from tensorpool import durable, recording
 from tensorpool.client.metadata import SourceDescription
 from tensorpool.clock import ManualClock
 from tensorpool.recording import metadata_index, table_index, tables
+from tensorpool.recording.arrow_format import MessageTableRow
 from tensorpool.recording.layout import unsigned
 from tensorpool.recording.metadata import MetadataReader
 from tensorpool.recording.tables import TableWriter, read_table
@@ -149,17 +150,19 @@ def write_versions(root: Path, count: int, *, links: int = 0) -> None:
     root.mkdir(exist_ok=True)
     writer = TableWriter(root, "session")
     for version in range(1, count + 1):
-        row = {
+        row: MessageTableRow = {
             "receive_time_ns": version,
             "stream_id": STREAM,
             "epoch": 1,
             "meta_version": version,
+            "kind": "DataSourceMeta",
+            "message": meta(version, version),
             "json": None,
         }
-        writer.add("metadata", row | {"kind": "DataSourceMeta", "message": meta(version, version)})
+        writer.add("metadata", row)
         writer.flush()
         for _ in range(links):
-            writer.add("metadata", row | {"kind": "TraceLinkSet", "message": LINKS, "meta_version": None})
+            writer.add("metadata", {**row, "kind": "TraceLinkSet", "message": LINKS, "meta_version": None})
             writer.flush()
     writer.close()
 
@@ -265,10 +268,18 @@ def test_full_disk_delays_the_index_but_not_the_rows(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(metadata_index, "write_all", full)
     writer = TableWriter(tmp_path, "session")
-    row = {"receive_time_ns": 1, "stream_id": STREAM, "epoch": 1, "meta_version": 1, "json": None}
     for version in (1, 2, 3):
         is_full = version < 3
-        writer.add("metadata", row | {"kind": "DataSourceMeta", "message": meta(version, version)})
+        row: MessageTableRow = {
+            "receive_time_ns": 1,
+            "stream_id": STREAM,
+            "epoch": 1,
+            "meta_version": 1,
+            "kind": "DataSourceMeta",
+            "message": meta(version, version),
+            "json": None,
+        }
+        writer.add("metadata", row)
         writer.flush()
         (path,) = index_files(tmp_path)
         assert (path.stat().st_size == 0) == is_full

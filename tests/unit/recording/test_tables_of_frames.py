@@ -49,9 +49,23 @@ def test_recorded_streams_have_their_names(images: Path) -> None:
     assert repr(frames[0]).startswith(f"<RecordedFrame stream={STREAM} epoch={frames[0].epoch} seq=")
     assert [frame.seq for frame in opened.frames("camera-1", seq=(1, 2))] == [1, 2]
     assert opened.frame("camera-1", 3).seq == 3
+    assert opened.removed_until("camera-1", 1) == -1
     assert recording.FrameDataset(images, "camera-1")[0].tolist() == IMAGES[0].tolist()
     (stream,) = recording.info(images).streams
     assert stream.name == "camera-1"
+
+
+@pytest.mark.parametrize(
+    "method", ["segments_of", "epochs", "earliest", "latest", "by_segment", "gaps", "ledger"]
+)
+def test_methods_of_a_recording_take_a_name(images: Path, method: str) -> None:
+    opened = recording.open(images)
+    by_name, by_id = (getattr(opened, method)(stream) for stream in ("camera-1", STREAM))
+    # Selections of frames are compared by what they say of themselves.
+    assert repr(by_name) == repr(by_id)
+    assert len(by_name) == 1 if method in ("segments_of", "epochs", "by_segment", "ledger") else True
+    with pytest.raises(FrameNotRecorded, match="no stream is named 'cam'"):
+        getattr(opened, method)("cam")
 
 
 def test_unknown_name_lists_the_recorded_streams(images: Path) -> None:
@@ -63,6 +77,20 @@ def test_frames_stack_into_one_array(images: Path) -> None:
     stack = recording.open(images).frames(STREAM).stack()
     assert np.array_equal(stack, np.stack(IMAGES))
     assert stack.flags.writeable
+
+
+def test_a_slice_of_frames_stacks_and_is_a_table(images: Path) -> None:
+    frames = recording.open(images).frames(STREAM)
+    some = frames[1:4]
+    assert np.array_equal(some.stack(), np.stack(IMAGES[1:4]))
+    assert some[::2].to_arrow()["seq"].to_pylist() == [1, 3]
+    assert some.to_pandas()["receive_time_ns"].tolist() == frames.to_pandas()["receive_time_ns"].tolist()[1:4]
+    whole, sliced = frames.columns(), frames[:].columns()
+    assert {name: (column.dtype, column.tolist()) for name, column in sliced.items()} == {
+        name: (column.dtype, column.tolist()) for name, column in whole.items()
+    }
+    with pytest.raises(FrameNotRecorded, match="no frames"):
+        frames[5:].stack()
 
 
 def test_frames_of_several_shapes_do_not_stack(images: Path, make_writer: WriterFactory) -> None:

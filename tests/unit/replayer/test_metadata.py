@@ -11,13 +11,22 @@ from hypothesis import strategies as st
 
 from tensorpool import _native, sbe
 from tensorpool.attributes.metadata import BLOBS_KEY, JSON
+from tensorpool.recording.arrow_format import MessageTableRow
 from tensorpool.replayer.metadata import MAX_BLOB_BYTES, RecordedMetadata, VersionNumbering
 
 STREAM, TARGET = 10_000, 10_050
 
 
-def row(message: sbe.Message, epoch: int | None = None) -> dict[str, Any]:
-    return {"message": message.encode(), "epoch": epoch}
+def row(message: sbe.Message, epoch: int | None = None) -> MessageTableRow:
+    return {
+        "receive_time_ns": 0,
+        "stream_id": STREAM,
+        "epoch": epoch,
+        "meta_version": None,
+        "kind": type(message).__name__,
+        "message": message.encode(),
+        "json": None,
+    }
 
 
 def announce(epoch: int, version: int, name: str = "camera") -> sbe.DataSourceAnnounce:
@@ -34,7 +43,7 @@ def meta(version: int, **attributes: Any) -> sbe.DataSourceMeta:
     return sbe.DataSourceMeta(stream_id=STREAM, meta_version=version, timestamp_ns=99, attributes=items)
 
 
-def blob(version: int, blob_type: int, content: bytes, checksum: int | None = None) -> list[dict[str, Any]]:
+def blob(version: int, blob_type: int, content: bytes, checksum: int | None = None) -> list[MessageTableRow]:
     crc = _native.crc32c(content) if checksum is None else checksum
     size = len(content)
     messages = [
@@ -143,9 +152,9 @@ def test_incomplete_invalid_and_huge_blobs_are_ignored() -> None:
     huge = sbe.MetaBlobAnnounce(
         stream_id=STREAM, meta_version=3, blob_type=9, total_len=MAX_BLOB_BYTES + 1, checksum=0
     )
-    rows = [
+    rows: list[MessageTableRow] = [
         row(announce(1, 1)), *whole[:2], *whole[3:], *blob(2, 8, b"wrong", checksum=5), row(huge),
-        *(row(meta(version, a=version)) for version in (1, 2, 3)), {"message": b"no message", "epoch": None},
+        *(row(meta(version, a=version)) for version in (1, 2, 3)), {**row(huge), "message": b"no message"},
     ]  # fmt: skip
     metadata = RecordedMetadata(rows)
     assert metadata.undecodable == 1
