@@ -6,6 +6,9 @@ damage it.
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import json
 import os
 import secrets
 import shutil
@@ -17,6 +20,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -69,6 +73,48 @@ class S3Server:
         """The URI of an object or a prefix of the bucket."""
         return f"s3://{self.bucket}/{path}".rstrip("/")
 
+    def put(self, key: str, content: bytes, query: str = "", **headers: str) -> int:
+        """The status of a signed PUT request (AWS signature version 4), with extra headers.
+
+        An empty key is the bucket itself.
+        """
+        time_text = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+        digest = hashlib.sha256(content).hexdigest()
+        signed = {
+            "host": f"127.0.0.1:{self.port}", "x-amz-content-sha256": digest, "x-amz-date": time_text,
+            **{name.replace("_", "-"): value for name, value in headers.items()},
+        }  # fmt: skip
+        names = ";".join(sorted(signed))
+        lines = "".join(f"{name}:{signed[name]}\n" for name in sorted(signed))
+        path = f"/{self.bucket}/{key}".rstrip("/")
+        request_text = f"PUT\n{path}\n{query}\n{lines}\n{names}\n{digest}"
+        scope = f"{time_text[:8]}/{REGION}/s3/aws4_request"
+        text = f"AWS4-HMAC-SHA256\n{time_text}\n{scope}\n{hashlib.sha256(request_text.encode()).hexdigest()}"
+        secret = b"AWS4" + self.secret_key.encode()
+        for part in scope.split("/"):
+            secret = hmac.digest(secret, part.encode(), "sha256")
+        signature = hmac.digest(secret, text.encode(), "sha256").hex()
+        credential = f"Credential={self.access_key}/{scope}, SignedHeaders={names}, Signature={signature}"
+        request = urllib.request.Request(
+            f"{self.endpoint}{path}?{query}".rstrip("?"),
+            content,
+            {**signed, "Authorization": f"AWS4-HMAC-SHA256 {credential}"},
+            method="PUT",
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
+                return int(response.status)
+        except urllib.error.HTTPError as error:
+            error.close()
+            return error.code
+
+    def let_anyone_in(self) -> None:
+        """Lets requests without a signature read and write the bucket."""
+        arn = f"arn:aws:s3:::{self.bucket}"
+        statement = {"Effect": "Allow", "Principal": "*", "Action": "s3:*", "Resource": [arn, f"{arn}/*"]}
+        policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+        assert self.put("", policy.encode(), "policy=") == 204
+
     def file(self, path: str) -> Path:
         """The file that holds an object of the bucket."""
         return self.directory / "buckets" / self.bucket / path
@@ -101,6 +147,7 @@ class S3Server:
         assert self._process is None, "it runs already"
         for directory in (self.file(""), self.directory / "attributes"):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._forget_unfinished()
         command = [
             str(program()), "--port", f"127.0.0.1:{self.port}", "--region", REGION,
             # Attributes of objects are files too: not every filesystem has extended attributes.
@@ -121,6 +168,17 @@ class S3Server:
             assert self._process.poll() is None, self.log.read_text()
             assert time.monotonic() < deadline, self.log.read_text()
             time.sleep(0.02)
+
+    def _forget_unfinished(self) -> None:
+        """Removes attributes of objects that do not exist.
+
+        The server writes them before the object. After a kill in between it refuses to create the object, as
+        if it existed, and does not list it. No store for tables may do so.
+        """
+        attributes = self.directory / "attributes"
+        for meta in list(attributes.rglob("meta")):
+            if not (self.directory / "buckets" / meta.parent.relative_to(attributes)).exists():
+                shutil.rmtree(meta)
 
     def _answers(self) -> bool:
         try:

@@ -2,7 +2,7 @@
 
 `Pipeline` is a definition in Python, and `load` reads a definition in TOML. `run` writes the tables, `status`
 returns the progress, `query` runs SQL over the tables, `rerun` computes rows of gold again, `compact` merges
-small files, and `migrate` writes tables of an earlier version anew.
+small files, and `migrate` writes tables of an earlier version in the present form.
 """
 
 from .builder import Pipeline

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..text import JsonObject
 from .definition import AlignmentSettings
 from .schemas import MEMBER
 from .table_files import dates, moments
@@ -42,14 +41,22 @@ class AlignmentTerms:
     max_pending: int
 
 
+class UnalignedRow(NamedTuple):
+    """A row without a set."""
+
+    row: int
+    reason: str
+    lacking: list[int]
+    """The streams that have no partner."""
+
+
 @dataclass(slots=True)
 class AlignedBatch:
     """What becomes of the frames of one batch. Row numbers refer to the columns of the batch."""
 
     aligned: list[list[int]] = field(default_factory=list)
     """Sets: the row of each stream, in the order of the alignment's streams."""
-    unaligned: list[tuple[int, str, list[int]]] = field(default_factory=list)
-    """Rows without a set, each with the reason and the streams that have no partner."""
+    unaligned: list[UnalignedRow] = field(default_factory=list)
     kept: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     """Rows that belong to the next batch too."""
 
@@ -112,7 +119,7 @@ def align(
             )
         else:
             reason = TIMEOUT if any(stream_id in waits for stream_id in lacking) else MISSING
-            batch.unaligned.append((row, reason, lacking))
+            batch.unaligned.append(UnalignedRow(row, reason, lacking))
         floor = int(key[row]) if floor is None else max(floor, int(key[row]))
     pending = rows[driving][unsettled]
     for stream_id in others:
@@ -120,7 +127,7 @@ def align(
             # All frames that the late frame could have been a partner of are settled.
             new = rows[stream_id][is_new[rows[stream_id]]]
             late = new[key[new] + terms.tolerance <= progress.floor]
-            batch.unaligned += [(row, LATE, [stream_id]) for row in late.tolist()]
+            batch.unaligned += [UnalignedRow(row, LATE, [stream_id]) for row in late.tolist()]
     keep = [
         pending,
         *(
@@ -200,6 +207,23 @@ PENDING: Final = pa.schema(list(MEMBER))
 """The columns of pending frames."""
 
 
+class ProgressJson(TypedDict):
+    """A `Progress` as JSON, whose keys are text."""
+
+    frontier: dict[str, int]
+    now_ns: int
+    floor: int | None
+
+
+class AlignmentJson(TypedDict):
+    """An `AlignmentState` as JSON, whose keys are text."""
+
+    progress: ProgressJson
+    epochs: dict[str, dict[str, int]]
+    """Stream → epoch → its ordinal number."""
+    pending: int
+
+
 @dataclass(slots=True)
 class AlignmentState:
     """What an alignment hands to the next micro-batch, beside its pending frames."""
@@ -209,21 +233,24 @@ class AlignmentState:
     pending: int = 0
     """The number of pending frames."""
 
-    def to_json(self) -> JsonObject:
-        """The state as JSON values."""
+    def to_json(self) -> AlignmentJson:
+        """The state as JSON."""
         return {
             "progress": {
-                "frontier": self.progress.frontier,
+                "frontier": {str(stream): key for stream, key in self.progress.frontier.items()},
                 "now_ns": self.progress.now_ns,
                 "floor": self.progress.floor,
             },
-            "epochs": self.epochs.known,
+            "epochs": {
+                str(stream): {str(epoch): number for epoch, number in order.items()}
+                for stream, order in self.epochs.known.items()
+            },
             "pending": self.pending,
         }
 
     @classmethod
-    def from_json(cls, values: JsonObject) -> AlignmentState:
-        """The state of `to_json`, whose keys JSON has made strings."""
+    def from_json(cls, values: AlignmentJson) -> AlignmentState:
+        """The state of `to_json`."""
         progress = values["progress"]
         frontier = {int(stream): key for stream, key in progress["frontier"].items()}
         known = {
@@ -256,7 +283,7 @@ def align_frames(
     stream, key = (rows[name].to_numpy() for name in ("stream_id", "key"))
     received = rows["receive_time_ns"].to_numpy()
     batch, progress = align(terms, stream, key, received, is_new, state.progress, closing=closing)
-    counts = Counter(reason for _, reason, _ in batch.unaligned)
+    counts = Counter(frame.reason for frame in batch.unaligned)
     counts[ALIGNED] += len(batch.aligned)
     kept = len(batch.kept)
     return AlignmentResult(
@@ -313,13 +340,13 @@ def _aligned(rows: pa.Table, key: Any, sets: Any) -> pa.Table:
     )
 
 
-def _unaligned(rows: pa.Table, unaligned: list[tuple[int, str, list[int]]]) -> pa.Table:
-    chosen = rows.take(pa.array([row for row, _, _ in unaligned]))
+def _unaligned(rows: pa.Table, unaligned: list[UnalignedRow]) -> pa.Table:
+    chosen = rows.take(pa.array([frame.row for frame in unaligned]))
     received = chosen["receive_time_ns"].to_numpy()
     table = chosen.select(["stream_id", "epoch", "seq", "key"])
     table = table.append_column("time", moments(received))
-    table = table.append_column("reason", pa.array([reason for _, reason, _ in unaligned], pa.string()))
+    table = table.append_column("reason", pa.array([frame.reason for frame in unaligned], pa.string()))
     table = table.append_column(
-        "streams", pa.array([streams for _, _, streams in unaligned], pa.list_(pa.int64()))
+        "streams", pa.array([frame.lacking for frame in unaligned], pa.list_(pa.int64()))
     )
     return table.append_column("date", dates(received))

@@ -20,12 +20,11 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import PipelineError
-from ..text import JsonObject
 from .definition import PipelineSettings, anchored, load, parse
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -38,17 +37,18 @@ class Pipeline:
     """
 
     def __init__(self, **keys: Any) -> None:
-        self._tables: JsonObject = dict(keys)
+        self._keys: dict[str, object] = keys
+        self._added: dict[str, list[Mapping[str, object]]] = {}
         self.callables: dict[str, Callable[..., Any]] = {}
         """Functions by their names in the definition."""
 
     def rule(self, **keys: Any) -> None:
         """Adds a rule, as `[[pipeline.rules]]` does."""
-        self._tables.setdefault("rules", []).append(keys)
+        self._add("rules", keys)
 
     def align(self, name: str, *, streams: Sequence[int], **keys: Any) -> None:
         """Adds an alignment, as `[[pipeline.alignments]]` does."""
-        self._tables.setdefault("alignments", []).append({"name": name, "streams": list(streams), **keys})
+        self._add("alignments", {"name": name, "streams": list(streams), **keys})
 
     def function(self, *, name: str | None = None, **keys: Any) -> Callable[[F], F]:
         """Decorates a function and adds it, as `[[pipeline.functions]]` does.
@@ -60,15 +60,21 @@ class Pipeline:
             chosen = name or function.__name__
             self.callables[chosen] = function
             entry = {"name": chosen, "function": f"{function.__module__}:{function.__name__}", **keys}
-            self._tables.setdefault("functions", []).append(entry)
+            self._add("functions", entry)
             return function
 
         return take
 
+    def _add(self, key: str, table: Mapping[str, object]) -> None:
+        self._added.setdefault(key, []).append(table)
+
     @property
     def settings(self) -> PipelineSettings:
         """The checked settings. Raises InvalidConfig with all errors."""
-        return parse({"pipeline": {key: _plain(value) for key, value in self._tables.items()}})
+        tables = {key: _plain(value) for key, value in self._keys.items()}
+        for key, added in self._added.items():
+            tables[key] = [*tables.get(key, ()), *map(_plain, added)]
+        return parse({"pipeline": tables})
 
     def run(self, **how: Any) -> Any:
         """Runs the pipeline. `how` are keyword arguments of `tensorpool.pipeline.run`."""

@@ -20,18 +20,17 @@ import secrets
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypedDict, cast
 
 from ..errors import PipelineError
 from ..recording.table_store import TableStore
-from ..text import JsonObject
 from . import layout
-from .alignment import AlignmentState
-from .delta import DataFile, DeltaTables
-from .metadata import StreamMetadata, Traces
+from .alignment import AlignmentJson, AlignmentState
+from .delta import DataFile, DataFileJson, DeltaTables
+from .metadata import StreamMetadata, Traces, Versions
 from .quality import StreamPosition
 from .schemas import Table
-from .sequence_runs import StoredRuns
+from .sequence_runs import Run, StoredRuns
 
 if TYPE_CHECKING:
     from ..spark.offsets import OffsetsJson
@@ -46,6 +45,29 @@ EpochRuns = dict[int, StoredRuns]
 """Epoch → its sequences."""
 FrameKey = tuple[int, int]
 """Epoch and sequence."""
+
+
+class RunsJson(TypedDict):
+    """A `StoredRuns` as JSON."""
+
+    runs: list[Run]
+    closed: int | None
+
+
+class MemoryJson(TypedDict):
+    """A `Memory` as JSON, whose keys are text."""
+
+    offsets: dict[str, OffsetsJson]
+    metadata_offsets: dict[str, int]
+    metadata: dict[str, Versions]
+    seen: dict[str, dict[str, RunsJson]]
+    accounted: dict[str, dict[str, RunsJson]]
+    last_frames: dict[str, int]
+    alignments: dict[str, AlignmentJson]
+    positions: dict[str, tuple[int | None, int | None]]
+    traces: dict[str, dict[str, int]]
+    ends: dict[str, dict[str, FrameKey]]
+    carried: dict[str, str]
 
 
 @dataclass(slots=True)
@@ -72,25 +94,34 @@ class Memory:
     carried: dict[str, str] = field(default_factory=dict)
     """Rows that wait for the next micro-batch, by kind: the name of an object below the root."""
 
-    def to_json(self) -> JsonObject:
-        """The memory as JSON values."""
+    def to_json(self) -> MemoryJson:
+        """The memory as JSON."""
         return {
             "offsets": self.offsets,
             "metadata_offsets": self.metadata_offsets,
-            "metadata": self.metadata,
+            "metadata": {str(stream): versions for stream, versions in self.metadata.items()},
             "seen": _runs_to_json(self.seen),
             "accounted": _runs_to_json(self.accounted),
-            "last_frames": self.last_frames,
+            "last_frames": {str(stream): at_ns for stream, at_ns in self.last_frames.items()},
             "alignments": {name: state.to_json() for name, state in self.alignments.items()},
-            "positions": {stream: [at.latest_ns, at.open_from] for stream, at in self.positions.items()},
-            "traces": self.traces,
-            "ends": self.ends,
+            "positions": {
+                str(stream): (position.latest_ns, position.open_from)
+                for stream, position in self.positions.items()
+            },
+            "traces": {
+                str(trace): {str(stream): depth for stream, depth in streams.items()}
+                for trace, streams in self.traces.items()
+            },
+            "ends": {
+                function: {str(stream): end for stream, end in streams.items()}
+                for function, streams in self.ends.items()
+            },
             "carried": self.carried,
         }
 
     @classmethod
-    def from_json(cls, values: JsonObject) -> Memory:
-        """The memory of `to_json`, whose keys JSON has made strings."""
+    def from_json(cls, values: MemoryJson) -> Memory:
+        """The memory of `to_json`."""
         return cls(
             offsets=values["offsets"],
             metadata_offsets=values["metadata_offsets"],
@@ -101,7 +132,10 @@ class Memory:
             alignments={
                 name: AlignmentState.from_json(state) for name, state in values["alignments"].items()
             },
-            positions={int(stream): StreamPosition(*at) for stream, at in values["positions"].items()},
+            positions={
+                int(stream): StreamPosition(latest_ns, open_from)
+                for stream, (latest_ns, open_from) in values["positions"].items()
+            },
             traces={
                 int(trace): {int(stream): depth for stream, depth in streams.items()}
                 for trace, streams in values["traces"].items()
@@ -114,14 +148,14 @@ class Memory:
         )
 
 
-def _runs_to_json(streams: dict[int, EpochRuns]) -> JsonObject:
+def _runs_to_json(streams: dict[int, EpochRuns]) -> dict[str, dict[str, RunsJson]]:
     return {
-        str(stream): {epoch: {"runs": own.runs, "closed": own.closed} for epoch, own in epochs.items()}
+        str(stream): {str(epoch): {"runs": own.runs, "closed": own.closed} for epoch, own in epochs.items()}
         for stream, epochs in streams.items()
     }
 
 
-def _runs_from_json(values: JsonObject) -> dict[int, EpochRuns]:
+def _runs_from_json(values: Mapping[str, Mapping[str, RunsJson]]) -> dict[int, EpochRuns]:
     return {
         int(stream): {
             int(epoch): StoredRuns([(first, last) for first, last in own["runs"]], own["closed"])
@@ -129,6 +163,57 @@ def _runs_from_json(values: JsonObject) -> dict[int, EpochRuns]:
         }
         for stream, epochs in values.items()
     }
+
+
+class TotalsJson(TypedDict, total=False):
+    """A `StageTotals` as JSON. Counts that are not there are 0."""
+
+    frames: int
+    bytes: int
+    files: int
+    missing: int
+    rejects: dict[str, int]
+    alignments: dict[str, dict[str, int]]
+    functions: dict[str, int]
+
+
+class StageFiguresJson(TypedDict):
+    """A `StageFigures` as JSON."""
+
+    batch: int
+    rows: int
+    bytes: int
+    seconds: float
+    at_ns: int | None
+    totals: TotalsJson
+
+
+class DerivedJson(TypedDict):
+    """A `DerivedRows` as JSON."""
+
+    function: str
+    key: str
+    names: list[str]
+
+
+class DecisionJson(TypedDict):
+    """A `BatchDecision` as JSON: the content of its object."""
+
+    number: int
+    writer: str
+    at_ns: int
+    files: list[DataFileJson]
+    replaces: list[str]
+    derived: list[DerivedJson]
+    stages: dict[str, StageFiguresJson]
+    memory: MemoryJson
+
+
+class WriterJson(TypedDict, total=False):
+    """The mark of a process that runs the pipeline."""
+
+    writer: str
+    at_ns: int
 
 
 @dataclass(slots=True)
@@ -180,6 +265,18 @@ class StageFigures:
         """Payload bytes of the last micro-batch by its processing time."""
         return self.bytes / self.seconds if self.seconds > 0 else 0.0
 
+    def to_json(self) -> StageFiguresJson:
+        """The figures as JSON."""
+        return cast("StageFiguresJson", asdict(self))
+
+    @classmethod
+    def from_json(cls, values: StageFiguresJson) -> StageFigures:
+        """The figures of a decision."""
+        totals = StageTotals(**values["totals"])
+        return cls(
+            values["batch"], values["rows"], values["bytes"], values["seconds"], values["at_ns"], totals
+        )
+
 
 @dataclass(slots=True)
 class DerivedRows:
@@ -207,14 +304,16 @@ class BatchDecision:
 
     def encode(self) -> bytes:
         """The content of its object."""
-        values: JsonObject = {
+        values: DecisionJson = {
             "number": self.number,
             "writer": self.writer,
             "at_ns": self.at_ns,
             "files": [file.to_json() for file in self.files],
             "replaces": self.replaces,
-            "derived": [asdict(rows) for rows in self.derived],
-            "stages": {stage: asdict(figures) for stage, figures in self.stages.items()},
+            "derived": [
+                {"function": rows.function, "key": rows.key, "names": rows.names} for rows in self.derived
+            ],
+            "stages": {stage: figures.to_json() for stage, figures in self.stages.items()},
             "memory": self.memory.to_json(),
         }
         return json.dumps(values).encode()
@@ -222,7 +321,7 @@ class BatchDecision:
     @classmethod
     def decode(cls, content: bytes) -> BatchDecision:
         """The decision of an object."""
-        values: JsonObject = json.loads(content)
+        values: DecisionJson = json.loads(content)
         return cls(
             values["number"],
             values["writer"],
@@ -230,10 +329,7 @@ class BatchDecision:
             [DataFile.from_json(file) for file in values["files"]],
             values["replaces"],
             [DerivedRows(**rows) for rows in values["derived"]],
-            {
-                stage: StageFigures(**{**figures, "totals": StageTotals(**figures["totals"])})
-                for stage, figures in values["stages"].items()
-            },
+            {stage: StageFigures.from_json(figures) for stage, figures in values["stages"].items()},
             Memory.from_json(values["memory"]),
         )
 
@@ -314,8 +410,8 @@ class DecisionLog:
         now = time.monotonic()
         if now - self._marked_s >= period_s or not self._marked_s:
             self._marked_s = now
-            content = json.dumps({"writer": self.writer, "at_ns": time.time_ns()}).encode()
-            self._store.put(f"{layout.WRITERS}/{self.writer}.json", content)
+            mark: WriterJson = {"writer": self.writer, "at_ns": time.time_ns()}
+            self._store.put(f"{layout.WRITERS}/{self.writer}.json", json.dumps(mark).encode())
 
     def mark_ended(self) -> None:
         """Removes the mark of this process, and marks of processes that died."""
@@ -339,9 +435,9 @@ def is_running(store: TableStore) -> bool:
 
 
 def _writers(store: TableStore) -> Iterable[tuple[str, int]]:
-    for name in store.names(layout.WRITERS):
+    for name in (name for name in store.names(layout.WRITERS) if name.endswith(".json")):
         content = store.get(f"{layout.WRITERS}/{name}")
-        values: JsonObject = json.loads(content) if content else {}
+        values: WriterJson = json.loads(content) if content else {}
         yield name, int(values.get("at_ns", 0))
 
 

@@ -257,7 +257,8 @@ class PipelineSettings:
         default="always",
     )
     retain_ns: DurationNs = setting(
-        "How long merged files are kept, for queries that began before the merge and for time travel.",
+        "How long merged files and the log of each table are kept, for queries that began before the merge "
+        "and for time travel.",
         default=parse_duration("24h"),
         minimum=parse_duration("1h"),
     )

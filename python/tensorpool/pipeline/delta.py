@@ -7,6 +7,7 @@ transaction of the same number.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -15,13 +16,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
 from ..errors import MissingPackage, PipelineError
-from ..text import JsonObject
 from .schemas import Table
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _TRIES: Final = 20
 _HOUR_NS: Final = 3_600_000_000_000
+_VACUUM_LAG_HOURS: Final = 72
+"""With `compact = "days"` files are removed once a day, and the day that a file is due may just be missed."""
 LOG: Final = "_delta_log"
 _NAMED_FILE: Final = re.compile(r"([^.]+)\.b\d{8,}-[0-9a-f]+\.parquet")
 
@@ -40,6 +42,19 @@ def require() -> None:
         import deltalake  # noqa: F401
     except ImportError as error:
         raise MissingPackage("tables need a package: pip install 'aeron-tensorpool[delta]'") from error
+
+
+class DataFileJson(TypedDict):
+    """A `DataFile` as JSON."""
+
+    table: str
+    path: str
+    rows: int
+    bytes: int
+    date: str | None
+    bounds: dict[str, tuple[Any, Any]]
+    nulls: dict[str, int]
+    payload_bytes: int
 
 
 @dataclass(slots=True)
@@ -58,23 +73,41 @@ class DataFile:
     nulls: dict[str, int]
     payload_bytes: int = 0
 
-    def to_json(self) -> JsonObject:
-        """The file as JSON values."""
-        return {name: getattr(self, name) for name in self.__slots__}
+    def to_json(self) -> DataFileJson:
+        """The file as JSON."""
+        return {
+            "table": self.table,
+            "path": self.path,
+            "rows": self.rows,
+            "bytes": self.bytes,
+            "date": self.date,
+            "bounds": self.bounds,
+            "nulls": self.nulls,
+            "payload_bytes": self.payload_bytes,
+        }
 
     @classmethod
-    def from_json(cls, values: JsonObject) -> DataFile:
+    def from_json(cls, values: DataFileJson) -> DataFile:
         """The file of a decision."""
         bounds = {name: (low, high) for name, (low, high) in values["bounds"].items()}
-        return cls(**{**values, "bounds": bounds})
+        return cls(
+            values["table"],
+            values["path"],
+            values["rows"],
+            values["bytes"],
+            values["date"],
+            bounds,
+            values["nulls"],
+            values.get("payload_bytes", 0),
+        )
 
     def statistics(self) -> str:
         """The statistics of the log."""
         return json.dumps(
             {
                 "numRecords": self.rows,
-                "minValues": {name: bounds[0] for name, bounds in self.bounds.items()},
-                "maxValues": {name: bounds[1] for name, bounds in self.bounds.items()},
+                "minValues": {name: low for name, (low, _) in self.bounds.items()},
+                "maxValues": {name: high for name, (_, high) in self.bounds.items()},
                 "nullCount": self.nulls,
             }
         )
@@ -108,8 +141,10 @@ class CompactionResult:
 class DeltaTables:
     """The tables below a root. Keeps them open, so that a commit reads only what is new in a log."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, *, retain_ns: int | None = None) -> None:
+        """`retain_ns`: how long the tables keep their past; None leaves that as it is."""
         self._root = root.rstrip("/")
+        self._properties = {} if retain_ns is None else _retention(retain_ns)
         self._open: dict[str, DeltaTable] = {}
 
     def uri(self, name: str) -> str:
@@ -146,7 +181,11 @@ class DeltaTables:
                 os.makedirs(self.uri(table.name), mode=0o700, exist_ok=True)
             try:
                 found = DeltaTable.create(
-                    self.uri(table.name), table.whole, mode="ignore", partition_by=list(table.partitions)
+                    self.uri(table.name),
+                    table.shared,
+                    mode="ignore",
+                    partition_by=list(table.partitions),
+                    configuration=self._properties,
                 )
             except DeltaError:
                 # Another process has created it at the same moment.
@@ -155,8 +194,8 @@ class DeltaTables:
             found.update_incremental()
         present = {field.name: field for field in pa.schema(found.schema()).remove_metadata()}
         missing = []
-        for field in Schema.from_arrow(table.whole).fields:
-            column = table.whole.field(field.name)
+        for field in Schema.from_arrow(table.shared).fields:
+            column = table.shared.field(field.name)
             if field.name not in present:
                 missing.append(field)
             elif not _same(present[field.name].type, column.type):
@@ -169,6 +208,18 @@ class DeltaTables:
             found.alter.add_columns(missing)
             found.update_incremental()
         return found
+
+    def set_retention(self, name: str) -> None:
+        """Changes how long a prepared table keeps its past, if it is another time than the given one."""
+        from deltalake.exceptions import CommitFailedError
+
+        table = self._open[name]
+        if self._properties.items() <= table.metadata().configuration.items():
+            return
+        # Of two processes that change it at the same moment, one is enough.
+        with contextlib.suppress(CommitFailedError):
+            table.alter.set_table_properties(self._properties)
+        self._open.pop(name, None)
 
     def commit(
         self,
@@ -285,6 +336,19 @@ class DeltaTables:
         table.create_checkpoint()
         table.cleanup_metadata()
         return len(removed)
+
+
+def _retention(retain_ns: int) -> dict[str, str]:
+    """Properties of a table whose past is kept for some time.
+
+    The library removes older entries of the log, and forgets removed files. It forgets them later than
+    `vacuum` removes them: a file that no log names stays for good.
+    """
+    hours = -(-retain_ns // _HOUR_NS)
+    return {
+        "delta.logRetentionDuration": f"interval {hours} hours",
+        "delta.deletedFileRetentionDuration": f"interval {hours + _VACUUM_LAG_HOURS} hours",
+    }
 
 
 def _added(file: DataFile, now_ms: int) -> AddAction:

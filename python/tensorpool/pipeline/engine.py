@@ -110,19 +110,22 @@ class Engine:
         self._callables = dict(callables or {})
         self._store = open_store(settings.out)
         self._pipeline_store = open_store(layout.pipeline_directory(self._store.url, settings.name))
-        self._delta = DeltaTables(self._store.url)
+        self._delta = DeltaTables(self._store.url, retain_ns=settings.retain_ns)
         self.tables = tables_of(settings)
         self.log = DecisionLog(self._pipeline_store, self._delta, pipeline_id=pipeline_id, name=settings.name)
         self._sources: dict[str, FrameStreamReader] = {}
         self._recording_tables = {root: RecordingTables(root) for root in settings.recordings}
         self._anchors = {root: AnchorReader(tables) for root, tables in self._recording_tables.items()}
         self._merged_day: str | None = None
+        self._applied: tuple[int, str] | None = None
+        """Number and writer of the decision that this process has applied last."""
 
     def recover(self) -> None:
         """Creates the tables, and applies the last decision where it is missing. Call it first."""
         # A reader finds all tables from the beginning, also those that have no rows yet.
         for table in self.tables.values():
             self._delta.prepare(table)
+            self._delta.set_retention(table.name)
         self._last()
 
     def apply_last(self) -> int:
@@ -139,9 +142,10 @@ class Engine:
             tables.close()
 
     def _last(self) -> BatchDecision | None:
-        """The newest decision, applied. Read anew for each micro-batch: another process may have made it."""
+        """The newest decision, applied. Read again for each micro-batch: another process may have made it."""
         last = self.log.last()
-        if last is not None:
+        # What this process has applied is not looked for again: that takes requests for each table.
+        if last is not None and self._applied != (last.number, last.writer):
             self._apply(last)
         return last
 
@@ -152,6 +156,7 @@ class Engine:
 
             root = Path(self._store.url) / layout.DERIVED / rows.function
             commit(root, rows.key, decision.number, rows.names, epoch=None, busy_ns=_BUSY_NS)
+        self._applied = decision.number, decision.writer
 
     # --- sources
 
@@ -583,6 +588,11 @@ def plan_tasks(
     return tasks
 
 
+def _bounds(entry: tuple[SourceRange, FrameRange]) -> tuple[Position, Position]:
+    _, frames = entry
+    return frames.start, frames.end
+
+
 def _overlapping(ranges: Sequence[tuple[SourceRange, FrameRange]]) -> Iterable[list[SourceRange]]:
     """Groups of ranges of one stream. Ranges of one recording never contain the same frame."""
     if len({part.recording for part, _ in ranges}) == 1:
@@ -591,7 +601,7 @@ def _overlapping(ranges: Sequence[tuple[SourceRange, FrameRange]]) -> Iterable[l
         return
     group: list[SourceRange] = []
     end: Position | None = None
-    for part, frames in sorted(ranges, key=lambda entry: (entry[1].start, entry[1].end)):
+    for part, frames in sorted(ranges, key=_bounds):
         if end is not None and frames.start >= end:
             yield group
             group, end = [], None

@@ -122,6 +122,8 @@ class TableFunction:
         results = [_called(self.values, tensor) for tensor in tensors_of(chosen, segments)]
         received = chosen["receive_time_ns"].to_numpy()
         given = ("stream_id", "epoch", "seq", "receive_time_ns", "time", *self.kept)
+        if schemas.PIPELINE.name in chosen.schema.names:
+            given += (schemas.PIPELINE.name,)
         columns = {name: chosen[name] for name in given}
         for column in self.table.schema:
             if column.name not in given:

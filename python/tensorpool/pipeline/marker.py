@@ -9,14 +9,14 @@ import json
 import os
 import secrets
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ..errors import PipelineError
-from ..recording.table_store import TableStore, is_object_store, open_store
+from ..recording.table_store import TableStore, exclusive_fault, is_object_store, open_store
 from ..runtime.config.spec import TableSpec, spec_of
-from ..text import JsonObject
+from ..text import JsonMapping, JsonValue
 from . import layout
 from .definition import PipelineSettings, parse
 from .schemas import VERSIONS
@@ -40,7 +40,7 @@ class PipelineMarker:
 
     pipeline_id: str
     versions: dict[str, int]
-    definition: JsonObject
+    definition: JsonMapping
     """As the values of a TOML file."""
     tables: list[str]
     """Tables that the root has or will have, of this and of earlier definitions."""
@@ -63,7 +63,7 @@ class PipelineMarker:
     @property
     def recordings(self) -> list[str]:
         """The recordings of the definition."""
-        return [str(root) for root in self.definition.get("recordings", ())]
+        return [str(root) for root in _items(self.definition, "recordings")]
 
     def is_here(self, recording: str) -> bool:
         """Whether the recording is read on this host: it is a URI, or a path of this host."""
@@ -72,18 +72,28 @@ class PipelineMarker:
     @property
     def streams(self) -> set[int]:
         """The streams of the definition. Empty: all streams."""
-        return {int(stream) for stream in self.definition.get("streams", ())}
+        return set(_stream_ids(self.definition))
 
     @property
     def alignments(self) -> dict[str, DefinedAlignment]:
         """The alignments of the definition, by name."""
-        entries = [entry for entry in self.definition.get("alignments", ()) if isinstance(entry, dict)]
+        entries = [entry for entry in _items(self.definition, "alignments") if isinstance(entry, Mapping)]
         return {
             str(entry.get("name")): DefinedAlignment(
-                entry.get("by"), tuple(map(int, entry.get("streams", ())))
+                by if isinstance(by := entry.get("by"), str) else None, _stream_ids(entry)
             )
             for entry in entries
         }
+
+
+def _items(table: JsonMapping, key: str) -> Sequence[JsonValue]:
+    """The values of a list of a definition."""
+    value = table.get(key, ())
+    return value if isinstance(value, list | tuple) else ()
+
+
+def _stream_ids(table: JsonMapping) -> tuple[int, ...]:
+    return tuple(int(str(stream)) for stream in _items(table, "streams"))
 
 
 def read(root: str | os.PathLike[str], name: str | None = None) -> PipelineMarker:
@@ -151,8 +161,8 @@ def _read(root: str, name: str | None) -> PipelineMarker | None:
             )
         if version < VERSIONS.get(stage, 0):
             raise PipelineError(
-                f"{store.url} has tables of an earlier tensorpool, which were plain files and are Delta "
-                f"tables now; tensorpool pipeline migrate {store.url} NEW_ROOT writes them as Delta tables"
+                f"{store.url} has tables in the form of an earlier tensorpool; "
+                f"tensorpool pipeline migrate {store.url} NEW_ROOT writes them anew"
             )
     return marker
 
@@ -177,6 +187,7 @@ def begin(settings: PipelineSettings, tables: Iterable[str] = (), *, is_new: boo
             raise PipelineError(
                 f"{root.url} contains files of other programs; give another directory with out = …"
             )
+        _check_exclusive(store)
         marker = PipelineMarker(
             secrets.token_hex(8), dict(VERSIONS), definition, sorted(tables), socket.gethostname()
         )
@@ -184,6 +195,9 @@ def begin(settings: PipelineSettings, tables: Iterable[str] = (), *, is_new: boo
         # them a decision would be applied twice.
         if store.put_new(layout.MARKER, _content(marker)):
             return marker
+    elif is_object_store(settings.out):
+        # Unlike a disk, the server behind the name of a store may be another one today.
+        _check_exclusive(store)
     existing = read(settings.out, settings.name)
     _check_fixed(settings.out, existing, definition)
     names = sorted({*existing.tables, *tables})
@@ -192,7 +206,19 @@ def begin(settings: PipelineSettings, tables: Iterable[str] = (), *, is_new: boo
     return marker
 
 
-def _check_fixed(root: str, existing: PipelineMarker, definition: JsonObject) -> None:
+def _check_exclusive(store: TableStore) -> None:
+    """Raises PipelineError if two processes could both decide the same micro-batch."""
+    fault = exclusive_fault(store, layout.WRITERS)
+    if fault is not None:
+        raise PipelineError(
+            f"{store.url} is on a store that cannot hold tables: {fault}. Of two processes that decide at "
+            "the same moment neither would notice the other, and rows would be lost or twice. Use S3, "
+            "Google Cloud Storage, Azure, another store that heeds If-None-Match, or a directory on a disk "
+            "with hard links"
+        )
+
+
+def _check_fixed(root: str, existing: PipelineMarker, definition: JsonMapping) -> None:
     for key in _FIXED:
         if existing.definition.get(key) != definition.get(key):
             raise PipelineError(
@@ -226,13 +252,13 @@ def _content(marker: PipelineMarker) -> bytes:
     return json.dumps(content, indent=2).encode() + b"\n"
 
 
-def as_tables(settings: PipelineSettings) -> JsonObject:
+def as_tables(settings: PipelineSettings) -> JsonMapping:
     """The definition as the values of a TOML file."""
     return _plain(spec_of(PipelineSettings), settings)
 
 
-def _plain(spec: TableSpec, settings: Any) -> JsonObject:
-    plain: JsonObject = {}
+def _plain(spec: TableSpec, settings: Any) -> JsonMapping:
+    plain: dict[str, JsonValue] = {}
     for field in spec.fields.values():
         value = getattr(settings, field.attribute)
         if field.nested is not None:

@@ -21,13 +21,13 @@ from ..recording import Recording
 from ..recording.layout import SEALED, TABLES_DIR
 from ..recording.storage import is_uri
 from ..recording.tables import read_batches
-from ..text import JsonObject
+from ..text import JsonMapping
 
 _KINDS: Final = ("DataSourceAnnounce", "DataSourceMeta")
 _MAX_VERSIONS: Final = 64
 _MAX_CHARACTERS: Final = 65_536
 
-Versions = dict[str, JsonObject]
+Versions = dict[str, JsonMapping]
 """Epoch and version, as in `17:3` → kind of message → its fields, whatever the producer has announced."""
 StreamMetadata = dict[int, Versions]
 """Stream → its metadata by version."""
@@ -105,16 +105,16 @@ def key_of(epoch: int | None, version: int) -> str:
     return f"{'' if epoch is None else epoch}:{version}"
 
 
-def column(epochs: list[int], versions: list[int], fields: Mapping[str, JsonObject]) -> pa.Array:
+def column(epochs: list[int], versions: list[int], fields: Mapping[str, JsonMapping]) -> pa.Array:
     """The metadata of each row, as JSON; null for a row whose version is unknown."""
     texts: list[str] = []
-    places: dict[tuple[int, int], int | None] = {}
-    for kind in set(zip(epochs, versions, strict=True)):
-        content = fields.get(key_of(*kind)) or fields.get(key_of(None, kind[1]))
-        places[kind] = None if content is None else len(texts)
+    positions: dict[tuple[int, int], int | None] = {}
+    for epoch, version in set(zip(epochs, versions, strict=True)):
+        content = fields.get(key_of(epoch, version)) or fields.get(key_of(None, version))
+        positions[epoch, version] = None if content is None else len(texts)
         if content is not None:
             texts.append(json.dumps(content, sort_keys=True))
-    where = pa.array([places[kind] for kind in zip(epochs, versions, strict=True)], pa.int32())
+    where = pa.array([positions[key] for key in zip(epochs, versions, strict=True)], pa.int32())
     return pa.array(texts, pa.string()).take(where)
 
 

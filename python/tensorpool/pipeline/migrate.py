@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypedDict, cast
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -21,13 +21,23 @@ import pyarrow.parquet as pq
 
 from ..errors import PipelineError
 from ..recording.table_store import is_object_store, open_store
-from ..text import JsonObject
+from ..text import JsonMapping
 from . import layout, marker, schemas
-from .alignment import PENDING
-from .decisions import BatchDecision, DecisionLog, Memory, StageFigures, StageTotals
+from .alignment import PENDING, AlignmentJson
+from .decisions import (
+    BatchDecision,
+    DecisionLog,
+    FrameKey,
+    Memory,
+    RunsJson,
+    StageFigures,
+    StageTotals,
+    TotalsJson,
+)
 from .definition import PipelineSettings, parse
 from .delta import DataFile, DeltaTables
 from .engine import carried_rows, tables_of
+from .metadata import Versions
 from .quality import EVENTS
 from .schemas import Table
 from .table_files import TableFileWriter
@@ -38,6 +48,49 @@ if TYPE_CHECKING:
 _OLD_VERSION: Final = 1
 _ROWS: Final = 16_384
 _INLINE_ROWS: Final = 64
+
+
+class _Marker(TypedDict):
+    """The content of the marker of version 1."""
+
+    format: str
+    versions: dict[str, int]
+    definition: JsonMapping
+
+
+class _FunctionState(TypedDict, total=False):
+    ends: dict[str, FrameKey]
+
+
+class _State(TypedDict, total=False):
+    """What the stages of version 1 remembered, by the names they used. Each stage has some of the members."""
+
+    places: dict[str, tuple[int | None, int | None]]
+    """Of gold: stream → position. Of bronze: file → bytes that are read."""
+    notes: dict[str, Versions]
+    seen: dict[str, dict[str, RunsJson]]
+    accounted: dict[str, dict[str, RunsJson]]
+    last: dict[str, int]
+    alignments: dict[str, AlignmentJson]
+    traces: dict[str, dict[str, int]]
+    functions: dict[str, _FunctionState]
+    carried: dict[str, list[str]]
+
+
+class _Commit(TypedDict):
+    """The last commit of a stage of version 1."""
+
+    batch: int
+    rows: int
+    bytes: int
+    seconds: float
+    at_ns: int
+    totals: dict[str, object]
+    state: _State
+
+
+_Commits = dict[str, _Commit | None]
+"""Stage → its last commit."""
 
 
 def migrate(old: str | os.PathLike[str], new: str) -> dict[str, int]:
@@ -80,7 +133,11 @@ def migrate(old: str | os.PathLike[str], new: str) -> dict[str, int]:
     }
     # The marker is last but one: a migration that was killed leaves a root without it, which is refused.
     begun = marker.begin(settings, tables, is_new=True)
-    log = DecisionLog(store, DeltaTables(store.url), pipeline_id=begun.pipeline_id)
+    delta = DeltaTables(store.url, retain_ns=settings.retain_ns)
+    # As after a run: readers find all tables, also those without rows.
+    for table in tables.values():
+        delta.prepare(table)
+    log = DecisionLog(store, delta, pipeline_id=begun.pipeline_id)
     decision = BatchDecision(0, log.writer, time.time_ns(), files, [], [], stages, memory)
     log.create(decision)
     log.apply(decision, tables)
@@ -90,9 +147,9 @@ def migrate(old: str | os.PathLike[str], new: str) -> dict[str, int]:
     return counts
 
 
-def _read_marker(source: Path) -> JsonObject:
+def _read_marker(source: Path) -> _Marker:
     try:
-        content: JsonObject = json.loads((source / layout.MARKER).read_bytes())
+        content: _Marker = json.loads((source / layout.MARKER).read_bytes())
     except FileNotFoundError:
         raise PipelineError(f"{source} has no pipeline") from None
     versions = set(content.get("versions", {}).values())
@@ -106,27 +163,27 @@ def _read_marker(source: Path) -> JsonObject:
     return content
 
 
-def _last_commit(source: Path, stage: str) -> JsonObject | None:
+def _last_commit(source: Path, stage: str) -> _Commit | None:
     paths = sorted((source / "_commits" / stage).glob("[0-9]*.json"))
     if not paths:
         return None
-    commit: JsonObject = json.loads(paths[-1].read_bytes())
+    commit: _Commit = json.loads(paths[-1].read_bytes())
     return commit
 
 
-def _totals(stage: str, counts: JsonObject) -> StageTotals:
+def _totals(stage: str, counts: dict[str, object]) -> StageTotals:
     if stage == layout.ALIGN:
-        return StageTotals(alignments=counts)
+        return StageTotals(alignments=cast("dict[str, dict[str, int]]", counts))
     known = {field.name for field in fields(StageTotals)}
-    return StageTotals(**{name: count for name, count in counts.items() if name in known})
+    return StageTotals(**cast("TotalsJson", {name: counts[name] for name in counts if name in known}))
 
 
-def _state(commits: dict[str, JsonObject | None], stage: str) -> JsonObject:
+def _state(commits: _Commits, stage: str) -> _State:
     commit = commits[stage]
     return {} if commit is None else commit["state"]
 
 
-def _memory(source: Path, settings: PipelineSettings, commits: dict[str, JsonObject | None]) -> Memory:
+def _memory(source: Path, settings: PipelineSettings, commits: _Commits) -> Memory:
     silver, gold = _state(commits, layout.SILVER), _state(commits, layout.GOLD)
     batches = {
         stage: commit["batch"] for stage, commit in commits.items() if commit and stage != layout.ALIGN
@@ -139,7 +196,7 @@ def _memory(source: Path, settings: PipelineSettings, commits: dict[str, JsonObj
     return Memory.from_json(
         {
             "offsets": _offsets(source, settings, next(iter(batches.values()), -1)),
-            "metadata_offsets": _state(commits, layout.BRONZE).get("places", {}),
+            "metadata_offsets": cast("dict[str, int]", _state(commits, layout.BRONZE).get("places", {})),
             "metadata": silver.get("notes", {}),
             "seen": silver.get("seen", {}),
             "accounted": silver.get("accounted", {}),
@@ -170,7 +227,7 @@ def _offsets(source: Path, settings: PipelineSettings, batch: int) -> dict[str, 
     return {root: json.loads(line) for root, line in zip(roots, lines, strict=True)}
 
 
-def _carried_files(commits: dict[str, JsonObject | None]) -> dict[str, list[str]]:
+def _carried_files(commits: _Commits) -> dict[str, list[str]]:
     carried: dict[str, list[str]] = {}
     for name, paths in _state(commits, layout.ALIGN).get("carried", {}).items():
         carried[f"align-{name}"] = paths

@@ -20,9 +20,10 @@ from ..errors import PipelineError
 from ..recording.table_store import open_store
 from . import layout, marker
 from .definition import PipelineSettings
-from .delta import DataFile, DeltaTables, StoredFile
+from .delta import DataFile, DeltaTables, StoredFile, pipeline_of
 from .engine import Engine, apply_decisions, tables_of
 from .functions import Callables, TableFunction, table_functions
+from .schemas import PIPELINE
 from .table_files import TableFileWriter, read_file
 from .tasks import Tasks
 
@@ -40,7 +41,9 @@ class RerunRange:
     """Receive times from `from_ns` up to, and without, `to_ns`."""
 
     from_ns: int = -_FOREVER
+    """The first receive time, in nanoseconds since 1970."""
     to_ns: int = _FOREVER
+    """The first receive time after the range."""
 
     def overlaps(self, file: StoredFile) -> bool:
         """Whether a file may have a row of the range."""
@@ -211,7 +214,7 @@ class Rerun:
                     entry.name: rows[entry.name].cast(entry.type)
                     if entry.name in rows.schema.names
                     else pa.nulls(len(rows), entry.type)
-                    for entry in table.schema
+                    for entry in table.stored
                 }
                 day = pa.scalar(file.date, pa.string()).cast(pa.date32())
                 writer.add(table, pa.table({**columns, "date": pa.repeat(day, len(rows))}))
@@ -265,5 +268,8 @@ def _frames(task: GoldTask) -> Iterator[pa.RecordBatch]:
             size = _INLINE_ROWS if "payload" in names else _ROWS
             for batch in file.iter_batches(size, columns=names, use_threads=False):
                 rows = task.range.select(batch, inside=True)
+                if PIPELINE.name not in names:
+                    own = pa.scalar(pipeline_of(path), PIPELINE.type)
+                    rows = rows.append_column(PIPELINE, pa.repeat(own, len(rows)))
                 if len(rows):
                     yield rows

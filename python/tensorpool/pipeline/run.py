@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import json
 import os
 import re
 import signal
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from ..durable import DISK_FULL, RESUME_HINT
 from ..errors import DiskFull, MissingPackage, PipelineError, StorageFailed, TensorPoolError
 from ..recording.table_store import is_object_store, open_store
-from ..text import JsonObject
+from ..text import JsonMapping
 from . import marker
 from .definition import PipelineSettings
 from .delta import CompactionResult, require
@@ -237,14 +236,14 @@ def short_errors() -> Iterator[None]:
     try:
         yield
     except _errors_of_spark() as error:
-        raise _failure(error) from error
+        raise session_error(error) from error
 
 
 def _errors_of_spark() -> tuple[type[Exception], ...]:
     """The errors of Spark's Python side, and those of the JVM and of a Connect server that it passes on."""
     from pyspark.errors import PySparkException
 
-    # ConnectionError: py4j passes on that nothing listens any more where the JVM was.
+    # ConnectionError: py4j passes on that the JVM accepts no connections any more.
     found: list[type[Exception]] = [PySparkException, ConnectionError]
     # A client of Connect has no py4j, and a classic Spark may have no gRPC.
     for module, name in (("py4j.protocol", "Py4JError"), ("grpc", "RpcError")):
@@ -253,7 +252,7 @@ def _errors_of_spark() -> tuple[type[Exception], ...]:
     return tuple(found)
 
 
-def _failure(error: Exception) -> Exception:
+def session_error(error: Exception) -> Exception:
     """A short error from the many lines of a Spark error."""
     text = str(error)
     if _is_without_jvm(error):
@@ -299,10 +298,9 @@ def _first_line(text: str) -> str:
     return (causes or lines or [text.strip()])[-1 if causes else 0]
 
 
-def describe(settings: PipelineSettings) -> JsonObject:
-    """The definition as JSON values."""
-    tables: JsonObject = json.loads(json.dumps(marker.as_tables(settings)))
-    return tables
+def describe(settings: PipelineSettings) -> JsonMapping:
+    """The definition as JSON."""
+    return marker.as_tables(settings)
 
 
 # --- the Spark session

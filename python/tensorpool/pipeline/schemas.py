@@ -50,6 +50,8 @@ _WHERE: Final[dict[str, tuple[pa.Field, ...]]] = {
 }
 _RECORDING: Final = pa.field("recording", pa.string())
 _TIME: Final = pa.field("time", TIME)
+PIPELINE: Final = pa.field("pipeline", pa.string())
+"""The name of the pipeline that wrote a row: streams of two hosts may have one id. Null without a name."""
 
 MEMBER: Final = pa.struct(
     [
@@ -83,12 +85,17 @@ class Table:
     def stored(self) -> pa.Schema:
         """The schema of its files, with the version as metadata."""
         version = VERSIONS[self.name.partition("/")[0]]
-        return self.schema.with_metadata({VERSION_KEY: str(version).encode()})
+        return self.schema.append(PIPELINE).with_metadata({VERSION_KEY: str(version).encode()})
 
     @property
     def whole(self) -> pa.Schema:
         """The schema with the partition columns, as a reader of the table sees it."""
         return pa.schema([*self.schema, *(pa.field(name, pa.date32()) for name in self.partitions)])
+
+    @property
+    def shared(self) -> pa.Schema:
+        """The schema of a table that several pipelines write to: `whole`, and the pipeline of each row."""
+        return self.whole.append(PIPELINE)
 
 
 _DATE: Final = ("date",)
@@ -298,7 +305,7 @@ KINDS: Final[dict[str, pa.DataType]] = {
     "binary": pa.binary(),
 }
 _COLUMN: Final = re.compile(r"\s*([A-Za-z_]\w*)\s+(array\s*<\s*)?([a-z]+)\s*(>)?\s*", re.ASCII)
-_TAKEN_NAMES: Final = frozenset({"stream_id", "date", "epoch", "seq", "receive_time_ns", "time"})
+_TAKEN_NAMES: Final = frozenset({"stream_id", "date", "epoch", "seq", "receive_time_ns", "time", "pipeline"})
 
 
 def parse_columns(text: str) -> pa.Schema:

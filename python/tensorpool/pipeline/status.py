@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypedDict
 
 from ..recording.table_store import open_store
-from ..text import JsonObject
 from . import layout, marker
 from .decisions import Memory, StageFigures, StageTotals, is_running, last_decision
 
@@ -29,7 +29,31 @@ def counts_of(stage: str, totals: StageTotals) -> Counts:
     return totals.alignments if stage == layout.ALIGN else {"functions": totals.functions}
 
 
-def _stage_json(stage: str, figures: StageFigures) -> JsonObject:
+class StageJson(TypedDict):
+    """A stage as JSON. `at_ns` is text: many JSON readers would round it."""
+
+    batch: int
+    rows: int
+    bytes: int
+    seconds: float
+    at_ns: str | None
+    totals: Counts
+
+
+class StatusJson(TypedDict):
+    """A `Status` as JSON."""
+
+    root: str
+    id: str
+    name: str | None
+    versions: dict[str, int]
+    is_running: bool
+    stages: dict[str, StageJson]
+    last_frames_ns: dict[str, str]
+    pending: dict[str, int]
+
+
+def _stage_json(stage: str, figures: StageFigures) -> StageJson:
     return {
         "batch": figures.batch,
         "rows": figures.rows,
@@ -45,19 +69,24 @@ class Status:
     """The state of a pipeline, read from its root."""
 
     root: str
+    """Where its tables are."""
     pipeline_id: str
+    """The id that it got when it was first run."""
     versions: dict[str, int]
+    """Version of the tables of each stage, by its name."""
     stages: dict[str, StageFigures]
+    """What each stage has done, by name."""
     last_frames: dict[int, int]
     """Stream → receive time of its latest frame. A stream that has stopped stays behind the others."""
     pending: dict[str, int]
     """Alignment → number of its pending frames."""
     is_running: bool
+    """Whether a process runs it now."""
     name: str | None = None
     """The name of the pipeline; None if it has none."""
 
-    def to_json(self) -> JsonObject:
-        """The status as JSON values, as `tensorpool pipeline status --json` prints them."""
+    def to_json(self) -> StatusJson:
+        """The status as JSON, as `tensorpool pipeline status --json` prints them."""
         return {
             "root": self.root,
             "id": self.pipeline_id,

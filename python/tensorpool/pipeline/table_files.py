@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from ..durable import write_errors
 from ..recording.table_store import TableStore
 from .delta import DataFile, bound_of, file_name
-from .schemas import Table
+from .schemas import PIPELINE, Table
 
 _GROUP_BYTES: Final = 32 << 20
 _GROUP_ROWS: Final = 1 << 17
@@ -54,13 +54,17 @@ class TableFileWriter:
         self.written: list[DataFile] = []
 
     def add(self, table: Table, rows: pa.RecordBatch | pa.Table) -> None:
-        """Adds rows of a table."""
+        """Adds rows of a table. Rows without the column `pipeline` are of the writer's own pipeline."""
+        if PIPELINE.name not in rows.schema.names:
+            rows = rows.append_column(
+                PIPELINE, pa.repeat(pa.scalar(self._pipeline, PIPELINE.type), len(rows))
+            )
         for day, part in _by_day(rows, is_dated=bool(table.partitions)):
             key = (table.name, day)
             file = self._open.get(key)
             if file is None:
                 file = self._open[key] = _File(self._store, self._number, table, day, self._pipeline)
-            file.add(part.select(table.schema.names).cast(table.stored))
+            file.add(part.select(table.stored.names).cast(table.stored))
             if file.is_full(self._target):
                 self.written.append(file.close())
                 del self._open[key]
@@ -87,15 +91,15 @@ class _File:
         self._waiting: list[pa.Table] = []
         self._waiting_bytes = self._waiting_rows = 0
         self._stored = self.rows = 0
-        self._figures = _Figures(table.schema)
-        names = [name for name in table.schema.names if name not in _BULKY]
+        self._figures = _Figures(table.stored)
+        names = [name for name in table.stored.names if name not in _BULKY]
         with write_errors(Path(self._where)):
             self._file = store.create(f"{table.name}/{self._path}")
             self._writer = pq.ParquetWriter(
                 self._file.sink(),
                 table.stored,
                 compression={name: "NONE" if name in _BULKY else "ZSTD" for name in _leaves(table.stored)},
-                use_dictionary=[name for name in names if pa.types.is_string(table.schema.field(name).type)],
+                use_dictionary=[name for name in names if pa.types.is_string(table.stored.field(name).type)],
                 write_statistics=[name for name in _leaves(table.stored) if name not in _BULKY],
             )
 
@@ -162,8 +166,8 @@ class _Figures:
             ends = pc.min_max(column)
             low, high = ends["min"].as_py(), ends["max"].as_py()
             if low is not None:
-                known = self.bounds.get(name, (low, high))
-                self.bounds[name] = min(known[0], low), max(known[1], high)
+                known_low, known_high = self.bounds.get(name, (low, high))
+                self.bounds[name] = min(known_low, low), max(known_high, high)
 
 
 def _has_bounds(kind: pa.DataType) -> bool:

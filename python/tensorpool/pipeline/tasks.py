@@ -6,14 +6,17 @@ run may be lost: a written file counts only if a decision names it.
 
 from __future__ import annotations
 
-import os
 import pickle
+import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
+
+_ASK_PERIOD_S: Final = 60.0
+_MAX_CORES: Final = 1 << 16
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -45,7 +48,16 @@ class SparkTasks:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
-        self.parallelism = _cores(spark)
+        self._cores = 0
+        self._asked_s = 0.0
+
+    @property
+    def parallelism(self) -> int:
+        """About how many tasks run at the same time. Executors come and go, so Spark is asked again."""
+        now = time.monotonic()
+        if not self._cores or now - self._asked_s > _ASK_PERIOD_S:
+            self._cores, self._asked_s = _cores(self._spark), now
+        return self._cores
 
     def run(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """The result of each item."""
@@ -69,8 +81,10 @@ class SparkTasks:
 
 
 def _cores(spark: SparkSession) -> int:
-    """The cores of the executors. A client of Connect does not know them, and takes those of its host."""
-    try:
-        return max(int(spark.sparkContext.defaultParallelism), 1)
-    except Exception:  # Connect has no context, and each version of it says so by another error.
-        return max(os.cpu_count() or 1, 2)
+    """The cores of the executors, or what `spark.sql.leafNodeDefaultParallelism` says instead.
+
+    By a query, because a client of Connect has no context to ask: Spark divides a range by its cores, and
+    the last number is in the last part.
+    """
+    query = f"SELECT spark_partition_id() FROM range({_MAX_CORES}) WHERE id = {_MAX_CORES - 1}"
+    return int(spark.sql(query).collect()[0][0]) + 1

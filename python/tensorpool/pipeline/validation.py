@@ -24,9 +24,19 @@ from .sequence_runs import Run, SequenceRuns, StoredRuns, runs_of
 from .table_files import Payloads, dates, moments
 
 _FOREVER: Final = 1 << 63
+_MAX_DETAIL: Final = 200
+"""Characters of a detail that comes from an error."""
 DUPLICATE, LATE, CHECKSUM, MISSING = "duplicate", "late", "checksum", "missing"
-Verdict = tuple[str, str]
-"""Why a frame is rejected: the reason and the detail."""
+
+
+class Rejection(NamedTuple):
+    """Why a frame is rejected."""
+
+    reason: str
+    detail: str
+
+
+_WRONG_CHECKSUM: Final = Rejection(CHECKSUM, "the payload does not match its checksum")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +47,14 @@ class FrameRule:
     shape: tuple[int, ...] | None
     max_payload_bytes: int | None
 
-    def check(self, dtype: str, shape: Sequence[int], payload_bytes: int) -> Verdict | None:
+    def check(self, dtype: str, shape: Sequence[int], payload_bytes: int) -> Rejection | None:
         """Why a frame violates the rule; None if it does not."""
         if self.dtypes and dtype not in self.dtypes:
-            return "dtype", f"{dtype} is not {' or '.join(self.dtypes)}"
+            return Rejection("dtype", f"{dtype} is not {' or '.join(self.dtypes)}")
         if self.shape is not None and not _fits(shape, self.shape):
-            return "shape", f"{list(shape)} is not {list(self.shape)}"
+            return Rejection("shape", f"{list(shape)} is not {list(self.shape)}")
         if self.max_payload_bytes is not None and payload_bytes > self.max_payload_bytes:
-            return "size", f"{payload_bytes} bytes are more than {self.max_payload_bytes}"
+            return Rejection("size", f"{payload_bytes} bytes are more than {self.max_payload_bytes}")
         return None
 
 
@@ -64,20 +74,20 @@ def rules_for(stream_id: int, rules: Iterable[RuleSettings]) -> list[FrameRule]:
 
 
 class Validator:
-    """Applies rules to frames. Verdicts are cached by type, shape and size."""
+    """Applies rules to frames. Rejections are cached by type, shape and size."""
 
     def __init__(self, rules: Sequence[FrameRule]) -> None:
         self._rules = rules
-        self._known: dict[tuple[Any, ...], Verdict | None] = {}
+        self._known: dict[tuple[Any, ...], Rejection | None] = {}
 
-    def check(self, dtype: str, shape: Sequence[int], payload_bytes: int) -> Verdict | None:
+    def check(self, dtype: str, shape: Sequence[int], payload_bytes: int) -> Rejection | None:
         """Why a frame is rejected; None if no rule rejects it."""
         kind = (dtype, tuple(shape), payload_bytes)
         if kind not in self._known:
-            verdicts = (rule.check(dtype, shape, payload_bytes) for rule in self._rules)
+            rejections = (rule.check(dtype, shape, payload_bytes) for rule in self._rules)
             if len(self._known) > 10_000:
                 self._known.clear()
-            self._known[kind] = next((verdict for verdict in verdicts if verdict is not None), None)
+            self._known[kind] = next((rejection for rejection in rejections if rejection is not None), None)
         return self._known[kind]
 
 
@@ -140,55 +150,54 @@ class FrameValidator:
         """
         epochs, seqs = batch["epoch"].to_numpy(), batch["seq"].to_numpy()
         received = batch["receive_time_ns"].to_numpy()
-        verdicts: dict[int, Verdict] = {}
+        rejections: dict[int, Rejection] = {}
         for epoch in np.unique(epochs).tolist():
             rows = np.flatnonzero(epochs == epoch)
             self.findings.edges += edges_of(epoch, seqs[rows], received[rows])
-            verdicts |= self._known(epoch, rows, seqs[rows])
-        verdicts |= self._unfit(batch, verdicts)
+            rejections |= self._known(epoch, rows, seqs[rows])
+        rejections |= self._unfit(batch, rejections)
         is_rejected = np.zeros(len(batch), np.bool_)
-        is_rejected[list(verdicts)] = True
+        is_rejected[list(rejections)] = True
         # Duplicates within the batch are found last: of two frames the valid one is accepted.
         for epoch in np.unique(epochs).tolist():
             rows = np.flatnonzero((epochs == epoch) & ~is_rejected)
             _, first = np.unique(seqs[rows], return_index=True)
             for again in np.setdiff1d(np.arange(len(rows)), first).tolist():
-                verdicts[int(rows[again])] = DUPLICATE, "the recordings contain it twice"
+                rejections[int(rows[again])] = Rejection(DUPLICATE, "the recordings contain it twice")
             self._accept(epoch, seqs[rows])
-        is_rejected[list(verdicts)] = True
-        return self._accepted(batch, is_rejected), self._rejected(batch, verdicts)
+        is_rejected[list(rejections)] = True
+        return self._accepted(batch, is_rejected), self._rejected(batch, rejections)
 
     def _known(
         self, epoch: int, rows: npt.NDArray[np.intp], seqs: npt.NDArray[np.int64]
-    ) -> dict[int, Verdict]:
+    ) -> dict[int, Rejection]:
         seen = self._seen.setdefault(epoch, SequenceRuns(max_runs=self._max_runs))
         is_late = seen.is_closed(seqs)
         again, late = rows[seen.contains(seqs) & ~is_late], rows[is_late]
-        verdicts: dict[int, Verdict] = {
-            int(row): (DUPLICATE, "another recording contains it") for row in again
-        }
-        return verdicts | {int(row): (LATE, "too late to know whether it is a duplicate") for row in late}
+        duplicate = Rejection(DUPLICATE, "another recording contains it")
+        unknown = Rejection(LATE, "too late to know whether it is a duplicate")
+        return dict.fromkeys(again.tolist(), duplicate) | dict.fromkeys(late.tolist(), unknown)
 
-    def _unfit(self, batch: pa.RecordBatch, known: dict[int, Verdict]) -> dict[int, Verdict]:
-        """Verdicts of the rules and the checksums, for rows without a verdict."""
+    def _unfit(self, batch: pa.RecordBatch, known: dict[int, Rejection]) -> dict[int, Rejection]:
+        """Rejections by the rules and the checksums, for rows without a rejection."""
         dtypes, sizes = batch["dtype"].to_pylist(), batch["payload_bytes"].to_pylist()
         shapes, checksums = batch["shape"].to_pylist(), batch["crc32c"].to_pylist()
         payloads = Payloads(batch, self._segments)
-        verdicts: dict[int, Verdict] = {}
+        rejections: dict[int, Rejection] = {}
         for number in range(len(batch)):
             if number in known:
                 continue
-            verdict = self._validator.check(dtypes[number], shapes[number], sizes[number])
-            if verdict is None and self._verify:
+            rejection = self._validator.check(dtypes[number], shapes[number], sizes[number])
+            if rejection is None and self._verify:
                 try:
                     is_sound = _native.crc32c(payloads[number]) == checksums[number]
                 except (FrameNotRecorded, OSError, ValueError) as error:
-                    verdict = MISSING, str(error)[:200]
+                    rejection = Rejection(MISSING, str(error)[:_MAX_DETAIL])
                 else:
-                    verdict = None if is_sound else (CHECKSUM, "the payload does not match its checksum")
-            if verdict is not None:
-                verdicts[number] = verdict
-        return verdicts
+                    rejection = None if is_sound else _WRONG_CHECKSUM
+            if rejection is not None:
+                rejections[number] = rejection
+        return rejections
 
     def _accept(self, epoch: int, seqs: npt.NDArray[np.int64]) -> None:
         runs = runs_of(seqs)
@@ -196,14 +205,16 @@ class FrameValidator:
         if runs:
             self.findings.accepted.setdefault(epoch, []).extend(runs)
 
-    def _rejected(self, batch: pa.RecordBatch, verdicts: dict[int, Verdict]) -> pa.RecordBatch:
-        order = sorted(verdicts)
-        self.findings.reasons.update(verdicts[row][0] for row in order)
+    def _rejected(self, batch: pa.RecordBatch, rejections: dict[int, Rejection]) -> pa.RecordBatch:
+        order = sorted(rejections)
+        self.findings.reasons.update(rejections[row].reason for row in order)
         rejected = batch.take(pa.array(order, pa.int64()))
         rejected = rejected.append_column(
-            "reason", pa.array([verdicts[row][0] for row in order], pa.string())
+            "reason", pa.array([rejections[row].reason for row in order], pa.string())
         )
-        return rejected.append_column("detail", pa.array([verdicts[row][1] for row in order], pa.string()))
+        return rejected.append_column(
+            "detail", pa.array([rejections[row].detail for row in order], pa.string())
+        )
 
     def _accepted(self, batch: pa.RecordBatch, is_rejected: npt.NDArray[np.bool_]) -> pa.RecordBatch:
         taken = batch.filter(pa.array(~is_rejected)) if is_rejected.any() else batch

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypedDict, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -85,6 +85,14 @@ def _recorded_keys(
     return recorded
 
 
+class _SinkStateJson(TypedDict):
+    """A `SinkState` as JSON. Epochs and sequences are text."""
+
+    done: int
+    writing: int | None
+    before: Mapping[str, list[str] | None]
+
+
 @dataclass(slots=True)
 class SinkState:
     """The commit state of a query: the last committed batch, and the batch that is being written."""
@@ -97,22 +105,21 @@ class SinkState:
     @classmethod
     def load(cls, path: Path) -> SinkState:
         """The saved state; the initial one if there is none."""
-        content = JsonState(path).load()
+        content: _SinkStateJson | None = JsonState(path).load()
         if content is None:
             return cls()
         before = {
-            int(stream): None if end is None else (int(end[0]), int(end[1]))
-            for stream, end in content["before"].items()
+            int(stream): None if end is None else _read_end(*end) for stream, end in content["before"].items()
         }
         return cls(content["done"], content["writing"], before)
 
     def save(self, path: Path) -> None:
         """Makes the state durable."""
         before = {
-            str(stream): None if end is None else [str(end[0]), str(end[1])]
-            for stream, end in self.before.items()
+            str(stream): None if end is None else list(map(str, end)) for stream, end in self.before.items()
         }
-        JsonState(path).save({"done": self.done, "writing": self.writing, "before": before})
+        content: _SinkStateJson = {"done": self.done, "writing": self.writing, "before": before}
+        JsonState(path).save(content)
 
 
 def commit(
@@ -195,8 +202,13 @@ def _wait_for_lock(attempt: Callable[[], T], timeout_ns: int) -> T:
         time.sleep(0.1)
 
 
+def _read_end(epoch: str, seq: str) -> tuple[int, int]:
+    return int(epoch), int(seq)
+
+
 def _task_number(name: str) -> int:
-    return int(name.split("-")[1])
+    _, task, _ = name.split("-")
+    return int(task)
 
 
 def _unrecorded_rows(
@@ -242,11 +254,12 @@ def check_order(rows: Any, end: StreamEnd) -> Any:
     if end is None or not len(rows):
         return rows
     epoch, seq = int(rows["epoch"][0]), int(rows["seq"][0])
+    last_epoch, last_seq = end
     if (epoch, seq) <= end:
         raise InvalidFrames(
-            f"stream {int(rows['stream_id'][0])}: frame {seq} of epoch {epoch} comes after frame {end[1]} of "
-            f"epoch {end[0]}, which is recorded already; a recording only grows: write a later epoch (option "
-            "epoch), or into another recording"
+            f"stream {int(rows['stream_id'][0])}: frame {seq} of epoch {epoch} comes after frame {last_seq} "
+            f"of epoch {last_epoch}, which is recorded already; a recording only grows: write a later epoch "
+            "(option epoch), or into another recording"
         )
     return rows
 

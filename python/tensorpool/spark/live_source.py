@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, TypedDict
 from urllib.parse import quote
 
 import numpy as np
@@ -33,7 +33,6 @@ from ..context import open as open_context
 from ..durable import replace_file, state_dir
 from ..errors import AttachError, LockHeld, MediaDriverError, ServiceError
 from ..recording import Gap
-from ..recording.arrow_format import TableRow
 from ..recording.layout import signed
 from .options import Options, arrow_schema, check_schema
 from .scan import gap_batch
@@ -89,9 +88,10 @@ def _open(stream: int | str, aeron_dir: str | None) -> _OpenConsumer:
     try:
         context = open_context("driver", aeron_dir=aeron_dir)
         try:
+            label = consumer_label(current_task().query)
             if isinstance(stream, str):
-                return _OpenConsumer(context, context.consumer(name=stream))
-            return _OpenConsumer(context, context.consumer(stream))
+                return _OpenConsumer(context, context.consumer(name=stream, label=label))
+            return _OpenConsumer(context, context.consumer(stream, label=label))
         except BaseException:
             context.close()
             raise
@@ -101,6 +101,11 @@ def _open(stream: int | str, aeron_dir: str | None) -> _OpenConsumer:
             f"driver to attach to ({error}); run the query on the producer's host, or record the stream "
             "there and read the recording"
         ) from error
+
+
+def consumer_label(query: str | None) -> str:
+    """What the consumers of a query are called where a person looks at the system."""
+    return "Spark" if query is None else f"Spark query {query[:8]}"
 
 
 def _close_idle_consumers() -> None:
@@ -203,6 +208,28 @@ def _read_mark(path: Path) -> tuple[int, int] | None:
         return None
 
 
+class _LiveRow(TypedDict):
+    """The columns of a received frame, by their names in the schema of the source."""
+
+    stream_id: int
+    epoch: int
+    seq: int
+    timestamp_ns: int
+    publish_timestamp_ns: int | None
+    receive_time_ns: int
+    time: int
+    """In microseconds, as Spark's timestamps."""
+    meta_version: int
+    trace_id: int | None
+    dtype: str
+    shape: list[int]
+    strides: list[int]
+    major_order: str
+    payload_bytes: int
+    crc32c: int | None
+    payload: bytes
+
+
 class LiveRows:
     """Received frames and the gaps between them, collected for Arrow batches."""
 
@@ -211,7 +238,7 @@ class LiveRows:
         self._limit = options["maxBatchBytes"]
         self._with_payload = "payload" in schema.names
         self._with_gaps = bool(options["includeGaps"])
-        self._rows: list[TableRow] = []
+        self._rows: list[_LiveRow] = []
         self._gaps: list[Gap] = []
         self._size = 0
         self.last = last
@@ -235,9 +262,10 @@ class LiveRows:
         if not frame.valid():
             # Overwritten while it was copied: it becomes part of a gap when the next frame is added.
             return
-        if self.last is not None and self.last[0] == frame.epoch and frame.seq > self.last[1] + 1:
-            first = self.last[1] + 1
-            self._gaps.append(Gap(frame.stream_id, frame.epoch, first, frame.seq - first, MISSED))
+        if self.last is not None:
+            last_epoch, last_seq = self.last
+            if last_epoch == frame.epoch and frame.seq > (first := last_seq + 1):
+                self._gaps.append(Gap(frame.stream_id, frame.epoch, first, frame.seq - first, MISSED))
         self._rows.append(row)
         self._size += len(data)
         self.last = position
@@ -261,7 +289,7 @@ def _contiguous(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return array if is_contiguous else np.ascontiguousarray(array)
 
 
-def _row(frame: _native.Frame, array: npt.NDArray[Any], data: bytes) -> TableRow:
+def _row(frame: _native.Frame, array: npt.NDArray[Any], data: bytes) -> _LiveRow:
     received_ns = time.time_ns()
     return {
         "stream_id": frame.stream_id,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -13,6 +14,9 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 from pyspark.sql.types import StructField, StructType
+
+if TYPE_CHECKING:
+    from .table_reader import TablePlan
 
 from .options import READ, STREAM, STREAM_WRITE, WRITE, Options, is_for, is_option, spark_schema
 
@@ -29,8 +33,10 @@ _OPTIONS_KEY = "tensorpool.options"
 class TensorPoolSource(DataSource):
     """Reads recordings, tables and live streams, writes recordings and publishes to live streams.
 
-    Each of Spark's processes creates its own instance from the options.
+    Spark pickles the instance that it has asked for the schema, and asks the copies for readers and writers.
     """
+
+    _plan: TablePlan | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -42,9 +48,10 @@ class TensorPoolSource(DataSource):
         # Spark does not pass on whether it is for a batch or a stream; the reader validates each option.
         given = self._given()
         if any(key.lower() == "table" for key in given):
-            from .table_reader import table_schema
+            from .table_reader import table_plan
 
-            schema = table_schema(Options(given, READ))
+            self._plan = table_plan(Options(given, READ))
+            schema = self._plan.schema
         else:
             schema = spark_schema(Options(given, STREAM if _is_only_for_streams(given) else READ))
         return with_options(schema, given) if is_of_catalog(self.options) else schema
@@ -55,7 +62,7 @@ class TensorPoolSource(DataSource):
         if options["table"] is not None:
             from .table_reader import TableReader
 
-            return TableReader(options, schema)
+            return TableReader(options, schema, self._plan)
         from .reader import FrameReader
 
         return FrameReader(options, schema)

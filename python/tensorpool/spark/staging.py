@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypedDict, cast
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,6 @@ from pyspark.sql.types import StructType
 from ..durable import write_all, write_errors
 from ..errors import ConfigError
 from ..recording import NO_TIMESTAMP, NO_TRACE
-from ..recording.arrow_format import TableRow
 from ..recording.layout import aligned, unsigned
 from ..recording.tensors import ITEM_BYTES, MAX_DIMS, NUMBERS, ORDER_NUMBERS, contiguous_strides
 from ..runtime.config.config import nearest
@@ -107,6 +106,27 @@ def check_incoming(schema: StructType, options: Options) -> None:
         raise ConfigError("rows have seq but no epoch: add epoch or option epoch, or drop seq")
 
 
+class _IncomingRow(TypedDict, total=False):
+    """A row to be written. `check_incoming` has checked which columns there are, and their types."""
+
+    stream_id: int | None
+    epoch: int | None
+    seq: int | None
+    timestamp_ns: int | None
+    publish_timestamp_ns: int | None
+    receive_time_ns: int | None
+    meta_version: int | None
+    trace_id: int | None
+    dtype: str | None
+    shape: list[int] | None
+    strides: list[int] | None
+    major_order: str | None
+    payload_bytes: int
+    crc32c: int | None
+    segment: str | None
+    payload_offset: int
+
+
 @dataclass(slots=True)
 class IncomingFrame:
     """One row to be written. `seq` is None if the sink numbers the frames."""
@@ -137,52 +157,50 @@ def incoming_frames(batches: Iterator[pa.RecordBatch], options: Options) -> Iter
         payload = batch.column("payload") if "payload" in batch.schema.names else None
         now_ns = time.time_ns()
         for number in range(len(batch)):
-            row = {name: values[number] for name, values in columns.items()}
+            row = cast("_IncomingRow", {name: values[number] for name, values in columns.items()})
             yield _parse_row(row, None if payload is None else payload[number], segments, options, now_ns)
 
 
 def _parse_row(
-    row: TableRow, payload: Any, segments: Segments, options: Options, now_ns: int
+    row: _IncomingRow, payload: Any, segments: Segments, options: Options, now_ns: int
 ) -> IncomingFrame:
-    def number(name: str, default: int | None) -> int | None:
-        value = row.get(name)
+    def number(value: int | None, default: int | None) -> int | None:
         return default if value is None else unsigned(int(value))
 
     stream_id = row.get("stream_id", options["stream"])
     label = f"stream {stream_id}, epoch {row.get('epoch')}, frame {row.get('seq')}"
     if payload is not None and payload.is_valid:
         data = memoryview(payload.as_buffer())
-        if row.get("payload_bytes") is not None:
-            data = data[: row["payload_bytes"]]
-    elif row.get("segment") is not None:
-        data = segments.read(row["segment"], row["payload_offset"], row["payload_bytes"])
-        if row.get("crc32c") is not None:
-            verify_payload(data, row["crc32c"], label, row["segment"])
+        if (length := row.get("payload_bytes")) is not None:
+            data = data[:length]
+    elif (segment := row.get("segment")) is not None:
+        data = segments.read(segment, row["payload_offset"], row["payload_bytes"])
+        if (checksum := row.get("crc32c")) is not None:
+            verify_payload(data, checksum, label, segment)
     else:
         raise ValueError(f"{label}: the row has no payload")
     dtype = row.get("dtype") or "uint8"
     if dtype not in NUMBERS:
         raise ValueError(f"{label}: element type {dtype!r} is none of {', '.join(NUMBERS)}")
     item = int(ITEM_BYTES[NUMBERS[dtype]])
-    shape = [len(data) // item] if row.get("shape") is None else list(row["shape"])
+    given_shape, given_strides = row.get("shape"), row.get("strides")
+    shape = [len(data) // item] if given_shape is None else list(given_shape)
     order = row.get("major_order") or "row"
     if order not in ORDER_NUMBERS or not 1 <= len(shape) <= MAX_DIMS:
         raise ValueError(f"{label}: a tensor has 1 to {MAX_DIMS} dimensions in row or column order")
-    strides = list(
-        row["strides"] if row.get("strides") is not None else contiguous_strides(shape, item, order)
-    )
-    stream = number("stream_id", options["stream"])
+    strides = list(contiguous_strides(shape, item, order) if given_strides is None else given_strides)
+    stream = number(row.get("stream_id"), options["stream"])
     if stream is None:
         raise ValueError(f"{label}: stream_id is null")
     return IncomingFrame(
         stream_id=stream,
-        epoch=number("epoch", options["epoch"]),
-        seq=number("seq", None),
-        timestamp_ns=number("timestamp_ns", now_ns) or 0,
-        publish_timestamp_ns=number("publish_timestamp_ns", None),
+        epoch=number(row.get("epoch"), options["epoch"]),
+        seq=number(row.get("seq"), None),
+        timestamp_ns=number(row.get("timestamp_ns"), now_ns) or 0,
+        publish_timestamp_ns=number(row.get("publish_timestamp_ns"), None),
         receive_time_ns=row.get("receive_time_ns") or now_ns,
-        meta_version=number("meta_version", 0) or 0,
-        trace_id=number("trace_id", None),
+        meta_version=number(row.get("meta_version"), 0) or 0,
+        trace_id=number(row.get("trace_id"), None),
         dtype=dtype,
         shape=shape,
         strides=strides,

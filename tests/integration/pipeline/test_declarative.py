@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from tensorpool import recording
 from tensorpool.pipeline import declarative, definition
 from tests import leaks
-from tests.unit.pipeline.conftest import _arrows_threads  # noqa: F401  a fixture
+from tests.unit.pipeline.conftest import arrows_threads  # noqa: F401  a fixture
 from tests.unit.pipeline.harness import Stages, tables
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensorpool import recording
+from tensorpool.spark import start
 from tests.unit.spark.conftest import STREAM_ID, tensor
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def query(master: str, source: str, target: str, checkpoint: str, available_now:
             writer = writer.option("checkpointLocation", checkpoint + suffix)
             if available_now == "now":
                 writer = writer.trigger(availableNow=True)
-            queries.append(writer.start(target + suffix))
+            queries.append(start(writer, target + suffix))
         print("started", flush=True)
         for running in queries:
             running.awaitTermination()

@@ -30,25 +30,28 @@ PROGRAM = """
 import sys, tempfile
 from pathlib import Path
 from pyspark.sql import functions as F
-from tensorpool.spark import tensors
+from tensorpool.pipeline.tasks import SparkTasks
+from tensorpool.spark import start, tensors
 from tests.integration.spark.conftest import configured
 
 master, root, target = sys.argv[1:]
 with tempfile.TemporaryDirectory() as directory:
     if master == "connect":
         from pyspark.sql import SparkSession
-        spark = SparkSession.builder.remote("local[2]").getOrCreate()
+        spark = SparkSession.builder.remote("local[5]").getOrCreate()
     else:
         spark = configured(master, Path(directory)).getOrCreate()
     frames = spark.read.format("tensorpool").option("path", root).option("minPartitions", 4).load()
     tops = tensors.map(frames, lambda array: int(array.max()), "top bigint")
     print("frames", frames.count(), "tops", tops.agg(F.sum("top")).collect()[0][0])
-    query = (
+    query = start(
         spark.readStream.format("tensorpool").option("path", root).load()
         .writeStream.format("tensorpool").option("checkpointLocation", target + "-checkpoint")
-        .trigger(availableNow=True).start(target)
+        .trigger(availableNow=True),
+        target,
     )
     query.awaitTermination(300)
+    print("parallelism", SparkTasks(spark).parallelism)
     print("copied", spark.read.format("tensorpool").option("path", target).load().count())
     spark.stop()
 """
@@ -89,10 +92,11 @@ def _end_group(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
-def expected() -> list[str]:
+def expected(cores: int = 2) -> list[str]:
     from tests.unit.spark.conftest import tensor
 
-    return [f"frames 100 tops {sum(int(tensor(seq).max()) for seq in range(100))}", "copied 100"]
+    tops = sum(int(tensor(seq).max()) for seq in range(100))
+    return [f"frames 100 tops {tops}", f"parallelism {cores}", "copied 100"]
 
 
 def test_separate_executors_read_and_write(tmp_path: Path) -> None:
@@ -100,7 +104,8 @@ def test_separate_executors_read_and_write(tmp_path: Path) -> None:
 
 
 def test_spark_connect_finds_the_source(tmp_path: Path) -> None:
-    assert run(tmp_path, "connect").splitlines() == expected()
+    # Those of the server, and not those of the machine of its client.
+    assert run(tmp_path, "connect").splitlines() == expected(cores=5)
 
 
 def alone(command: Sequence[str], hidden: Sequence[Path]) -> list[str]:

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tensorpool.pipeline import compact, engine, run, status
-from tests.unit.pipeline.conftest import _arrows_threads  # noqa: F401  a fixture
+from tests.unit.pipeline.conftest import arrows_threads  # noqa: F401  a fixture
 from tests.unit.pipeline.harness import define, record
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore::ResourceWarning")]

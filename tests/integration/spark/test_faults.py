@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tensorpool import recording
+from tensorpool.spark import start as start_query
 from tests import leaks
 from tests.integration.spark.conftest import ROOT
 from tests.unit.spark.conftest import STREAM_ID, tensor
@@ -86,12 +87,8 @@ def load_stream(spark: SparkSession, source: Path, **options: Any) -> DataFrame:
 
 
 def start_copy(frames: DataFrame, target: Path, checkpoint: Path) -> StreamingQuery:
-    return (
-        frames.repartition(2)
-        .writeStream.format("tensorpool")
-        .option("checkpointLocation", str(checkpoint))
-        .start(str(target))
-    )
+    writer = frames.repartition(2).writeStream.format("tensorpool")
+    return writer.option("checkpointLocation", str(checkpoint)).start(str(target))
 
 
 def recover(spark: SparkSession, source: Path) -> None:
@@ -138,13 +135,8 @@ def test_query_continues_after_its_python_processes_are_killed(spark: SparkSessi
                 break
     expected = recorded(source)
     recover(spark, source)
-    last = (
-        load_stream(spark, source)
-        .writeStream.format("tensorpool")
-        .option("checkpointLocation", str(checkpoint))
-        .trigger(availableNow=True)
-        .start(str(target))
-    )
+    writer = load_stream(spark, source).writeStream.format("tensorpool").trigger(availableNow=True)
+    last = start_query(writer.option("checkpointLocation", str(checkpoint)), str(target))
     assert last.awaitTermination(300)
     assert expected == list(range(len(expected)))
     assert kills == 4

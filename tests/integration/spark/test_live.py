@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import tensorpool as tp
+from tensorpool.spark import start
 from tests.unit.spark.conftest import tensor
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore::ResourceWarning")]
@@ -59,10 +60,10 @@ def test_live_source_reads_frames_at_most_once(
             )
             .load()
         )
-        query = (
-            frames.writeStream.foreachBatch(lambda batch, _: found.extend(batch.collect()))
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .start()
+        query = start(
+            frames.writeStream.foreachBatch(lambda batch, _: found.extend(batch.collect())).option(
+                "checkpointLocation", str(tmp_path / "checkpoint")
+            )
         )
         try:
             wait_until(lambda: len({row["seq"] for row in found}) > 50 or query.exception(), timeout=120)

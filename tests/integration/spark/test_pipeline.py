@@ -15,13 +15,23 @@ import tensorpool as tp
 from tensorpool import recording
 from tensorpool.errors import PipelineError
 from tensorpool.pipeline import RerunRange, create_statements, rerun, run, status
-from tests.unit.pipeline.conftest import _arrows_threads  # noqa: F401  a fixture
+from tensorpool.pipeline.tasks import SparkTasks
+from tests.unit.pipeline.conftest import arrows_threads  # noqa: F401  a fixture
 from tests.unit.pipeline.harness import PERIOD_NS, T0, Stages, define, keys, record, table
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
 ALIGNMENT = [{"name": "stereo", "streams": [10, 11], "tolerance": "1ms"}]
 QUALITY = {"interval": "500ms", "lateness": "100ms"}
+
+
+def test_micro_batches_are_divided_by_the_cores_of_the_cluster(spark: SparkSession) -> None:
+    assert SparkTasks(spark).parallelism == 2
+    spark.conf.set("spark.sql.leafNodeDefaultParallelism", "5")
+    try:
+        assert SparkTasks(spark).parallelism == 5
+    finally:
+        spark.conf.unset("spark.sql.leafNodeDefaultParallelism")
 
 
 def dark(array: Any) -> Any:

@@ -24,7 +24,7 @@ from tests.integration.spark.conftest import ROOT
 from tests.integration.spark.test_clusters import alone, can_unshare, standalone
 from tests.integration.storage.tables import check, record_more, write_definition
 from tests.s3_server import S3Server
-from tests.unit.pipeline.conftest import _arrows_threads  # noqa: F401  a fixture
+from tests.unit.pipeline.conftest import arrows_threads  # noqa: F401  a fixture
 from tests.unit.pipeline.harness import define, keys, record, table
 
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.long, pytest.mark.usefixtures("orphans_end")]

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from tensorpool.errors import DiskFull, PipelineError
 from tensorpool.pipeline import run
-from tests.unit.pipeline.conftest import _arrows_threads  # noqa: F401  a fixture
+from tests.unit.pipeline.conftest import arrows_threads  # noqa: F401  a fixture
 from tests.unit.pipeline.harness import Stages, define, keys, record, table
 from tests.unit.spark.conftest import write
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from pyspark.sql import functions as F
 
 import tensorpool as tp
 from tensorpool import recording
-from tensorpool.spark import lag, tensors
+from tensorpool.spark import lag, register, start, tensors
 from tests.unit.spark.conftest import STREAM_ID, add, tensor, write
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore::ResourceWarning")]
@@ -35,11 +36,10 @@ def load_stream(spark: SparkSession, root: Path, **options: Any) -> DataFrame:
 
 def finish(frame: DataFrame, form: str, target: Path, checkpoint: Path, **options: Any) -> Any:
     """Runs a query to the present end of its source."""
-    query = (
+    query = start(
         frame.writeStream.format(form)
         .options(**{"path": str(target), "checkpointLocation": str(checkpoint), **options})
         .trigger(availableNow=True)
-        .start()
     )
     try:
         assert query.awaitTermination(300), "the query did not end"
@@ -67,6 +67,34 @@ def test_time_of_frames_makes_windows_with_a_watermark(
     # Ten frames a second. A window is written when the watermark of a later micro-batch has passed it.
     assert counts
     assert set(counts) == {20}
+
+
+def test_query_is_started_again_when_its_source_was_too_slow(
+    spark: SparkSession, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark waits 10 s for the Python process of a streaming source."""
+    write(root, range(10), per_segment=20)
+    slow, started = tmp_path / "slow", tmp_path / "started"
+    slow.mkdir()
+    (slow / "sitecustomize.py").write_text(
+        "import pathlib, sys, time\n"
+        f"started = pathlib.Path({str(started)!r})\n"
+        "if 'pyspark.sql.streaming.python_streaming_source_runner' in sys.orig_argv:\n"
+        "    with started.open('a') as file:\n"
+        "        file.write('.')\n"
+        "    time.sleep(12 if started.stat().st_size == 1 else 0)\n"
+    )
+    environment = spark.sparkContext.environment
+    path = os.pathsep.join([str(slow), environment.get("PYTHONPATH", "")])
+    monkeypatch.setitem(environment, "PYTHONPATH", path)
+    register(spark)
+    try:
+        finish(load_stream(spark, root, payload="none"), "parquet", tmp_path / "out", tmp_path / "checkpoint")
+    finally:
+        monkeypatch.undo()
+        register(spark)
+    assert spark.read.parquet(str(tmp_path / "out")).count() == 10
+    assert len(started.read_text()) > 1, "the first process was too slow"
 
 
 def test_source_is_registered_and_reads_a_recording(spark: SparkSession, root: Path) -> None:

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tensorpool import recording
-from tensorpool.spark import tensors
+from tensorpool.spark import start, tensors
 from tensorpool.spark.source import TensorPoolSource
 from tests.integration.storage.recordings import FRAMES, STREAM, make_array, write_recording
 from tests.s3_server import S3Server
@@ -85,12 +85,11 @@ def test_spark_stream_follows_an_archive(spark: SparkSession, s3_server: S3Serve
     frames = spark.readStream.format("tensorpool").option("streams", str(STREAM)).load(uri)
 
     def run() -> int:
-        query = (
+        query = start(
             frames.writeStream.format("parquet")
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .option("path", str(tmp_path / "table"))
             .trigger(availableNow=True)
-            .start()
         )
         query.awaitTermination()
         return spark.read.parquet(str(tmp_path / "table")).count()

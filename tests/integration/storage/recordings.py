@@ -1,11 +1,13 @@
-"""Recordings for the tests of storage, a comparison of two of them, and a relay that damages requests."""
+"""Recordings for the tests of storage, a comparison of two of them, and a relay that changes requests."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -61,13 +63,29 @@ def contents(root: str | Path) -> dict[str, Any]:
         }
 
 
-class DamagingRelay:
-    """Passes connections on to a server, and flips one byte of a large request as often as it is asked to."""
+Change = Callable[[bytes, int], bytes]
+"""What a relay makes of a piece of a request, behind so many bytes of the connection."""
 
-    def __init__(self, port: int) -> None:
+
+def unchanged(content: bytes, _passed: int) -> bytes:
+    return content
+
+
+def never(_content: bytes) -> bool:
+    return False
+
+
+class Relay:
+    """Passes connections on to a server, and changes requests on their way.
+
+    `loses`: whether the connection breaks when the server answers a request that has this piece.
+    """
+
+    def __init__(self, port: int, change: Change = unchanged, loses: Callable[[bytes], bool] = never) -> None:
         self._target = port
-        self.damages_left = 0
-        self.damaged = 0
+        self._change = change
+        self._loses = loses
+        self._is_cut = False
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._server.getsockname()[1])
         self._threads: list[threading.Thread] = []
@@ -81,46 +99,107 @@ class DamagingRelay:
                 client, _ = self._server.accept()
             except OSError:
                 return
-            upstream = socket.create_connection(("127.0.0.1", self._target))
+            if self._is_cut:
+                client.close()
+                continue
+            try:
+                upstream = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
+                client.close()
+                continue
             self._sockets += [client, upstream]
-            for source, sink, is_request in ((client, upstream, True), (upstream, client, False)):
-                thread = threading.Thread(target=self._pass_on, args=(source, sink, is_request))
+            is_lost = threading.Event()
+            for pass_on, ends in ((self._ask, (client, upstream)), (self._answer, (upstream, client))):
+                thread = threading.Thread(target=pass_on, args=(*ends, is_lost))
                 self._threads.append(thread)
                 thread.start()
 
-    def _pass_on(self, source: socket.socket, sink: socket.socket, is_request: bool) -> None:
+    def _ask(self, source: socket.socket, sink: socket.socket, is_lost: threading.Event) -> None:
         passed = 0
         with contextlib.suppress(OSError):
             while content := source.recv(1 << 16):
-                # Behind the head of the request, in the middle of a payload.
-                if is_request and self.damages_left and passed > 100_000 and len(content) > 1000:
-                    content = content[:500] + bytes([content[500] ^ 1]) + content[501:]
-                    self.damages_left -= 1
-                    self.damaged += 1
+                if self._loses(content):
+                    is_lost.set()
+                sent = self._change(content, passed)
                 passed += len(content)
+                sink.sendall(sent)
+        _break(source, sink)
+
+    def _answer(self, source: socket.socket, sink: socket.socket, is_lost: threading.Event) -> None:
+        with contextlib.suppress(OSError):
+            while (content := source.recv(1 << 16)) and not is_lost.is_set():
                 sink.sendall(content)
-        for each in (source, sink):
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+        _break(source, sink)
+
+    def cut(self) -> None:
+        """Breaks all connections, and refuses new ones."""
+        self._is_cut = True
+        _break(*self._sockets)
+
+    def mend(self) -> None:
+        """Ends `cut`."""
+        self._is_cut = False
 
     def close(self) -> None:
         self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
         self._accepting.join()
-        for each in self._sockets:
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+        _break(*self._sockets)
         for thread in self._threads:
             thread.join()
         for each in self._sockets:
             each.close()
 
 
+def _break(*connections: socket.socket) -> None:
+    for each in connections:
+        with contextlib.suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
+
+
+@dataclass
+class Damage:
+    """Flips one byte of a large request, as often as it is asked to."""
+
+    left: int
+    done: int = 0
+
+    def __call__(self, content: bytes, passed: int) -> bytes:
+        # Behind the head of the request, in the middle of a payload.
+        if self.left and passed > 100_000 and len(content) > 1000:
+            content = content[:500] + bytes([content[500] ^ 1]) + content[501:]
+            self.left -= 1
+            self.done += 1
+        return content
+
+
+def without_condition(content: bytes, _passed: int) -> bytes:
+    """Takes the condition from a request, as a server that does not know it."""
+    return content.replace(b"\r\nif-none-match:", b"\r\nx-not-heeded-:")
+
+
+@dataclass
+class LostAnswers:
+    """Loses the answer to the first write of each object whose name has one of these parts."""
+
+    parts: tuple[bytes, ...]
+    lost: list[bytes] = field(default_factory=list)
+
+    def __call__(self, content: bytes) -> bool:
+        match = re.match(rb"PUT (\S+) ", content)
+        if match is None or match[1] in self.lost or not any(part in match[1] for part in self.parts):
+            return False
+        self.lost.append(match[1])
+        return True
+
+
 @contextlib.contextmanager
-def damaging_relay(port: int) -> Iterator[DamagingRelay]:
+def relay(
+    port: int, change: Change = unchanged, *, loses: Callable[[bytes], bool] = never
+) -> Iterator[Relay]:
     """A relay in front of a server."""
-    relay = DamagingRelay(port)
+    running = Relay(port, change, loses)
     try:
-        yield relay
+        yield running
     finally:
-        relay.close()
+        running.close()

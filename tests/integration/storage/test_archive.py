@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,17 +17,19 @@ import pytest
 from tensorpool import recording
 from tensorpool.errors import ConfigError, CorruptRecording, LockHeld, NotARecording, StorageFailed
 from tensorpool.recording.archive import Archiver
+from tensorpool.recording.storage import PART_BYTES
 from tensorpool.spark.tensors.rows import to_numpy
 from tests.integration.storage.recordings import (
     FRAMES,
     SMALL_STREAM,
     STREAM,
+    Damage,
     contents,
-    damaging_relay,
     make_array,
+    relay,
     write_recording,
 )
-from tests.s3_server import S3Server
+from tests.s3_server import PATIENCE_S, S3Server
 
 
 @pytest.fixture
@@ -67,6 +70,50 @@ def test_remote_reader_lists_no_keys(archive: str, s3_server: S3Server) -> None:
     before = len(s3_server.log.read_text())
     contents(archive)
     assert "list-type" not in s3_server.log.read_text()[before:]
+
+
+def requests_of(server: S3Server, key: str, method: str = "GET") -> int:
+    """The number of requests for an object until now."""
+    return sum(f"{method} " in line and key in line for line in server.log.read_text().splitlines())
+
+
+def test_batches_that_are_neighbours_are_read_by_one_request(tmp_path: Path, s3_server: S3Server) -> None:
+    limits = recording.WriterLimits(batch_bytes=200_000)
+    with recording.RecordingWriter(tmp_path / "small", limits=limits, background=False) as writer:
+        for seq in range(300):
+            writer.append(make_array(seq), stream_id=STREAM, epoch=1, seq=seq)
+    recording.push(tmp_path / "small", uri := s3_server.uri("small"))
+    (key,) = segments(s3_server)
+    size, before = s3_server.file(key).stat().st_size, requests_of(s3_server, key)
+    with recording.open(uri) as opened:
+        frames = opened.frames(STREAM)
+        assert all(np.array_equal(frame.array, make_array(frame.seq)) for frame in frames)
+        batches = len(list(frames.runs()))
+    parts = -(-size // PART_BYTES)
+    assert batches >= 60 > parts + 1
+    assert parts <= requests_of(s3_server, key) - before <= parts + 1
+
+
+def test_next_segment_is_requested_before_this_one_is_read(archive: str, s3_server: S3Server) -> None:
+    first, second, *_ = segments(s3_server)
+    before = requests_of(s3_server, second)
+    with recording.open(archive) as opened:
+        frames = iter(opened.frames(STREAM))
+        assert np.array_equal(next(frames).array, make_array(0))
+        deadline = time.monotonic() + PATIENCE_S
+        while requests_of(s3_server, second) == before:
+            assert time.monotonic() < deadline, f"{second} is not requested while {first} is read"
+            time.sleep(0.02)
+        assert len(list(frames)) == FRAMES - 2
+
+
+def test_frames_of_a_store_are_read_in_any_order(archive: str) -> None:
+    rng = np.random.default_rng(23)
+    with recording.open(archive) as opened:
+        frames = opened.frames(STREAM)
+        for number in [*rng.integers(0, len(frames), 100), *range(len(frames)), *range(len(frames), 0, -1)]:
+            frame = frames[int(number) % len(frames)]
+            assert np.array_equal(frame.array, make_array(frame.seq))
 
 
 def test_columns_are_read_without_payloads(archive: str, s3_server: S3Server) -> None:
@@ -237,11 +284,11 @@ def test_corrupted_upload_is_noticed_and_repeated(
     root: Path, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = s3_server.uri("camera")
-    with damaging_relay(s3_server.port) as relay, monkeypatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{relay.port}")
-        relay.damages_left = 1
+    damage = Damage(left=1)
+    with relay(s3_server.port, damage) as damaging, monkeypatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{damaging.port}")
         recording.push(root, uri)
-        assert relay.damaged == 1
+        assert damage.done == 1
     assert recording.verify(uri).ok
     assert contents(uri) == contents(root)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.storage.recordings import relay
 from tests.integration.storage.tables import OVERTAKEN, check, record_more, start, write_definition
 from tests.s3_server import S3Server
 
@@ -134,6 +135,40 @@ def test_killed_s3_server_costs_time_and_nothing_else(
             # It waits for the server, or it says which request failed and is run again.
             counts["failed"] += process.returncode != 0
             assert process.returncode in (0, 1), errors[-8000:]
+    finish(definition)
+    print(f"{dict(counts)}: {check(definition)}")
+
+
+@pytest.mark.parametrize("cuts", KILLS)
+def test_cut_network_costs_time_and_nothing_else(
+    s3_server: S3Server, tmp_path: Path, cuts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dice = random.Random(seed_of(cuts))
+    root, definition = tmp_path / "recording", tmp_path / "pipeline.toml"
+    write_definition(definition, root, s3_server.uri("tables"), max_rows=MAX_ROWS, is_local=False)
+    seq = 0
+    counts: Counter[str] = Counter()
+    with relay(s3_server.port) as network, monkeypatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{network.port}")
+        while counts["cuts"] < cuts:
+            seq = record_more(root, seq, 2 * FRAMES)
+            counts["rounds"] += 1
+            assert counts["rounds"] <= 4 * cuts, f"hardly any process ran when it was cut off: {counts}"
+            with writers(definition, 1) as (process,):
+                assert process.stdout is not None
+                process.stdout.readline()
+                while process.poll() is None and counts["cuts"] < cuts:
+                    time.sleep(dice.uniform(0, MAX_DELAY_S / 2))
+                    if process.poll() is not None:
+                        break
+                    network.cut()
+                    counts["cuts"] += 1
+                    # Some connections only break; others cannot be made again for a while.
+                    time.sleep(dice.choice((0.0, dice.uniform(0, 2))))
+                    network.mend()
+                _, errors = process.communicate(timeout=600)
+                counts["failed"] += process.returncode != 0
+                assert process.returncode in (0, 1), errors[-8000:]
     finish(definition)
     print(f"{dict(counts)}: {check(definition)}")
 

@@ -13,7 +13,7 @@ from tests.s3_server import s3_server  # noqa: F401  a fixture
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _arrows_threads(tmp_path_factory: pytest.TempPathFactory) -> None:
+def arrows_threads(tmp_path_factory: pytest.TempPathFactory) -> None:
     pa.set_io_thread_count(1)
     pa.set_cpu_count(1)
     path = tmp_path_factory.mktemp("arrow") / "one.parquet"

@@ -18,6 +18,7 @@ from tensorpool.errors import PipelineError
 from tensorpool.pipeline import migrate, status
 from tensorpool.pipeline.decisions import last_decision
 from tensorpool.pipeline.definition import PipelineSettings
+from tensorpool.pipeline.engine import tables_of
 from tensorpool.pipeline.status import counts_of
 from tensorpool.recording.table_store import open_store
 from tests.unit.pipeline.harness import Stages, define, keys, record, table, tables
@@ -113,6 +114,7 @@ def test_migrated_root_has_all_rows_and_continues(root: Path, out: Path, tmp_pat
     counts = json.loads(done.stdout)
     assert counts["silver/frames"] == 188
     migrated = define(root, new, **more)
+    assert tables(migrated) == tables(settings) == list(tables_of(settings))
     for name in tables(settings):
         found, wanted = (sorted(map(repr, table(each, name))) for each in (migrated, settings))
         assert found == wanted, name

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
+import os
 import random
 import subprocess
 import sys
@@ -11,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from deltalake import DeltaTable
 
 from tensorpool import recording
+from tensorpool.cli import cli
 from tensorpool.errors import PipelineError, StorageFailed
 from tensorpool.pipeline import compact, report, run, status
 from tensorpool.pipeline.delta import DeltaTables
@@ -21,6 +25,7 @@ from tensorpool.pipeline.tasks import LocalTasks
 from tensorpool.recording import archive
 from tensorpool.recording.table_store import ObjectStore
 from tensorpool.sbe import DataSourceAnnounce
+from tests.integration.storage.recordings import LostAnswers, relay, without_condition
 from tests.s3_server import S3Server
 from tests.unit.pipeline.harness import Killed, Stages, define, dies_at, record
 
@@ -55,6 +60,77 @@ def test_conditional_put_lets_one_writer_win(s3_server: S3Server) -> None:
     assert second.names("_decisions") == ["0.json"]
     second.remove("_decisions/0.json")
     assert first.names("_decisions") == []
+
+
+def test_definition_with_uris_is_validated(s3_server: S3Server, root: Path, tmp_path: Path) -> None:
+    record(root, range(5))
+    recording.push(root, s3_server.uri("recording"))
+    file = tmp_path / "pipeline.toml"
+    for name, out, code, message in (
+        ("recording", "s3://lake/tables", 0, "is valid"),
+        ("elsewhere", "s3://lake/tables", 1, "s3://lake/elsewhere"),
+        ("recording", "ftp://lake/tables", 1, "ftp:// is not supported"),
+    ):
+        file.write_text(f'[pipeline]\nrecordings = ["s3://lake/{name}"]\nout = "{out}"\n')
+        done = CliRunner().invoke(cli, ["pipeline", "validate", str(file)])
+        assert done.exit_code == code, (name, out, done.output)
+        assert message in f"{done.output}{done.exception}"
+    assert not list(tmp_path.glob("s3*:*"))
+
+
+def test_store_that_overwrites_what_exists_is_refused(
+    s3_server: S3Server, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server itself heeds the condition; requests lose it on their way, and their signature with it."""
+    record(root, range(5))
+    settings = dataclasses.replace(define(root, Path("unused")), out=s3_server.uri("tables"))
+    s3_server.let_anyone_in()
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+    refusal = r"s3://lake/tables is on a store that cannot hold tables: it overwrites an object"
+    with relay(s3_server.port, without_condition) as between, monkeypatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{between.port}")
+        store = ObjectStore(s3_server.uri("other"))
+        assert store.put_new("twice", b"first")
+        assert store.put_new("twice", b"second")
+        with pytest.raises(PipelineError, match=refusal):
+            run(settings, spark=object())  # type: ignore[arg-type]
+    # Without a signature the server lets no client remove what the trial has written.
+    written = {key.rpartition("/")[0] for key in s3_server.objects()}
+    assert written == {"other", "tables/_writers"}
+    Stages(settings).take_all()
+    # The tables exist, and another server has taken the place of the one that made them.
+    record(root, range(5, 10))
+    with relay(s3_server.port, without_condition) as between, monkeypatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{between.port}")
+        with pytest.raises(PipelineError, match=refusal):
+            run(settings, spark=object())  # type: ignore[arg-type]
+    assert DeltaTable(f"{settings.out}/silver/frames").count() == 5
+
+
+def test_store_that_refuses_conditions_is_refused(
+    s3_server: S3Server, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(root, range(5))
+    settings = dataclasses.replace(define(root, Path("unused")), out=s3_server.uri("tables"))
+    monkeypatch.setenv("AWS_CONDITIONAL_PUT", "disabled")
+    with pytest.raises(PipelineError, match=r"it refuses to create an object only if it does not exist \(Op"):
+        run(settings, spark=object())  # type: ignore[arg-type]
+    assert s3_server.objects() == []
+
+
+def test_directory_without_hard_links_is_refused(
+    root: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on FAT, and on buckets that are mounted as directories."""
+    record(root, range(5))
+
+    def refuse(*_: Any) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(PipelineError, match=r"cannot hold tables: it refuses .*a disk with hard links"):
+        run(define(root, out), spark=object())  # type: ignore[arg-type]
+    assert not [path for path in out.rglob("*") if path.is_file()]
 
 
 def test_tables_on_s3_are_those_on_a_disk_after_kills_and_a_race(
@@ -147,6 +223,26 @@ def test_archive_of_a_recording_is_read_without_the_local_files(
     found = report.collect(tables, samples=2)
     assert (found.faults, found.unread_recordings) == ([], [])
     assert [sample.problem for sample in found.samples] == [None, None]
+
+
+def test_lost_answers_to_decisions_and_transactions_repeat_nothing(
+    s3_server: S3Server, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store has written the object, and its client does not learn it and writes it once more."""
+    record(root, range(40))
+    settings = dataclasses.replace(
+        define(root, Path("unused"), max_rows=10, **MORE), out=s3_server.uri("tables")
+    )
+    answers = LostAnswers((b"/_decisions/", b"/_delta_log/", b"/pipeline.json"))
+    with relay(s3_server.port, loses=answers) as between, monkeypatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{between.port}")
+        Stages(settings).take_all()
+    names = {name.rpartition(b"/")[2] for name in answers.lost}
+    assert {b"pipeline.json", b"000000000003.json", b"00000000000000000004.json"} <= names
+    for name in ("bronze/frames", "silver/frames", "gold/statistics"):
+        seqs = DeltaTable(f"{settings.out}/{name}").to_pyarrow_table(columns=["seq"])["seq"].to_pylist()
+        assert sorted(seqs) == list(range(40)), name
+    assert status(settings.out).stages["silver"].batch == 3
 
 
 def test_store_that_does_not_answer_is_named(s3_server: S3Server, root: Path) -> None:

@@ -13,7 +13,7 @@ from tests.unit.pipeline.harness import Stages, define, record
 pytest.importorskip("polars")
 pytest.importorskip("duckdb")
 
-# In a process of its own: these libraries keep threads for good.
+# In a process of its own: these libraries keep threads until it ends.
 PROGRAM = """
 import sys
 

@@ -16,7 +16,7 @@ from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-unt
 from pyspark.sql import SparkSession
 
 from tensorpool.errors import DiskFull, PipelineError
-from tensorpool.pipeline.run import _failure, open_session, session_of, short_errors, store_errors
+from tensorpool.pipeline.run import open_session, session_error, session_of, short_errors, store_errors
 
 
 def test_session_keeps_the_previous_ctrl_c_handler(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +90,7 @@ JVM stacktrace:
     ],
 )
 def test_spark_error_names_its_cause(text: str, message: str) -> None:
-    error = str(_failure(RuntimeError(text)))
+    error = str(session_error(RuntimeError(text)))
     assert re.search(message, error)
     assert "RUNNABLE" not in error
     assert "ScanRelation" not in error

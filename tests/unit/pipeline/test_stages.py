@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import itertools
 import json
+import os
 import random
 import shutil
 import socket
@@ -20,13 +21,26 @@ from deltalake import DeltaTable
 
 from tensorpool import recording
 from tensorpool.errors import PipelineError
-from tensorpool.pipeline import compact, status
+from tensorpool.pipeline import RerunRange, compact, status
 from tensorpool.pipeline.decisions import StageTotals
 from tensorpool.pipeline.delta import DeltaTables
 from tensorpool.pipeline.report import collect
+from tensorpool.pipeline.rerun import Rerun
 from tensorpool.pipeline.tasks import LocalTasks
 from tensorpool.recording.table_store import DirectoryStore
-from tests.unit.pipeline.harness import Killed, Stages, define, dies_at, frame, keys, record, table, tables
+from tests.unit.pipeline.harness import (
+    PERIOD_NS,
+    T0,
+    Killed,
+    Stages,
+    define,
+    dies_at,
+    frame,
+    keys,
+    record,
+    table,
+    tables,
+)
 
 ALIGNMENT = [{"name": "stereo", "streams": [10, 11], "tolerance": "1ms", "wait": "100ms"}]
 
@@ -178,6 +192,33 @@ def test_decision_that_is_applied_twice_at_once_is_in_a_table_once(root: Path, o
     assert keys(table(settings, "silver/frames")) == [(10, 1, seq) for seq in range(20)]
 
 
+def test_decision_is_applied_once_unless_another_process_has_made_it(
+    root: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(root, range(60))
+    settings = define(root, out, max_rows=20, statistics={"enabled": False}, quality={"enabled": False})
+    commits: list[tuple[str, int]] = []
+    commit = DeltaTables.commit
+
+    def counted(tables: DeltaTables, table: Any, *args: Any, **more: Any) -> None:
+        commits.append((table.name, more["number"]))
+        commit(tables, table, *args, **more)
+
+    monkeypatch.setattr(DeltaTables, "commit", counted)
+    first, second = Stages(settings), Stages(settings)
+    first.take()
+    first.take()
+    tables = ["bronze/frames", "silver/frames"]
+    assert commits == [(name, number) for number in (0, 1) for name in tables]
+    second.take()
+    assert commits[4:] == [(name, number) for number in (1, 2) for name in tables]
+    first.take()
+    assert commits[8:] == [(name, 2) for name in tables]
+    first.engine.close_sources()
+    second.engine.close_sources()
+    assert keys(table(settings, "silver/frames")) == [(10, 1, seq) for seq in range(60)]
+
+
 def test_recording_is_added_to_a_root(root: Path, tmp_path: Path) -> None:
     record(root, range(50))
     out = tmp_path / "tables"
@@ -219,6 +260,38 @@ def test_pipelines_with_names_share_the_tables_of_a_root(tmp_path: Path, out: Pa
         Stages(define(tmp_path / "east", out, name="third"))
     with pytest.raises(PipelineError, match="was created with payload = ref"):
         Stages(define(tmp_path / "other", out, name="fourth", payload="inline"))
+
+
+def test_streams_of_two_hosts_with_one_id_are_distinguished_by_pipeline(tmp_path: Path, out: Path) -> None:
+    shapes = {"east": (4, 8), "west": (8, 8)}
+    for name, shape in shapes.items():
+        record(tmp_path / name, [seq for seq in range(60) if seq != 4 + shape[0]], shape=shape)
+        settings = define(tmp_path / name, out, name=name, max_rows=20, quality={"interval": "200ms"})
+        Stages(settings).take_all()
+
+    def shapes_of(rows: list[dict[str, Any]]) -> dict[tuple[str, int], tuple[int, ...]]:
+        found = {(row["pipeline"], row["seq"]): tuple(row["shape"]) for row in rows}
+        assert len(found) == len(rows)
+        return found
+
+    wanted = {
+        (name, seq): shape for name, shape in shapes.items() for seq in range(60) if seq != 4 + shape[0]
+    }
+    names = ("bronze/frames", "silver/frames", "gold/statistics")
+    assert [shapes_of(table(settings, name)) for name in names] == [wanted] * 3
+    gaps = {(row["pipeline"], row["first_seq"]) for row in table(settings, "silver/gaps")}
+    assert gaps == {("east", 8), ("west", 12)}
+    counted: Counter[tuple[str, str]] = Counter()
+    for row in table(settings, "gold/quality"):
+        counted.update({(row["pipeline"], name): row[name] for name in ("frames", "bytes", "dropped")})
+    assert counted == {
+        ("east", "frames"): 59, ("east", "bytes"): 59 * 64, ("east", "dropped"): 1,
+        ("west", "frames"): 59, ("west", "bytes"): 59 * 128, ("west", "dropped"): 1,
+    }  # fmt: skip
+    # Files with rows of both, written by one of them.
+    compact(out)
+    Rerun(settings, RerunRange(T0 + 5 * PERIOD_NS, T0 + 50 * PERIOD_NS)).run(LocalTasks())
+    assert [shapes_of(table(settings, name)) for name in names] == [wanted] * 3
 
 
 def test_pipelines_of_two_hosts_may_read_recordings_of_the_same_path(
@@ -294,6 +367,35 @@ def test_merged_files_are_removed_after_their_retention(root: Path, out: Path) -
     assert DeltaTables(str(out)).vacuum(name, settings.retain_ns) == 4
     assert not any((out / name / path).exists() for path in before)
     assert keys(table(settings, name)) == [(10, 1, seq) for seq in range(40)]
+
+
+def test_log_is_cleaned_up_after_the_retention(root: Path, out: Path) -> None:
+    def properties(name: str) -> dict[str, str]:
+        return dict(DeltaTable(f"{out}/{name}").metadata().configuration)
+
+    record(root, range(40))
+    # Longer than the library keeps logs and removed files by itself.
+    settings = define(root, out, max_rows=10, compact="never", retain="60d")
+    stages = Stages(settings)
+    stages.take_all()
+    for name in stages.engine.tables:
+        assert properties(name) == {
+            "delta.logRetentionDuration": "interval 1440 hours",
+            "delta.deletedFileRetentionDuration": "interval 1512 hours",
+        }
+    log = out / "silver/frames" / "_delta_log"
+    # Of the creation of the table, and of four micro-batches; the retention is no version of its own.
+    assert len(list(log.glob("*.json"))) == 5
+    Stages(define(root, out, max_rows=10, compact="never", retain="2h")).take_all()
+    assert properties("silver/frames")["delta.logRetentionDuration"] == "interval 2 hours"
+    old = time.time() - 3 * 3_600
+    for entry in log.glob("*.json"):
+        os.utime(entry, (old, old))
+    compact(out)
+    # The newest entry, and a checkpoint instead of the others.
+    assert len(list(log.glob("*.json"))) == 1
+    assert keys(table(settings, "silver/frames")) == [(10, 1, seq) for seq in range(40)]
+    assert DeltaTable(f"{out}/silver/frames").transaction_version(status(out).pipeline_id) == 3
 
 
 def test_frames_of_every_epoch_count_as_behind(root: Path, out: Path) -> None:

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from ...errors import ConfigError
 from ...recording.table_store import is_object_store
-from ...runtime.config.toml import literal
-from ...text import JsonObject
+from ...runtime.config.toml_text import literal
+from ...text import JsonMapping, JsonValue
 from ..catalog import table_name
 from ..definition import PipelineSettings
 from ..marker import as_tables
@@ -74,19 +74,21 @@ def _definition(settings: PipelineSettings | None, project: Path) -> str:
     return header + "\n".join(_toml("pipeline", as_tables(anchored))) + "\n"
 
 
-def _toml(name: str, table: JsonObject) -> Iterator[str]:
+def _toml(name: str, table: JsonMapping) -> Iterator[str]:
     """The lines of a TOML table. Plain keys come first: after a nested table they would belong to it."""
-    below = {key: value for key, value in table.items() if isinstance(value, dict) or _is_tables(value)}
     yield f"[{name}]"
-    yield from (f"{key} = {literal(value)}" for key, value in table.items() if key not in below)
-    for key, value in below.items():
-        for nested in value if isinstance(value, list) else [value]:
+    yield from (f"{key} = {literal(value)}" for key, value in table.items() if not _tables_of(value))
+    for key, value in table.items():
+        for nested in _tables_of(value):
             head, *rest = _toml(f"{name}.{key}", nested)
-            yield from ("", f"[{head}]" if isinstance(value, list) else head, *rest)
+            yield from ("", head if isinstance(value, Mapping) else f"[{head}]", *rest)
 
 
-def _is_tables(value: Any) -> bool:
-    return isinstance(value, list) and any(isinstance(item, dict) for item in value)
+def _tables_of(value: JsonValue) -> list[JsonMapping]:
+    """The tables that a value consists of: a table or an array of tables. Empty: it is a plain value."""
+    if isinstance(value, Mapping):
+        return [value]
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
 
 
 def _spec(project: Path) -> str:

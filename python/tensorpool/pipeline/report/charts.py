@@ -16,6 +16,9 @@ from .timeline import Floats, TimeRange
 
 WIDTH: Final = 1000.0
 HEIGHT: Final = 100.0
+_DAY_NS: Final = 86_400_000_000_000
+_MONTH_TO_MINUTE: Final = slice(len("2026-"), len("2026-03-01 12:00"))
+"""The part of a date and time that an axis of several days shows."""
 # Allowed distances between the marks of an axis, times a power of ten.
 _STEPS: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
 
@@ -159,11 +162,11 @@ def _bars(line: ChartLine, buckets: int, y: Callable[[float], float]) -> str:
 
 
 def _times(span: TimeRange) -> str:
-    is_long = span.end_ns - span.start_ns > 86_400_000_000_000
+    is_long = span.end_ns - span.start_ns > _DAY_NS
     labels = []
     for share in (0.0, 0.5, 1.0):
         at = span.start_ns + int((span.end_ns - span.start_ns) * share)
-        text = format_time_utc(at)[5:16] if is_long else format_time_utc(at, with_date=False)
+        text = format_time_utc(at)[_MONTH_TO_MINUTE] if is_long else format_time_utc(at, with_date=False)
         labels.append(f"<span>{escape(text)}</span>")
     return f'<div class="xs" aria-hidden="true">{"".join(labels)}</div>'
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...text import JsonObject
+from ...text import JsonMapping
 from .timeline import BucketSeries, Floats, TimeRange
 
 Counts = dict[str, int]
@@ -102,7 +102,7 @@ class Report:
     made_by: str
     pipeline_id: str
     versions: dict[str, int]
-    definition: JsonObject
+    definition: JsonMapping
     """The definition that was last run, as the values of a TOML file."""
     span: TimeRange | None = None
     streams: list[StreamFigures] = field(default_factory=list)
@@ -134,8 +134,8 @@ class Report:
                 counts[reason] = counts.get(reason, 0) + count
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
-    def to_json(self) -> JsonObject:
-        """The figures as JSON values, without previews."""
+    def to_json(self) -> JsonMapping:
+        """The figures as JSON, without previews."""
         return {
             "root": self.root,
             "made_ns": str(self.made_ns),
@@ -168,7 +168,7 @@ class Report:
             ],
         }
 
-    def _series_json(self, span: TimeRange) -> JsonObject:
+    def _series_json(self, span: TimeRange) -> JsonMapping:
         return {
             "start_ns": str(span.start_ns),
             "bucket_ns": str(span.bucket_ns),

@@ -10,7 +10,7 @@ import itertools
 import mmap
 import os
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,6 @@ import pyarrow as pa
 
 from ... import _native
 from ...errors import CorruptRecording, FrameNotRecorded
-from ...recording.arrow_format import TableRow
 from ...recording.layout import PARTIAL, SEALED
 from ...recording.segment_file import map_file
 from ...recording.storage import (
@@ -239,8 +238,8 @@ class TensorRow:
     seq: int
     dtype: str
     shape: tuple[int, ...]
-    kept: TableRow
-    """The columns named in `keep`."""
+    kept: Mapping[str, Any]
+    """The columns named in `keep`. Their types are those of the user's table."""
 
     def __str__(self) -> str:
         return f"stream {self.stream_id}, epoch {self.epoch}, frame {self.seq}"
