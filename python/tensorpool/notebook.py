@@ -7,30 +7,21 @@ recordings and discovered streams show themselves: see their `_repr_html_`. Need
 
 from __future__ import annotations
 
-import json
-import struct
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from html import escape
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
-import numpy as np
-import numpy.typing as npt
-
 from .client import ReportOptions
-from .console.frames import MAX_HZ, FrameView, StreamReader, Watch
+from .console.frames import MAX_HZ, MAX_SIDE, FrameView, StreamReader, Watch, elements_of, unpack_message
 from .context import Context
 from .context import open as open_context
 from .errors import ConfigError
 from .preview import array_html, frame_html
 from .text import html_table
 
-_DTYPES: Final = {
-    "u8": np.uint8, "i8": np.int8, "u16": np.uint16, "i16": np.int16, "u32": np.uint32, "i32": np.int32,
-    "f32": np.float32, "f64": np.float64,
-}  # fmt: skip
 _NUMBER: Final = 1
 
 
@@ -57,6 +48,8 @@ def live(stream: int | str, *, hz: float = 5.0, side: int = 512, context: Contex
         ) from None
     if not 0.1 <= hz <= MAX_HZ:
         raise ConfigError(f"hz = {hz:g}: a live view shows 0.1 to {MAX_HZ:g} frames a second")
+    if not 1 <= side <= MAX_SIDE:
+        raise ConfigError(f"side = {side}: a live view has 1 to {MAX_SIDE} pixels along its longer side")
     handle: DisplayHandle | None = display(HTML("<p>Waiting for a frame.</p>"), display_id=True)
     if handle is None:
         raise ConfigError("a live view needs a notebook; use frame.show() elsewhere")
@@ -151,8 +144,7 @@ class LiveView:
 
 def message_html(message: bytes, side: int = 512) -> str:
     """A message of the console's reader as HTML: the image or line, and the facts of the frame."""
-    (size,) = struct.unpack_from("<I", message)
-    header = json.loads(message[4 : 4 + size])
+    header, payload = unpack_message(message)
     if "elements" not in header:
         return f"<p>{escape(header.get('why') or 'This frame cannot be shown.')}</p>"
     rate = header.get("rate_hz")
@@ -166,12 +158,4 @@ def message_html(message: bytes, side: int = 512) -> str:
             "age": f"{header['age_ms']:.0f} ms",
         }
     )
-    return frame_html(array_html(_elements(header, message[4 + size :]), side), facts)
-
-
-def _elements(header: Mapping[str, Any], payload: bytes) -> npt.NDArray[Any]:
-    array = np.frombuffer(payload, _DTYPES[header["elements"]])
-    if header["kind"] == "line":
-        return array
-    shape = (header["rows"], header["columns"], header["channels"])
-    return array.reshape(shape[:2] if header["channels"] == 1 else shape)
+    return frame_html(array_html(elements_of(header, payload), side), facts)

@@ -1,4 +1,4 @@
-"""Previews of arrays: elements as real numbers, images, PNG files, one-line summaries, and HTML. Pure.
+"""Previews of arrays and frames: real numbers, images, PNG files, one-line summaries, HTML in a notebook.
 
 The PNG writer covers gray and RGB(A) with 8 and 16 bits. `zlib` does the compression; an imaging library
 would be a large dependency for one small file format.
@@ -11,20 +11,24 @@ import math
 import struct
 import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from .errors import TensorPoolError
-from .text import JsonObject
+from . import _native
+from .errors import FrameOverwritten, TensorPoolError
+from .text import JsonMapping
 
 _PNG_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 _PNG_COLOUR_TYPE: Final = {1: 0, 2: 4, 3: 2, 4: 6}
 """PNG's colour type by the number of channels."""
+_PNG_HEADER: Final = struct.Struct(">IIBBBBB")
+"""Width, height, bits of a channel, colour type, methods of compression, filtering and interlacing."""
+_PNG_U32: Final = struct.Struct(">I")
 _CHANNELS: Final = (1, 3, 4)
 _MAX_EXACT_INT: Final = 1 << 53
 _SUMMARY_VALUES: Final = 6
@@ -133,7 +137,9 @@ def encode_png(pixels: npt.NDArray[Any]) -> bytes:
     )
     filtered = np.zeros((height, rows.shape[1] + 1), np.uint8)
     filtered[:, 1:] = rows
-    header = struct.pack(">IIBBBBB", width, height, bits, _PNG_COLOUR_TYPE[channels], 0, 0, 0)
+    # The only methods of compression and filtering that PNG has, and no interlacing.
+    methods = (0, 0, 0)
+    header = _PNG_HEADER.pack(width, height, bits, _PNG_COLOUR_TYPE[channels], *methods)
     return b"".join(
         [
             _PNG_SIGNATURE,
@@ -145,7 +151,7 @@ def encode_png(pixels: npt.NDArray[Any]) -> bytes:
 
 
 def _png_chunk(kind: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+    return _PNG_U32.pack(len(content)) + kind + content + _PNG_U32.pack(zlib.crc32(kind + content))
 
 
 # --- summaries
@@ -168,7 +174,7 @@ class ArraySummary:
     not_finite: int
     """NaNs and infinities, which the other figures omit."""
 
-    def to_json(self) -> JsonObject:
+    def to_json(self) -> JsonMapping:
         """The fields with values that JSON can hold."""
         return {
             "shape": self.shape,
@@ -315,6 +321,14 @@ def frame_html(shown: str, facts: str) -> str:
     return f'<div style="{style}">{shown}{facts}</div>'
 
 
+class TimelineGap(NamedTuple):
+    """Missing sequences of an epoch."""
+
+    first_seq: int
+    span: int
+    reason: str
+
+
 @dataclass(frozen=True, slots=True)
 class TimelineRow:
     """The sequences of one epoch of a stream: a bar, and the gaps in it."""
@@ -322,8 +336,7 @@ class TimelineRow:
     label: str
     first: int
     span: int
-    gaps: Sequence[tuple[int, int, str]]
-    """First sequence, number of sequences, and reason."""
+    gaps: Sequence[TimelineGap]
 
 
 def timeline_svg(rows: Sequence[TimelineRow], width: int = 640) -> str:
@@ -361,3 +374,34 @@ def show_html(html: str, text: str) -> None:
         display(HTML(html))
     else:
         sys.stdout.write(f"{text}\n")
+
+
+# --- frames of a consumer, in a notebook
+
+
+def _native_frame_html(frame: _native.Frame) -> str:
+    """The thumbnail and the facts of a live frame; only the facts if it was overwritten meanwhile."""
+    facts = _FACTS(frame)
+    try:
+        with frame:
+            shown = array_html(frame.array)
+    except FrameOverwritten:
+        shown = "<p>overwritten by a newer frame</p>"
+    return frame_html(shown, facts)
+
+
+def _show_native_frame(frame: _native.Frame, side: int = 512) -> None:
+    """Shows the frame in a notebook, with at most `side` pixels a side; elsewhere prints a summary.
+
+    Raises FrameOverwritten if the producer has reused its slot.
+    """
+    with frame:
+        html, text = array_html(frame.array, side), f"{frame!r}  {summarize(frame.array, frame.element_type)}"
+    show_html(html, text)
+
+
+# Images are made in Python, so the native class gets these methods here. `client` imports this module: the
+# frames of every consumer have them.
+_FACTS: Final[Callable[[_native.Frame], str]] = _native.Frame._repr_html_
+for _name, _function in (("_repr_html_", _native_frame_html), ("show", _show_native_frame)):
+    setattr(_native.Frame, _name, _function)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,7 @@ from tensorpool.client import ReportOptions
 from tensorpool.console.access import Tokens, new_token
 from tensorpool.console.actions import request_handlers
 from tensorpool.console.server import ConsoleOptions, ConsoleServer
+from tensorpool.console.viewer import RequestHandler
 
 ROWS, COLUMNS = np.mgrid[0:240, 0:320]
 Frame = npt.NDArray[Any]
@@ -149,12 +150,18 @@ def full_laboratory(
 
 
 @contextmanager
-def console(lab: Laboratory, **options: Any) -> Iterator[ConsoleServer]:
+def console(
+    lab: Laboratory,
+    *,
+    handlers: Callable[[ConsoleServer], Mapping[str, RequestHandler]] | None = None,
+    **options: Any,
+) -> Iterator[ConsoleServer]:
     """The console of a laboratory, in this process, on a context of its own."""
-    settings = ConsoleOptions(port=0, **{"tokens": Tokens(steer=new_token()), "period_s": 0.5, **options})
+    usual = {"port": 0, "tokens": Tokens(steer=new_token()), "period_s": 0.5}
+    settings = ConsoleOptions(**{**usual, **options})
     with tp.open(
         "standalone", aeron_dir=lab.aeron_dir, media_driver="external", shm_base_dir=lab.shm_base
     ) as ctx:
         ctx.report_options = ReportOptions.none()
-        with ConsoleServer(ctx, settings, handlers=request_handlers()) as server:
+        with ConsoleServer(ctx, settings, handlers=handlers or request_handlers()) as server:
             yield server

@@ -6,6 +6,7 @@ import json
 import signal
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,31 @@ def test_command_prints_an_address_that_opens_the_page(commands: CommandLine, nu
         assert refused.value.code == 401
         refused.value.close()
         process.send_signal(number)
+        assert process.wait(60) == 0
+
+
+def test_browser_that_is_opened_gets_no_token_of_the_console(
+    commands: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_until: Callable[..., None]
+) -> None:
+    """All users of a machine see the arguments of a command."""
+    shown, script = tmp_path / "shown", tmp_path / "browser"
+    script.write_text(f'#!/bin/sh\necho "$1" > {shown}.new\nmv {shown}.new {shown}\n')
+    script.chmod(0o700)
+    monkeypatch.setenv("BROWSER", f"{script} %s")
+    with (
+        tp.MediaDriver(commands.aeron_dir),
+        running(commands.start("console", "--port", "0", "--json", "--open")) as process,
+    ):
+        assert process.stdout is not None
+        line = json.loads(process.stdout.readline())
+        wait_until(shown.exists, timeout=60)
+        address = shown.read_text().strip()
+        assert address.startswith(f"http://127.0.0.1:{line['port']}/?token=")
+        assert address not in (line["url"], line["watch_url"])
+        opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        with opener.open(address, timeout=60) as page:
+            assert b"TensorPool console" in page.read()
+        process.terminate()
         assert process.wait(60) == 0
 
 

@@ -133,6 +133,8 @@ def test_live_view_outside_a_notebook_names_the_remedy() -> None:
         live(10_000)
     with pytest.raises(ConfigError, match=r"0\.1 to"):
         live(10_000, hz=1e6)
+    with pytest.raises(ConfigError, match=r"side = 0"):
+        live(10_000, side=0)
 
 
 def test_message_without_elements_shows_why() -> None:

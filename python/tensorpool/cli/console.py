@@ -144,7 +144,8 @@ def console(
             click.echo("Ctrl-C ends it; the system does not notice.", err=True)
         sys.stdout.flush()
         if opens:
-            webbrowser.open(url)
+            # Not with a token of the console: all users of this machine see the arguments of a command.
+            webbrowser.open(server.opening_url())
         with contextlib.suppress(KeyboardInterrupt), _sigterm_as_interrupt():
             server.serve()
 

@@ -15,7 +15,8 @@ import ipaddress
 import os
 import secrets
 import stat
-from collections.abc import Collection, Mapping
+import sys
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -93,15 +94,24 @@ def read_token_file(path: Path, *, read_only: bool = False) -> Tokens:
 
 
 class Sessions:
-    """Cookies of the two roles, new in each process."""
+    """Cookies of the two roles, made from the tokens.
 
-    def __init__(self, port: int) -> None:
+    Tokens of a file outlive a process, and so do their cookies: a page on a wall reconnects to a console that
+    was started again. Another token makes them invalid.
+    """
+
+    def __init__(self, port: int, tokens: Tokens) -> None:
         # Cookies do not distinguish ports: another console on this host has another name.
         self.name = f"tensorpool-console-{port}"
-        self._values = {role: new_token() for role in ViewerRole}
+        known = {ViewerRole.WATCH: tokens.watch, ViewerRole.STEER: tokens.steer}
+        self._values = {role: self._derive(role, token) for role, token in known.items() if token is not None}
+
+    def _derive(self, role: ViewerRole, token: str) -> str:
+        """The token cannot be computed from its cookie, nor the cookie of one role from that of the other."""
+        return hmac.new(token.encode(), f"{self.name} {role}".encode(), hashlib.sha256).hexdigest()
 
     def value(self, role: ViewerRole) -> str:
-        """The cookie of a role."""
+        """The cookie of a role that has a token."""
         return self._values[role]
 
     def role(self, cookies: Mapping[str, str]) -> ViewerRole | None:
@@ -109,6 +119,50 @@ class Sessions:
         value = cookies.get(self.name, "")
         roles = [role for role, known in self._values.items() if is_same(value, known)]
         return roles[0] if roles else None
+
+
+@dataclass(frozen=True, slots=True)
+class OpeningToken:
+    """A token in the address that a browser of this desktop is started with.
+
+    All users of a machine can read the arguments of a command. It is therefore good for connections of this
+    user only, and for a short time.
+    """
+
+    user: int
+    expires_s: float
+    token: str = field(default_factory=new_token, repr=False)
+
+    def permits(self, token: str, owner: int | None, now_s: float) -> bool:
+        """Whether a connection of this owner may be exchanged for a session."""
+        return is_same(token, self.token) and owner == self.user and now_s < self.expires_s
+
+
+def connection_owner(table: Iterable[str], client: tuple[str, int], server_port: int) -> int | None:
+    """The user id of the client's end of a connection within this machine.
+
+    `table` has the lines of /proc/net/tcp and tcp6. None if the client's end is not on this machine.
+    """
+    host, port = ipaddress.ip_address(client[0]), client[1]
+    if isinstance(host, ipaddress.IPv6Address) and host.ipv4_mapped is not None:
+        host = host.ipv4_mapped
+    packed = [host.packed]
+    if isinstance(host, ipaddress.IPv4Address):
+        # An IPv4 connection of a socket for both.
+        packed.append(bytes(10) + b"\xff\xff" + host.packed)
+    names = {f"{_kernel_text(address)}:{port:04X}" for address in packed}
+    for line in table:
+        match line.split():
+            case [_, local, remote, "01", _, _, _, owner, *_] if local in names:
+                if remote.endswith(f":{server_port:04X}"):
+                    return int(owner)
+    return None
+
+
+def _kernel_text(address: bytes) -> str:
+    """An address as the kernel prints it: four bytes at a time, in the order of this machine."""
+    parts = (address[at : at + 4] for at in range(0, len(address), 4))
+    return "".join(f"{int.from_bytes(part, sys.byteorder):08X}" for part in parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +194,10 @@ class HostRule:
         if self.is_loopback and not address.is_loopback:
             return f"Host {host!r} is not a loopback address"
         return None
+
+    def needs_secure_cookie(self, host: str) -> bool:
+        """Whether the browser has reached this Host by TLS, of the console or of a proxy."""
+        return self.is_secure or (self.behind_proxy and _split(host)[0] in self.names)
 
     @property
     def _default_port(self) -> int:

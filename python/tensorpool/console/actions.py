@@ -15,30 +15,34 @@ import json
 import logging
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from secrets import token_urlsafe
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypedDict, TypeVar
 from urllib.parse import unquote
 
 from ..errors import RequestRejected, TensorPoolError
 from ..monitor.reports import Notice
 from ..recording import Recording, export, verify
+from ..recording.gaps import LedgerReply
 from ..recording.table_store import open_store
-from ..text import JsonObject, safe_text
+from ..service import ServiceClient
+from ..text import JsonMapping, JsonValue, safe_text
 from .access import ViewerRole
-from .frames import FrameView, encode_frame, meta_text
-from .viewer import ConsoleJob, RequestHandler, ServedFile, Viewer, follow_process
+from .frames import FrameHeader, FrameView, encode_frame, meta_text
+from .viewer import ConsoleJob, JobReply, Reply, RequestHandler, ServedFile, Viewer, follow_process
 
 if TYPE_CHECKING:
+    from ..pipeline.status import Counts
     from .server import ConsoleServer
 
 _LOG = logging.getLogger(__name__)
@@ -54,10 +58,183 @@ _MAX_STREAMS: Final = 64
 _MAX_PIPELINES: Final = 50
 _SAMPLE_ROWS: Final = 20
 _MAX_CELL: Final = 120
+_RECORDED_WATCH: Final = 900
+"""The watch of every recorded frame, by which the page knows it; `static/frame.js` has the same number."""
+_MAX_TEXT: Final = 500
+_SHARED_S: Final = 1.0
 _TIMEOUT_S: Final = 10.0
 _END_S: Final = 20.0
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 EXPORT_FORMS: Final = ("npy", "npz", "parquet", "mcap", "zarr")
+
+T = TypeVar("T")
+
+
+# --- replies
+
+
+class DescribeReply(TypedDict):
+    """A service, as its own `describe()` replies, with the values of its properties."""
+
+    tag: str
+    description: object
+
+
+class PreparedReply(TypedDict):
+    """An order that waits for its confirmation."""
+
+    number: str
+    text: str
+
+
+class ConfirmedReply(TypedDict):
+    """An order that was done, and what its service or its job replied."""
+
+    text: str
+    result: object
+
+
+class StartedJob(TypedDict):
+    """The number of a job that has started."""
+
+    job: int
+
+
+class StartedProcess(StartedJob):
+    """A job in a process of its own."""
+
+    pid: int
+
+
+class JobsReply(TypedDict):
+    """All jobs, newest first."""
+
+    jobs: list[JobReply]
+
+
+class VerifyReply(TypedDict):
+    """The result of a check of a recording."""
+
+    ok: bool
+    rows: int
+    bytes: int
+    problems: list[str]
+    notes: list[str]
+
+
+class ExportReply(TypedDict):
+    """The file that an export has written."""
+
+    frames: int
+    bytes: int | None
+    path: str | None
+    name: str
+
+
+class ReportReply(TypedDict):
+    """The sums of a report page."""
+
+    frames: int
+    faults: list[str]
+
+
+class RecordingRow(TypedDict):
+    """A recording; `state` and `recorder` are of the recorder that writes it now."""
+
+    root: str
+    streams: list[str]
+    segments: int
+    bytes: int
+    error: str
+    state: str
+    recorder: str | None
+
+
+class RecordingsReply(TypedDict):
+    """All recordings, and the directory of new ones."""
+
+    recordings: list[RecordingRow]
+    directory: str | None
+
+
+class RecordedStream(TypedDict):
+    """A stream of a recording."""
+
+    stream: int
+    name: str
+    epochs: list[LedgerReply]
+    gaps: list[list[str | int]]
+    """Epoch, first sequence, count and reason of each gap; 64-bit numbers are text."""
+    more_gaps: int
+
+
+class RecordingReply(TypedDict):
+    """A recording by stream."""
+
+    root: str
+    streams: list[RecordedStream]
+
+
+class PipelineTable(TypedDict):
+    """A table of a pipeline."""
+
+    name: str
+    version: int
+    files: int
+    rows: int
+    bytes: int
+
+
+class StageRow(TypedDict):
+    """A stage of a pipeline: the members of `StageJson`, and the rate of its last batch."""
+
+    batch: int
+    rows: int
+    bytes: int
+    seconds: float
+    at_ns: str | None
+    totals: Counts
+    bytes_per_s: float
+
+
+class PipelineRow(TypedDict):
+    """A pipeline: the members of `StatusJson`, and its tables."""
+
+    root: str
+    id: str
+    name: str | None
+    versions: dict[str, int]
+    is_running: bool
+    stages: dict[str, StageRow]
+    last_frames_ns: dict[str, str]
+    pending: dict[str, int]
+    tables: list[PipelineTable]
+    error: str
+
+
+class FailedPipeline(TypedDict):
+    """A pipeline that cannot be read, with the reason."""
+
+    root: str
+    error: str
+
+
+class PipelinesReply(TypedDict):
+    """All pipelines."""
+
+    pipelines: list[PipelineRow | FailedPipeline]
+    now_ns: str
+
+
+class SampleReply(TypedDict):
+    """Rows of a table, as text."""
+
+    table: str
+    columns: list[str]
+    rows: list[list[str]]
+
+
+# --- the requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +248,29 @@ class PreparedOrder:
     expires_s: float
 
 
+class SharedReply(Generic[T]):
+    """A reply for all viewers, made again when it is old: pages poll, and each reply reads many files."""
+
+    def __init__(self, max_age_s: float = _SHARED_S) -> None:
+        self._max_age_s = max_age_s
+        self._lock = threading.Lock()
+        self._reply: T | None = None
+        self._key: object = None
+        self._made_s = 0.0
+
+    def get(self, make: Callable[[], T], key: object = None) -> T:
+        """The reply, of `make` if the last one is old or of another key.
+
+        Requests at the same time wait for one call of it.
+        """
+        with self._lock:
+            is_old = time.monotonic() - self._made_s > self._max_age_s
+            if self._reply is None or is_old or key != self._key:
+                self._reply, self._key = make(), key
+                self._made_s = time.monotonic()
+            return self._reply
+
+
 @dataclass(slots=True)
 class ConsoleActions:
     """The requests of one console."""
@@ -81,6 +281,8 @@ class ConsoleActions:
     _jobs: OrderedDict[int, ConsoleJob] = field(default_factory=OrderedDict)
     _directory: Path | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _recordings: SharedReply[RecordingsReply] = field(default_factory=SharedReply)
+    _pipelines: SharedReply[list[PipelineRow | FailedPipeline]] = field(default_factory=SharedReply)
 
     def handlers(self) -> dict[str, RequestHandler]:
         """The requests by name."""
@@ -112,7 +314,7 @@ class ConsoleActions:
 
     # --- services and orders
 
-    def describe(self, viewer: Viewer, arguments: Mapping[str, Any]) -> JsonObject:
+    def describe(self, viewer: Viewer, arguments: JsonMapping) -> DescribeReply:
         """Properties and commands of a service, with the values of the properties."""
         tag = self._tag(arguments)
         with self._client(tag) as client:
@@ -121,7 +323,7 @@ class ConsoleActions:
                 declared["value"] = client.get(name)
         return {"tag": tag, "description": description}
 
-    def prepare(self, viewer: Viewer, arguments: Mapping[str, Any]) -> JsonObject:
+    def prepare(self, viewer: Viewer, arguments: JsonMapping) -> PreparedReply:
         """What an order would do, and the number that confirms it."""
         _check_steering(viewer)
         match arguments.get("action", "service"):
@@ -145,7 +347,7 @@ class ConsoleActions:
                 self._prepared.popitem(last=False)
         return {"number": number, "text": text}
 
-    def confirm(self, viewer: Viewer, arguments: Mapping[str, Any]) -> JsonObject:
+    def confirm(self, viewer: Viewer, arguments: JsonMapping) -> ConfirmedReply:
         """Does what was prepared, once."""
         _check_steering(viewer)
         with self._lock:
@@ -162,34 +364,45 @@ class ConsoleActions:
         return {"text": order.text, "result": result}
 
     def _record(self, order: PreparedOrder, outcome: str) -> None:
-        self.server.feed.add_notice(Notice("order", order.stream_id, f"{order.text} {safe_text(outcome)}"))
+        self.server.feed.add_notice(
+            Notice("order", order.stream_id, f"{order.text} {_short(safe_text(outcome))}")
+        )
 
-    def _service_order(self, arguments: Mapping[str, Any]) -> _Order:
+    def _service_order(self, arguments: JsonMapping) -> _Order:
         tag, name = self._tag(arguments), arguments.get("name")
         if not isinstance(name, str) or not 0 < len(name) <= 100:
             raise RequestRejected("name is the name of a command or property")
         value, is_property = arguments.get("value"), arguments.get("property") is True
-        if not is_property and not isinstance(value, dict):
-            raise RequestRejected("value is an object with the arguments of the command")
-        if is_property and not isinstance(value, bool | int | float | str):
-            raise RequestRejected("value is a number, a text, true or false")
-        stream_id = value.get("stream_id") if isinstance(value, dict) else None
-
-        def run() -> object:
-            with self._client(tag) as client:
-                return client.set(name, value) if is_property else client.call(name, value)
-
+        run: Callable[[], object]
+        stream_id: JsonValue = None
+        if is_property:
+            if not isinstance(value, bool | int | float | str):
+                raise RequestRejected("value is a number, a text, true or false")
+            run = partial(self._set, tag, name, value)
+        else:
+            if not isinstance(value, Mapping):
+                raise RequestRejected("value is an object with the arguments of the command")
+            run = partial(self._call, tag, name, value)
+            stream_id = value.get("stream_id")
         text = order_text(tag, name, value, is_property)
         return text, run, stream_id if isinstance(stream_id, int) else None
 
-    def _tag(self, arguments: Mapping[str, Any]) -> str:
+    def _set(self, tag: str, name: str, value: bool | int | float | str) -> object:
+        with self._client(tag) as client:
+            return client.set(name, value)
+
+    def _call(self, tag: str, name: str, arguments: JsonMapping) -> object:
+        with self._client(tag) as client:
+            return client.call(name, arguments)
+
+    def _tag(self, arguments: JsonMapping) -> str:
         tag = arguments.get("tag")
         known = {service.tag for service in self.server.feed.snapshot.services}
         if not isinstance(tag, str) or tag not in known:
             raise RequestRejected(f"no service {tag!r} answers here; the view Services lists them")
         return tag
 
-    def _client(self, tag: str) -> Any:
+    def _client(self, tag: str) -> ServiceClient:
         _, name, instance = f"{tag}::".split(":", 2)
         return self.server.context.service(
             name, instance=instance.strip(":") or None, timeout=_TIMEOUT_S, token=self.service_token
@@ -197,23 +410,23 @@ class ConsoleActions:
 
     # --- jobs
 
-    def job(self, viewer: Viewer, arguments: Mapping[str, Any]) -> JsonObject:
+    def job(self, viewer: Viewer, arguments: JsonMapping) -> JobReply:
         """Progress or result of a job."""
         return self._job(arguments).to_json()
 
-    def jobs(self, viewer: Viewer, arguments: Mapping[str, Any]) -> JsonObject:
+    def jobs(self, viewer: Viewer, arguments: JsonMapping) -> JobsReply:
         """All jobs, newest first."""
         with self._lock:
             rows = [job.to_json() for job in self._jobs.values()]
         return {"jobs": rows[::-1]}
 
-    def _job(self, arguments: Mapping[str, Any]) -> ConsoleJob:
+    def _job(self, arguments: JsonMapping) -> ConsoleJob:
         job = self._jobs.get(_integer(arguments, "job"))
         if job is None:
             raise RequestRejected("there is no such job")
         return job
 
-    def _end_order(self, arguments: Mapping[str, Any]) -> _Order:
+    def _end_order(self, arguments: JsonMapping) -> _Order:
         job = self._job(arguments)
         if not job.is_running:
             raise RequestRejected(f"{job.title} has ended already")
@@ -242,7 +455,7 @@ class ConsoleActions:
                 self.server.files.pop(old, None)
         return job
 
-    def _submit(self, job: ConsoleJob, work: Callable[[ConsoleJob], JsonObject]) -> JsonObject:
+    def _submit(self, job: ConsoleJob, work: Callable[[ConsoleJob], Reply]) -> StartedJob:
         """Runs work on a worker thread."""
 
         def run() -> None:
@@ -257,7 +470,7 @@ class ConsoleActions:
         self.server.workers.submit(run)
         return {"job": job.number}
 
-    def _spawn(self, job: ConsoleJob, *arguments: str) -> JsonObject:
+    def _spawn(self, job: ConsoleJob, *arguments: str) -> StartedProcess:
         """Runs a command in a process of its own, which the end of the console does not end."""
         options = self.server.options
         command = [sys.executable, "-m", "tensorpool", *arguments]
@@ -292,48 +505,63 @@ class ConsoleActions:
 
     # --- recordings
 
-    def _roots(self) -> dict[str, Path]:
-        """Recordings that may be opened."""
-        roots: dict[str, Path] = {}
+    def _candidates(self) -> Iterator[tuple[Path, bool]]:
+        """Directories that may be recordings, and whether a running recorder says so."""
         for recorder in self.server.feed.snapshot.recorders:
             if (root := Path(recorder.root)).is_dir():
-                roots[str(root)] = root
+                yield root, True
         for directory in self.server.options.recordings:
             for candidate in [directory, *sorted(directory.iterdir())] if directory.is_dir() else []:
-                if candidate.is_dir() and is_recording(candidate) and len(roots) < _MAX_RECORDINGS:
-                    roots[str(candidate)] = candidate
-        return roots
+                if candidate.is_dir():
+                    yield candidate, False
 
-    def _root(self, arguments: Mapping[str, Any]) -> Path:
-        root = self._roots().get(str(arguments.get("root")))
-        if root is None:
-            raise RequestRejected("there is no such recording; the view Recordings lists them")
-        return root
+    def _root(self, arguments: JsonMapping) -> Path:
+        """The recording of a request. Only this one is looked at: a slider asks many times a second."""
+        name = str(arguments.get("root"))
+        for candidate, is_known in self._candidates():
+            if str(candidate) == name and (is_known or is_recording(candidate)):
+                return candidate
+        raise RequestRejected("there is no such recording; the view Recordings lists them")
 
-    def recordings(self, viewer: Viewer, arguments: Mapping[str, Any]) -> JsonObject:
+    def recordings(self, viewer: Viewer, arguments: JsonMapping) -> RecordingsReply:
         """All recordings, with their size and streams, and where a new one would be written."""
+        # A page asks when it sees that a recorder has come or left: its list must have that, too.
+        recorders = tuple((recorder.root, recorder.state) for recorder in self.server.feed.snapshot.recorders)
+        return self._recordings.get(self._list_recordings, recorders)
+
+    def _list_recordings(self) -> RecordingsReply:
         active = {recorder.root: recorder for recorder in self.server.feed.snapshot.recorders}
+        roots: dict[str, Path] = {}
+        for candidate, is_known in self._candidates():
+            if len(roots) < _MAX_RECORDINGS and (is_known or is_recording(candidate)):
+                roots.setdefault(str(candidate), candidate)
         rows = []
-        for name, root in self._roots().items():
-            row: JsonObject = {"root": name, "streams": [], "segments": 0, "bytes": 0, "error": ""}
+        for name, root in roots.items():
+            recorder = active.get(name)
+            row: RecordingRow = {
+                "root": name,
+                "streams": [],
+                "segments": 0,
+                "bytes": 0,
+                "error": "",
+                "state": "" if recorder is None else recorder.state,
+                "recorder": None if recorder is None else recorder.tag,
+            }
             try:
                 with Recording(root) as recording:
                     row["streams"] = [recording.label(stream_id) for stream_id in recording.streams]
                     row["segments"] = len(recording.segments)
-                row["bytes"] = sum(file.stat().st_size for file in root.rglob("*") if file.is_file())
+                row["bytes"] = sum(_size(file) for file in root.rglob("*"))
             except (TensorPoolError, OSError) as error:
                 row["error"] = safe_text(str(error))
-            recorder = active.get(name)
-            row |= {"state": "" if recorder is None else recorder.state}
-            row |= {"recorder": None if recorder is None else recorder.tag}
             rows.append(row)
         directories = [str(directory) for directory in self.server.options.recordings]
         return {"recordings": rows, "directory": directories[0] if directories else None}
 
-    def recording(self, viewer: Viewer, arguments: Mapping[str, Any]) -> JsonObject:
+    def recording(self, viewer: Viewer, arguments: JsonMapping) -> RecordingReply:
         """Rows, gaps with their reasons, and epochs of every stream of a recording."""
         with Recording(self._root(arguments)) as recording:
-            streams = []
+            streams: list[RecordedStream] = []
             for stream_id in recording.streams:
                 gaps = recording.gaps(stream_id)
                 streams.append(
@@ -350,23 +578,23 @@ class ConsoleActions:
                 )
             return {"root": str(recording.root), "streams": streams}
 
-    def recorded_frame(self, viewer: Viewer, arguments: Mapping[str, Any]) -> JsonObject | bytes:
+    def recorded_frame(self, viewer: Viewer, arguments: JsonMapping) -> bytes:
         """The frame with a sequence, or the next one behind a gap."""
         stream_id, epoch = _integer(arguments, "stream"), _integer(arguments, "epoch")
         seq = _integer(arguments, "seq")
         view = FrameView.from_json(arguments.get("view") or {})
         with Recording(self._root(arguments)) as recording:
             for frame in recording.frames(stream_id, epoch=epoch, seq=(seq, None)):
-                facts = {"watch": 900, "meta": meta_text(frame.meta)}
-                return encode_frame(frame, view, facts)  # type: ignore[arg-type]
+                facts: FrameHeader = {"watch": _RECORDED_WATCH, "meta": meta_text(frame.meta)}
+                return encode_frame(frame, view, facts)
         raise RequestRejected(f"stream {stream_id} has no frame from {seq} on in this epoch")
 
-    def verify(self, viewer: Viewer, arguments: Mapping[str, Any]) -> JsonObject:
+    def verify(self, viewer: Viewer, arguments: JsonMapping) -> StartedJob:
         """Starts a check of every checksum of a recording. It only reads: any viewer may."""
         root = self._root(arguments)
         job = self._new_job("verify", str(root), f"verify {root.name}")
 
-        def work(job: ConsoleJob) -> JsonObject:
+        def work(job: ConsoleJob) -> VerifyReply:
             result = verify(root, progress=job.progress)
             return {
                 "ok": result.ok,
@@ -378,7 +606,7 @@ class ConsoleActions:
 
         return self._submit(job, work)
 
-    def _record_order(self, arguments: Mapping[str, Any]) -> _Order:
+    def _record_order(self, arguments: JsonMapping) -> _Order:
         """A recorder of its own for some streams, below the first directory of `--recordings`."""
         name, chosen = arguments.get("name"), arguments.get("streams")
         directories = self.server.options.recordings
@@ -409,9 +637,9 @@ class ConsoleActions:
 
         names = ", ".join(safe_text(known[stream_id]) for stream_id in chosen)
         until = "until it is ended" if seconds is None else f"for {seconds:g} s"
-        return f"Record {names} into {root} {until}."[:500], run, None
+        return _short(f"Record {names} into {root} {until}."), run, None
 
-    def _export_order(self, arguments: Mapping[str, Any]) -> _Order:
+    def _export_order(self, arguments: JsonMapping) -> _Order:
         """Writes a stream of a recording in another format; the console chooses the file."""
         root, form = self._root(arguments), arguments.get("form")
         if form not in EXPORT_FORMS:
@@ -429,7 +657,7 @@ class ConsoleActions:
             job = self._new_job("export", str(root), f"export {label} of {root.name} as {form}")
             target = (kept or self._own_directory()) / f"{root.name}-{stream_id}-{job.number}.{form}"
 
-            def work(job: ConsoleJob) -> JsonObject:
+            def work(job: ConsoleJob) -> ExportReply:
                 frames = export(root, target, form=form, stream_id=stream_id, progress=job.progress)
                 if target.is_file():
                     self.server.files[job.number] = ServedFile(target, target.name)
@@ -441,7 +669,7 @@ class ConsoleActions:
 
         return f"Export {safe_text(label)} of {root} as {form}.", run, stream_id
 
-    def _replay_order(self, arguments: Mapping[str, Any]) -> _Order:
+    def _replay_order(self, arguments: JsonMapping) -> _Order:
         """Publishes a recording again, by a process of its own."""
         root, speed = self._root(arguments), arguments.get("speed", 1)
         if speed != "max" and not (isinstance(speed, int | float) and 0.001 <= speed <= 1000):
@@ -474,7 +702,7 @@ class ConsoleActions:
             for label, old, new in zip(labels, recorded, targets, strict=True)
         )
         again = ", again and again" if loops else ""
-        return f"Replay {root} {speed_text}{again}: {names}."[:500], run, None
+        return _short(f"Replay {root} {speed_text}{again}: {names}."), run, None
 
     # --- pipelines
 
@@ -490,23 +718,27 @@ class ConsoleActions:
                     roots[str(candidate)] = str(candidate)
         return roots
 
-    def _pipeline(self, arguments: Mapping[str, Any]) -> str:
+    def _pipeline(self, arguments: JsonMapping) -> str:
         root = self._pipeline_roots().get(str(arguments.get("root")))
         if root is None:
             raise RequestRejected("there is no such pipeline; the view Pipelines lists them")
         return root
 
-    def pipelines(self, viewer: Viewer, arguments: Mapping[str, Any]) -> JsonObject:
+    def pipelines(self, viewer: Viewer, arguments: JsonMapping) -> PipelinesReply:
         """The status of every pipeline, as `tensorpool pipeline status --json` prints it, and its tables."""
-        rows = []
+        pipelines = self._pipelines.get(self._list_pipelines)
+        return {"pipelines": pipelines, "now_ns": str(time.time_ns())}
+
+    def _list_pipelines(self) -> list[PipelineRow | FailedPipeline]:
+        rows: list[PipelineRow | FailedPipeline] = []
         for root in self._pipeline_roots().values():
             try:
                 rows.append(_pipeline_row(root))
             except (TensorPoolError, OSError, ValueError, ImportError) as error:
                 rows.append({"root": root, "error": safe_text(str(error))})
-        return {"pipelines": rows, "now_ns": str(time.time_ns())}
+        return rows
 
-    def table(self, viewer: Viewer, arguments: Mapping[str, Any]) -> JsonObject:
+    def table(self, viewer: Viewer, arguments: JsonMapping) -> SampleReply:
         """The last rows of a table, as text."""
         root, name = self._pipeline(arguments), arguments.get("table")
         known = {row["name"] for row in _table_rows(root)}
@@ -514,12 +746,12 @@ class ConsoleActions:
             raise RequestRejected(f"the pipeline has no table {name!r}")
         return _table_sample(root, str(name))
 
-    def report(self, viewer: Viewer, arguments: Mapping[str, Any]) -> JsonObject:
+    def report(self, viewer: Viewer, arguments: JsonMapping) -> StartedJob:
         """Writes the report page of a pipeline; the browser opens it. It only reads: any viewer may."""
         root = self._pipeline(arguments)
         job = self._new_job("report", root, f"report on {Path(root).name}")
 
-        def work(job: ConsoleJob) -> JsonObject:
+        def work(job: ConsoleJob) -> ReportReply:
             from ..pipeline import report
 
             target = self._own_directory() / f"report-{job.number}.html"
@@ -533,20 +765,31 @@ class ConsoleActions:
         return self._submit(job, work)
 
 
+def _size(file: Path) -> int:
+    """The bytes of a file; 0 for what is none, or is gone: a recorder renames its segments."""
+    try:
+        status = file.stat()
+    except FileNotFoundError:
+        return 0
+    return status.st_size if stat.S_ISREG(status.st_mode) else 0
+
+
 _Order: TypeAlias = tuple[str, Callable[[], object], int | None]
 """What an order does in one sentence, the function that does it, and the stream that it is about."""
 
 
-def _pipeline_row(root: str) -> JsonObject:
+def _pipeline_row(root: str) -> PipelineRow:
     from ..pipeline import status
 
     row = status(root).to_json()
-    for stage in row["stages"].values():
-        stage["bytes_per_s"] = stage["bytes"] / stage["seconds"] if stage["seconds"] > 0 else 0.0
-    return {**row, "tables": _table_rows(root), "error": ""}
+    stages: dict[str, StageRow] = {
+        name: {**stage, "bytes_per_s": stage["bytes"] / stage["seconds"] if stage["seconds"] > 0 else 0.0}
+        for name, stage in row["stages"].items()
+    }
+    return {**row, "stages": stages, "tables": _table_rows(root), "error": ""}
 
 
-def _table_rows(root: str) -> list[JsonObject]:
+def _table_rows(root: str) -> list[PipelineTable]:
     """Name, version, files, rows and bytes of every table that exists."""
     import pyarrow as pa
 
@@ -555,7 +798,7 @@ def _table_rows(root: str) -> list[JsonObject]:
 
     require()
     tables = DeltaTables(root)
-    rows = []
+    rows: list[PipelineTable] = []
     for name in marker.tables(marker.read_all(root)):
         if (table := tables.find(name)) is None:
             continue
@@ -576,7 +819,7 @@ def _table_rows(root: str) -> list[JsonObject]:
     return rows
 
 
-def _table_sample(root: str, name: str) -> JsonObject:
+def _table_sample(root: str, name: str) -> SampleReply:
     """The rows of the newest file, as short texts; payloads only by their size."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -621,13 +864,18 @@ def order_text(tag: str, name: str, value: object, is_property: bool) -> str:
     """An order in one sentence. A token among the arguments is not shown."""
     service = safe_text(tag.removeprefix("service:"))
     if is_property:
-        return f"Set {safe_text(name)} of {service} to {safe_text(json.dumps(value))}."
+        return _short(f"Set {safe_text(name)} of {service} to {safe_text(json.dumps(value))}.")
     shown = value if isinstance(value, dict) else {}
     arguments = ", ".join(
         f"{safe_text(str(key))}={'…' if key == 'token' else safe_text(json.dumps(item))}"
         for key, item in shown.items()
     )
-    return f"Call {safe_text(name.removesuffix('()'))}({arguments}) of {service}."[:500]
+    return _short(f"Call {safe_text(name.removesuffix('()'))}({arguments}) of {service}.")
+
+
+def _short(text: str) -> str:
+    """A text for the record: every viewer gets the last orders, whatever their size."""
+    return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 1]}…"
 
 
 def _check_steering(viewer: Viewer) -> None:
@@ -635,7 +883,7 @@ def _check_steering(viewer: Viewer) -> None:
         raise RequestRejected("this address only watches; open the first address that the console printed")
 
 
-def _integer(arguments: Mapping[str, Any], name: str) -> int:
+def _integer(arguments: JsonMapping, name: str) -> int:
     """Numbers of 64 bits travel as text."""
     value = arguments.get(name)
     if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 20:

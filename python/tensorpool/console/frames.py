@@ -12,13 +12,14 @@ a viewer has drawn the one before: a slow browser gets fewer frames, and the str
 from __future__ import annotations
 
 import json
+import logging
 import math
 import struct
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypedDict
+from typing import Any, Final, NamedTuple, Protocol, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +30,7 @@ from ..clock import age_ns
 from ..context import Context
 from ..errors import FrameOverwritten, RegionRejected, TensorPoolError
 from ..preview import to_real
-from ..text import JsonObject, safe_text
+from ..text import JsonValue, safe_text
 
 MAX_HZ: Final = 30.0
 MAX_ELEMENTS: Final = 1 << 20
@@ -37,16 +38,20 @@ MAX_ELEMENTS: Final = 1 << 20
 MAX_POINTS: Final = 4096
 """Points of a line."""
 MAX_AXES: Final = 16
-_MAX_SIDE: Final = 4096
+MAX_SIDE: Final = 4096
+_MAX_ROWS: Final = 1080
+_MAX_COLUMNS: Final = 1920
+"""A view has no more, unless the browser asks for it."""
 _POLL_S: Final = 0.1
 _RATE_WINDOW_S: Final = 2.0
+_LOG = logging.getLogger(__name__)
 _HEAD: Final = struct.Struct("<I")
 _ALIGNMENT: Final = 8
 _MAX_META: Final = 40
 _MAX_META_TEXT: Final = 300
 
 # Types that JavaScript has as typed arrays; all others are converted.
-_TYPES: Final = {
+_TYPES: Final[dict[np.dtype[Any], str]] = {
     np.dtype(np.uint8): "u8",
     np.dtype(np.int8): "i8",
     np.dtype(np.uint16): "u16",
@@ -77,28 +82,39 @@ class FrameView:
     left: int = 0
     height: int | None = None
     width: int | None = None
-    max_rows: int = 1080
-    max_columns: int = 1920
+    max_rows: int = _MAX_ROWS
+    max_columns: int = _MAX_COLUMNS
     bayer: str = ""
     """`rggb`, `bggr`, `grbg` or `gbrg`: the mosaic becomes RGB of half the size."""
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> FrameView:
+    def from_json(cls, values: JsonValue) -> FrameView:
         """The view that a browser asks for. Raises NotAView for anything else."""
-        numbers = ("rows_axis", "columns_axis", "channels_axis", "height", "width")
-        members: JsonObject = {name: _integer(values.get(name), name, -1, 1 << 31) for name in numbers}
-        members["top"] = _integer(values.get("top"), "top", 0, 1 << 31) or 0
-        members["left"] = _integer(values.get("left"), "left", 0, 1 << 31) or 0
-        members["max_rows"] = _integer(values.get("max_rows"), "max_rows", 1, _MAX_SIDE) or 1080
-        members["max_columns"] = _integer(values.get("max_columns"), "max_columns", 1, _MAX_SIDE) or 1920
+        if not isinstance(values, Mapping):
+            raise NotAView("view is an object")
+
+        def number(name: str, least: int = -1, limit: int = 1 << 31) -> int | None:
+            return _integer(values.get(name), name, least, limit)
+
         index = values.get("index", [])
         if not isinstance(index, list) or len(index) > MAX_AXES:
             raise NotAView("index is a list of numbers, one per axis")
-        members["index"] = tuple(_integer(item, "index", 0, 1 << 31) or 0 for item in index)
         bayer = values.get("bayer") or ""
-        if bayer not in ("", *_BAYER):
+        if not isinstance(bayer, str) or bayer not in ("", *_BAYER):
             raise NotAView(f"bayer is one of {', '.join(_BAYER)}")
-        return cls(**members, bayer=bayer)
+        return cls(
+            rows_axis=number("rows_axis"),
+            columns_axis=number("columns_axis"),
+            channels_axis=number("channels_axis"),
+            index=tuple(_integer(item, "index", 0, 1 << 31) or 0 for item in index),
+            top=number("top", 0) or 0,
+            left=number("left", 0) or 0,
+            height=number("height"),
+            width=number("width"),
+            max_rows=number("max_rows", 1, MAX_SIDE) or _MAX_ROWS,
+            max_columns=number("max_columns", 1, MAX_SIDE) or _MAX_COLUMNS,
+            bayer=bayer,
+        )
 
 
 def _integer(value: object, name: str, least: int, limit: int) -> int | None:
@@ -312,11 +328,28 @@ def browser_elements(array: _Array) -> tuple[_Array, str, bool]:
     return values, "f64", is_rounded or real.dtype.itemsize > 8
 
 
-def pack_message(header: Mapping[str, Any], payload: bytes) -> bytes:
+def pack_message(header: FrameHeader, payload: bytes) -> bytes:
     """A binary message: the length of the header, the header as JSON, and the elements at a multiple of 8."""
     text = json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
     text += b" " * (-(len(text) + _HEAD.size) % _ALIGNMENT)
     return b"".join((_HEAD.pack(len(text)), text, payload))
+
+
+def unpack_message(message: bytes) -> tuple[FrameHeader, bytes]:
+    """Header and elements of a message."""
+    (size,) = _HEAD.unpack_from(message)
+    header: FrameHeader = json.loads(message[_HEAD.size : _HEAD.size + size])
+    return header, message[_HEAD.size + size :]
+
+
+def elements_of(header: FrameHeader, payload: bytes) -> _Array:
+    """The elements of a message in the shape that is shown: a line, or rows, columns and channels."""
+    dtype = next(known for known, name in _TYPES.items() if name == header["elements"])
+    array: _Array = np.frombuffer(payload, dtype)
+    if header["kind"] == "line":
+        return array
+    rows, columns, channels = header["rows"], header["columns"], header["channels"]
+    return array.reshape((rows, columns) if channels == 1 else (rows, columns, channels))
 
 
 def _shape_text(array: _Array) -> str:
@@ -424,20 +457,26 @@ class Watch:
     """The view has changed: the frame that was shown last is sent again if no newer one arrives."""
 
 
+class _SeqSample(NamedTuple):
+    at_s: float
+    epoch: int
+    seq: int
+
+
 class _RateWindow:
     """The rate of a stream from the sequences of the frames that are read."""
 
     def __init__(self) -> None:
-        self._samples: list[tuple[float, int, int]] = []
+        self._samples: list[_SeqSample] = []
 
     def add(self, at_s: float, epoch: int, seq: int) -> float | None:
-        if self._samples and self._samples[-1][1] != epoch:
+        if self._samples and self._samples[-1].epoch != epoch:
             self._samples.clear()
-        self._samples.append((at_s, epoch, seq))
-        while at_s - self._samples[0][0] > _RATE_WINDOW_S and len(self._samples) > 2:
+        self._samples.append(_SeqSample(at_s, epoch, seq))
+        while at_s - self._samples[0].at_s > _RATE_WINDOW_S and len(self._samples) > 2:
             self._samples.pop(0)
-        first_s, _, first_seq = self._samples[0]
-        return (seq - first_seq) / (at_s - first_s) if at_s > first_s else None
+        first = self._samples[0]
+        return (seq - first.seq) / (at_s - first.at_s) if at_s > first.at_s else None
 
 
 class StreamReader:
@@ -505,8 +544,12 @@ class StreamReader:
                 except RegionRejected as error:
                     self._report(str(error))
                     self._pause()
-                except TensorPoolError as error:
-                    self._report(str(error))
+                except Exception as error:
+                    if not isinstance(error, TensorPoolError):
+                        # A frame of an unforeseen kind must not end the view of those that follow.
+                        _LOG.exception("the console failed to show a frame of stream %d", self.stream_id)
+                    self._report(str(error) or repr(error))
+                    self._shown = None
                     if consumer is not None:
                         consumer.close()
                         consumer = None

@@ -8,25 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import socket
 import ssl
 import threading
 import time
+from base64 import b64encode
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from hashlib import sha256
 from importlib import resources
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import HTTPConnection, Request
-from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
@@ -37,12 +38,21 @@ from ..errors import TensorPoolError
 from ..monitor.listener import SystemMonitor
 from ..monitor.reports import Notice
 from ..monitor.snapshot import Snapshot, without_consumers
-from ..text import JsonObject
-from .access import PAGE_POLICY, SECURITY_HEADERS, HostRule, Sessions, Tokens, ViewerRole
+from ..text import JsonMapping
+from .access import (
+    PAGE_POLICY,
+    SECURITY_HEADERS,
+    HostRule,
+    OpeningToken,
+    Sessions,
+    Tokens,
+    ViewerRole,
+    connection_owner,
+)
 from .frames import MAX_HZ, StreamReader
-from .history import History
+from .history import History, HistoryReply, PointReply
 from .state import ConsoleOrigin, ConsoleState, detail
-from .viewer import MAX_MESSAGE, RequestHandler, ServedFile, Viewer
+from .viewer import MAX_MESSAGE, RequestHandler, ServedFile, Viewer, message_text
 
 DEFAULT_PORT: Final = 8470
 MAX_VIEWERS: Final = 64
@@ -50,6 +60,8 @@ MAX_HEAD: Final = 16 * 1024
 """Bytes of the address and the headers of a request."""
 MAX_READERS: Final = 32
 """Streams that all viewers see at once."""
+MAX_HIDDEN: Final = 4096
+"""Consumers of the console, past ones too, that it leaves out of the system."""
 
 _LOG = logging.getLogger(__name__)
 _POLL_S: Final = 0.02
@@ -60,6 +72,26 @@ _TYPES: Final = {
     ".svg": "image/svg+xml",
     ".json": "application/manifest+json",
 }
+_ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Hosts that stand for every address of the machine, and the loopback address among these."""
+_OPENING_S: Final = 120.0
+# The script replaces the entry with the token in the browser's history. A refresh may leave it there.
+_LANDING_SCRIPT: Final = 'location.replace("/")'
+_LANDING: Final = (
+    '<!doctype html><html lang="en"><meta charset="utf-8"><title>TensorPool console</title>'
+    f"<script>{_LANDING_SCRIPT}</script>"
+    '<noscript><meta http-equiv="refresh" content="0; url=/"></noscript>'
+    '<p><a href="/">TensorPool console</a></p></html>'
+)
+_LANDING_POLICY: Final = "; ".join(
+    [
+        "default-src 'none'",
+        f"script-src 'sha256-{b64encode(sha256(_LANDING_SCRIPT.encode()).digest()).decode()}'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    ]
+)
 _NO_TOKEN: Final = "Open the address that tensorpool console printed: it carries the token."
 _WRONG_TOKEN: Final = "The token is wrong. Copy the whole address that tensorpool console printed."
 
@@ -93,13 +125,20 @@ class ConsoleOptions:
         return self.host in ("127.0.0.1", "::1", "localhost")
 
 
-def load_assets() -> dict[str, tuple[bytes, str]]:
+class Asset(NamedTuple):
+    """A file of the page."""
+
+    content: bytes
+    media_type: str
+
+
+def load_assets() -> dict[str, Asset]:
     """All files of the page, by name: no request ever becomes a path of the file system."""
     assets = {}
     for file in resources.files(__package__).joinpath("static").iterdir():
-        suffix = os.path.splitext(file.name)[1]
+        _, suffix = os.path.splitext(file.name)
         if suffix in _TYPES:
-            assets[file.name] = (file.read_bytes(), _TYPES[suffix])
+            assets[file.name] = Asset(file.read_bytes(), _TYPES[suffix])
     return assets
 
 
@@ -169,7 +208,11 @@ class SystemFeed:
             now = time.monotonic()
             if now >= due:
                 due = max(due + self._period_s, now)
-                self._update()
+                try:
+                    self._update()
+                except Exception:
+                    # Without this thread every page would be old for ever, and no log would say why.
+                    _LOG.exception("the console could not show the system in this period")
 
     def _update(self) -> None:
         while self._notices:
@@ -191,7 +234,7 @@ class SystemFeed:
             "set": change.changed,
             "remove": change.removed,
         }
-        self._on_update(FeedUpdate(version, json.dumps(message, separators=(",", ":"))))
+        self._on_update(FeedUpdate(version, message_text(message)))
 
     def whole(self) -> tuple[int, str]:
         """Version and message of the whole document; made once for all viewers that need it."""
@@ -205,21 +248,20 @@ class SystemFeed:
                     "set": self._state.document,
                     "remove": {},
                 }
-                self._whole = (self._state.version, json.dumps(message, separators=(",", ":")))
+                self._whole = (self._state.version, message_text(message))
             return self._whole
 
-    def read_history(self, track: str, span: str) -> JsonObject:
+    def read_history(self, track: str, span: str) -> HistoryReply:
         """Samples of a track."""
         with self._lock:
-            return dict(self._history.read(track, span))
+            return self._history.read(track, span)
 
-    def newest_point(self, track: str) -> JsonObject | None:
+    def newest_point(self, track: str) -> PointReply | None:
         """The last sample of a track."""
         with self._lock:
-            point = self._history.newest(track)
-        return None if point is None else dict(point)
+            return self._history.newest(track)
 
-    def detail(self, kind: str, key: str) -> JsonObject | None:
+    def detail(self, kind: str, key: str) -> JsonMapping | None:
         """Everything that is known about one thing; None if it is not there."""
         return detail(self.snapshot, kind, key)
 
@@ -241,7 +283,7 @@ class ConsoleServer:
         self.context = context
         self._socket = _listen(self.options.host, self.options.port)
         self.port: int = self._socket.getsockname()[1]
-        self.sessions = Sessions(self.port)
+        self.sessions = Sessions(self.port, self.options.tokens)
         self.rule = HostRule(
             self.port,
             is_secure=self.options.certificate is not None,
@@ -252,12 +294,15 @@ class ConsoleServer:
         self._assets = load_assets()
         self._viewers: set[Viewer] = set()
         self._readers: dict[int, StreamReader] = {}
-        self._hidden: set[int] = set()
+        self._hidden: dict[int, None] = {}
+        """Ids of the console's own consumers, oldest first."""
+        self._hidden_lock = threading.Lock()
         self.update: FeedUpdate | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._uvicorn: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
         self._ready = threading.Event()
+        self._opening: OpeningToken | None = None
         self.workers = ThreadPoolExecutor(4, "console-worker")
         self.files: dict[int, ServedFile] = {}
         """Files that jobs have made, by the number of the job."""
@@ -266,7 +311,7 @@ class ConsoleServer:
         try:
             self.feed = SystemFeed(
                 context,
-                hidden_ids=self._hidden_ids,
+                hidden_ids=self.own_consumers,
                 on_update=self._on_update,
                 period_s=self.options.period_s,
             )
@@ -277,9 +322,23 @@ class ConsoleServer:
 
     def url(self, role: ViewerRole | None = None) -> str:
         """The address to open, with the token of a role; the one that may do most by default."""
-        tokens = self.options.tokens
+        tokens, names = self.options.tokens, tuple(self.options.allowed_hosts)
         token = tokens.watch if role is ViewerRole.WATCH or tokens.steer is None else tokens.steer
-        host = f"[{self.options.host}]" if ":" in self.options.host else self.options.host
+        if names and self.options.behind_proxy:
+            return f"https://{names[0]}/?token={token}"
+        host = self.options.host
+        if host in _ANY_ADDRESS:
+            host = names[0] if names else _own_address(host)
+        return self._address(host, token)
+
+    def opening_url(self) -> str:
+        """The address to start a browser with, as an argument that all users of this machine can read."""
+        self._opening = OpeningToken(os.geteuid(), time.monotonic() + _OPENING_S)
+        host = self.options.host
+        return self._address(_ANY_ADDRESS.get(host, host), self._opening.token)
+
+    def _address(self, host: str, token: str) -> str:
+        host = f"[{host}]" if ":" in host else host
         return f"{'https' if self.rule.is_secure else 'http'}://{host}:{self.port}/?token={token}"
 
     @property
@@ -358,10 +417,22 @@ class ConsoleServer:
         for viewer in self._viewers:
             viewer.wake()
 
-    def _hidden_ids(self) -> set[int]:
+    def own_consumers(self) -> set[int]:
+        """Ids of the console's own consumers. Runs on the feed's thread."""
         for reader in list(self._readers.values()):
-            self._hidden |= reader.consumer_ids
-        return self._hidden
+            self.hide(reader)
+        # A copy: the event loop adds others while the feed reads it.
+        with self._hidden_lock:
+            return set(self._hidden)
+
+    def hide(self, reader: StreamReader) -> None:
+        """Remembers the ids of a reader, until so many newer ones exist that nothing mentions it any more."""
+        with self._hidden_lock:
+            for number in tuple(reader.consumer_ids):
+                self._hidden.pop(number, None)
+                self._hidden[number] = None
+            while len(self._hidden) > MAX_HIDDEN:
+                del self._hidden[next(iter(self._hidden))]
 
     def reader(self, stream_id: int) -> StreamReader:
         """The reader of a stream, which all its viewers share."""
@@ -377,7 +448,7 @@ class ConsoleServer:
         """Ends a view; a reader without views ends too."""
         if reader.remove(number) and self._readers.get(reader.stream_id) is reader:
             del self._readers[reader.stream_id]
-            self._hidden |= reader.consumer_ids
+            self.hide(reader)
             await asyncio.get_running_loop().run_in_executor(None, reader.close)
 
     # --- requests
@@ -412,23 +483,41 @@ class ConsoleServer:
     async def _page(self, request: Request) -> Response:
         token = request.query_params.get("token")
         if token is not None:
-            role = self.options.tokens.role(token)
+            role = self.options.tokens.role(token) or self._opening_role(request, token)
             if role is None:
                 return PlainTextResponse(_WRONG_TOKEN, 403)
             # The address without the token: it must not stay in the history or in a Referer.
-            response = RedirectResponse("/", 303)
+            response: Response = RedirectResponse("/", 303)
+            if request.headers.get("sec-fetch-site") == "cross-site":
+                # After a link on a page of another site a redirect is still that site's navigation, and a
+                # strict cookie is not sent. One that this page begins is the console's own.
+                response = HTMLResponse(_LANDING, headers={"Content-Security-Policy": _LANDING_POLICY})
             response.set_cookie(
                 self.sessions.name,
                 self.sessions.value(role),
                 httponly=True,
                 samesite="strict",
-                secure=self.rule.is_secure,
+                secure=self.rule.needs_secure_cookie(request.headers.get("host", "")),
                 path="/",
             )
             return response
         if self._role(request) is None:
             return PlainTextResponse(_NO_TOKEN, 401)
         return self._file("index.html")
+
+    def _opening_role(self, request: Request, token: str) -> ViewerRole | None:
+        """The role of a browser that the console itself has started."""
+        opening, client = self._opening, request.client
+        if opening is None or client is None:
+            return None
+        table: list[str] = []
+        for name in ("tcp", "tcp6"):
+            with contextlib.suppress(FileNotFoundError):
+                table += Path("/proc/self/net", name).read_text("ascii").splitlines()
+        owner = connection_owner(table, (client.host, client.port), self.port)
+        if not opening.permits(token, owner, time.monotonic()):
+            return None
+        return ViewerRole.WATCH if self.options.tokens.steer is None else ViewerRole.STEER
 
     async def _asset(self, request: Request) -> Response:
         if self._role(request) is None:
@@ -439,7 +528,7 @@ class ConsoleServer:
         asset = self._assets.get(name)
         if asset is None:
             return PlainTextResponse("There is no such file.", 404)
-        return Response(asset[0], media_type=asset[1])
+        return Response(asset.content, media_type=asset.media_type)
 
     async def _job_file(self, request: Request) -> Response:
         """A file that a job has made. Its number is not a path, and its name is the console's."""
@@ -511,6 +600,18 @@ class _Gate:
             await PlainTextResponse(fault, status)(scope, receive, send_with_headers)
         else:
             await send({"type": "websocket.close", "code": 4403})
+
+
+def _own_address(any_address: str) -> str:
+    """The address of this machine towards others; no packet is sent. Loopback if it has no other."""
+    family, other = (socket.AF_INET6, "2001:db8::1") if ":" in any_address else (socket.AF_INET, "192.0.2.1")
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((other, 9))
+        except OSError:
+            return _ANY_ADDRESS[any_address]
+        address: str = probe.getsockname()[0]
+        return address
 
 
 def _listen(host: str, port: int) -> socket.socket:

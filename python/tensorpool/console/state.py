@@ -13,23 +13,30 @@ import re
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypedDict
 
 from ..monitor.ledger import LedgerRow, Verdict
 from ..monitor.snapshot import (
+    BridgeView,
     ConsumerView,
+    DriverView,
+    MappingView,
     NoticeView,
+    RecorderView,
+    ServiceView,
     Snapshot,
     StreamState,
     StreamView,
     to_json,
     without_consumers,
 )
-from ..text import JsonObject
+from ..text import JsonMapping
 
-Section: TypeAlias = dict[str, JsonObject]
+Row: TypeAlias = Mapping[str, object]
+"""A row of any section. Differences compare members by name; the classes below say what each section has."""
+Section: TypeAlias = Mapping[str, Row]
 """Rows by key."""
-Document: TypeAlias = dict[str, Section]
+Document: TypeAlias = Mapping[str, Section]
 """Sections by name."""
 
 SECTIONS: Final = (
@@ -49,6 +56,10 @@ GONE_S: Final = 60.0
 MAX_GONE: Final = 256
 MAX_NOTICES: Final = 200
 _MAX_DETAIL_CONSUMERS: Final = 200
+_MAX_MAPPINGS: Final = 100
+_MAX_COLLISIONS: Final = 20
+_STALE_REPORT_NS: Final = 5_000_000_000
+"""The driver's report is older than a few of its periods."""
 MAX_LEDGER_ROWS: Final = 2_000
 """Rows of the ledger that a browser gets. Mismatches come first; the system row has the number of all."""
 
@@ -68,7 +79,10 @@ _PATH_MEANINGS: Final = {
 }
 
 
+_ROLES: Final = frozenset({"driver", "recorder", "bridge"})
+"""Services that a snapshot also has in a section of their own."""
 _CONSUMER: Final = re.compile(r"consumer (\d+) ")
+_ENDPOINT: Final = re.compile(r"endpoint=(\[[0-9a-fA-F:.]+\]|[^:|]+)")
 
 
 # --- differences
@@ -89,11 +103,11 @@ class Difference:
 
 def difference(before: Document, after: Document) -> Difference:
     """What a holder of `before` needs to have `after`. A member that ends is sent as null."""
-    changed: Document = {}
+    changed: dict[str, Section] = {}
     removed: dict[str, list[str]] = {}
     for name in before.keys() | after.keys():
         old, new = before.get(name, {}), after.get(name, {})
-        rows: Section = {}
+        rows: dict[str, Row] = {}
         for key, row in new.items():
             known = old.get(key)
             if known is None:
@@ -107,7 +121,7 @@ def difference(before: Document, after: Document) -> Difference:
     return Difference(changed, removed)
 
 
-def _changed_members(before: JsonObject, after: JsonObject) -> JsonObject:
+def _changed_members(before: Row, after: Row) -> Row:
     members = {name: value for name, value in after.items() if name not in before or before[name] != value}
     members.update((name, None) for name in before if name not in after)
     return members
@@ -115,7 +129,7 @@ def _changed_members(before: JsonObject, after: JsonObject) -> JsonObject:
 
 def apply_difference(document: Document, change: Difference) -> Document:
     """The document after a change, as the browser computes it."""
-    result = {name: {key: dict(row) for key, row in rows.items()} for name, rows in document.items()}
+    result: dict[str, dict[str, Row]] = {name: dict(rows) for name, rows in document.items()}
     for name, keys in change.removed.items():
         for key in keys:
             result.get(name, {}).pop(key, None)
@@ -142,7 +156,30 @@ def rounded(value: float | None, digits: int = 4) -> float | int | None:
 # --- rows
 
 
-def stream_row(stream: StreamView) -> JsonObject:
+class ConsoleStreamRow(TypedDict):
+    """A stream. Latencies are in microseconds, sizes in bytes."""
+
+    name: str
+    state: str
+    health: str
+    why: str
+    rate: float | None
+    bytes: float | None
+    p50: float | None
+    p99: float | None
+    lost: int
+    lost_s: float | None
+    consumers: int
+    memory: int
+    epoch: str
+    epochs: int
+    producer: int | None
+    pid: int | None
+    sources: list[int]
+    tags: list[str]
+
+
+def stream_row(stream: StreamView) -> ConsoleStreamRow:
     """A stream in one row."""
     producer = stream.producer
     health, why = stream_health(stream)
@@ -192,7 +229,28 @@ def _whole_seconds(seconds: float) -> int:
     return next((step for step in (3600, 600, 60, 30, 10, 5) if seconds >= step), int(seconds))
 
 
-def consumer_row(consumer: ConsumerView) -> JsonObject:
+class ConsumerRow(TypedDict):
+    """A consumer. Latencies are in microseconds."""
+
+    stream: int
+    id: int
+    label: str
+    mode: str
+    forced: bool
+    limit: int
+    fallback: str
+    health: str
+    why: str
+    rate: float | None
+    p50: float | None
+    p99: float | None
+    lost: int
+    lost_s: float | None
+    behind: int | None
+    pid: int | None
+
+
+def consumer_row(consumer: ConsumerView) -> ConsumerRow:
     """A consumer in one row."""
     health, why = consumer_health(consumer)
     return {
@@ -224,11 +282,29 @@ def consumer_health(consumer: ConsumerView) -> tuple[str, str]:
     if consumer.is_forced:
         return "limited", "The supervisor limits its rate."
     if consumer.mode == "rate_limited":
-        return "limited", "It asked for a limited rate."
+        return "limited", "It requested a limited rate."
     return "good", "It receives frames."
 
 
-def ledger_rows(rows: Iterable[LedgerRow]) -> Section:
+class PathRow(TypedDict):
+    """A path of the ledger with its counts of frames, its verdict and what the verdict means."""
+
+    stream: int
+    path: str
+    who: str
+    label: str
+    published: int
+    delivered: int
+    dropped: dict[str, int]
+    waiting: int
+    unaccounted: int
+    ended: bool
+    verdict: str
+    problem: str
+    meaning: str
+
+
+def ledger_rows(rows: Iterable[LedgerRow]) -> Mapping[str, PathRow]:
     """The ledger by key, mismatches first, with what each verdict means."""
     order = {Verdict.MISMATCH: 0, Verdict.SETTLING: 1, Verdict.GONE: 2}
     chosen = sorted(rows, key=lambda row: order.get(row.verdict, 3))[:MAX_LEDGER_ROWS]
@@ -274,6 +350,17 @@ class Departure:
     left_ns: int
 
 
+class GoneRow(TypedDict):
+    """An endpoint that has left, with the time of day in milliseconds."""
+
+    kind: str
+    key: str
+    label: str
+    stream: int | None
+    reason: str
+    at: int
+
+
 @dataclass(frozen=True, slots=True)
 class _Presence:
     kind: str
@@ -298,6 +385,10 @@ def _present(snapshot: Snapshot) -> Iterator[_Presence]:
         yield _Presence("recorder", recorder.tag, recorder.tag.removeprefix("service:"))
     for bridge in snapshot.bridges:
         yield _Presence("bridge", bridge.tag, bridge.tag.removeprefix("service:"))
+    for service in snapshot.services:
+        name = service.tag.removeprefix("service:")
+        if name.partition(":")[0] not in _ROLES:
+            yield _Presence("service", service.tag, name)
 
 
 class Departures:
@@ -328,8 +419,8 @@ class Departures:
             self._gone.popitem(last=False)
         self._present = present
 
-    def rows(self) -> Section:
-        """The departed by key."""
+    def rows(self) -> Mapping[str, GoneRow]:
+        """The endpoints that have left, by key."""
         return {
             f"{gone.kind} {gone.key}": {
                 "kind": gone.kind,
@@ -361,7 +452,177 @@ def departure_reason(kind: str, key: str, stream_id: int | None, notices: Iterab
     return "no reports any more: it ended, or was killed"
 
 
+# --- services
+
+
+class DriverRow(TypedDict):
+    """A driver."""
+
+    namespace: str
+    pid: int
+    user: str
+    streams: int
+    leases: int
+    memory: int
+    quota: int | None
+    health: str
+
+
+def driver_row(driver: DriverView) -> DriverRow:
+    """A driver in one row."""
+    return {
+        "namespace": driver.namespace,
+        "pid": driver.pid,
+        "user": driver.user,
+        "streams": driver.streams,
+        "leases": driver.leases,
+        "memory": driver.nbytes,
+        "quota": driver.quota,
+        "health": "warn" if driver.report_age_ns > _STALE_REPORT_NS else "good",
+    }
+
+
+class RecorderRow(TypedDict):
+    """A recorder."""
+
+    pid: int
+    state: str
+    problem: str
+    root: str
+    rows: int
+    gaps: dict[str, int]
+    rate: float | None
+    bytes: float | None
+    backlog: int
+    disk_free: float | None
+    streams: list[int]
+    health: str
+
+
+def recorder_row(recorder: RecorderView) -> RecorderRow:
+    """A recorder in one row."""
+    return {
+        "pid": recorder.pid,
+        "state": recorder.state,
+        "problem": recorder.problem,
+        "root": recorder.root,
+        "rows": recorder.rows,
+        "gaps": dict(recorder.gaps),
+        "rate": rounded(recorder.rows_per_s),
+        "bytes": rounded(recorder.bytes_per_s),
+        "backlog": recorder.backlog_bytes,
+        "disk_free": rounded(recorder.disk_free_bytes, 3),
+        "streams": list(recorder.streams),
+        "health": "bad" if recorder.problem else "good" if recorder.state == "recording" else "idle",
+    }
+
+
+class MappingRow(TypedDict):
+    """A stream that a bridge sends or receives."""
+
+    direction: str
+    source: int
+    dest: int
+    connected: bool
+    frames: int
+    rate: float | None
+    dropped: dict[str, int]
+    network: int | None
+    fault: str
+    peer: str
+
+
+class BridgeRow(TypedDict):
+    """A bridge with its mappings."""
+
+    pid: int
+    health: str
+    mappings: list[MappingRow]
+
+
+def bridge_row(bridge: BridgeView) -> BridgeRow:
+    """A bridge in one row."""
+    return {
+        "pid": bridge.pid,
+        "health": "good" if all(m.connected and not m.fault for m in bridge.mappings) else "bad",
+        "mappings": [_mapping_row(mapping) for mapping in bridge.mappings[:_MAX_MAPPINGS]],
+    }
+
+
+def _mapping_row(mapping: MappingView) -> MappingRow:
+    return {
+        "direction": mapping.direction,
+        "source": mapping.source_stream_id,
+        "dest": mapping.dest_stream_id,
+        "connected": mapping.connected,
+        "frames": mapping.frames,
+        "rate": rounded(mapping.frames_per_s),
+        "dropped": dict(mapping.dropped),
+        "network": mapping.network,
+        "fault": mapping.fault,
+        "peer": _peer(mapping),
+    }
+
+
+def _peer(mapping: MappingView) -> str:
+    """The host at the other end of a mapping, as its sender addresses it. A receiver only knows itself."""
+    match = _ENDPOINT.search(mapping.channel) if mapping.direction == "send" else None
+    return "" if match is None else match[1].strip("[]")
+
+
+class ServiceRow(TypedDict):
+    """A service of any kind."""
+
+    tag: str
+    name: str
+    pid: int
+
+
+def service_row(service: ServiceView) -> ServiceRow:
+    """A service in one row."""
+    return {"tag": service.tag, "name": service.name, "pid": service.pid}
+
+
 # --- the document
+
+
+class NoticeRow(TypedDict):
+    """An event, with the time of day in milliseconds."""
+
+    at: int
+    kind: str
+    stream: int | None
+    text: str
+
+
+class CollisionRow(TypedDict):
+    """An id that two endpoints have used."""
+
+    kind: str
+    stream: int
+    id: int
+    times: int
+
+
+class SystemRow(TypedDict):
+    """The console's own facts and the sums over all streams; the only row of its section."""
+
+    host: str
+    aeron_dir: str
+    version: str
+    pid: int
+    at: int
+    streams: int
+    states: dict[str, int]
+    consumers: int
+    rate: float | None
+    bytes: float | None
+    memory: int
+    lost_s: float | None
+    p99: float | None
+    paths: dict[str, int]
+    collisions: list[CollisionRow]
+    rejected: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,7 +641,7 @@ class ConsoleState:
     def __init__(self, origin: ConsoleOrigin) -> None:
         self._origin = origin
         self._departures = Departures()
-        self._notices: OrderedDict[str, JsonObject] = OrderedDict()
+        self._notices: OrderedDict[str, NoticeRow] = OrderedDict()
         self._notice_ns = -1
         self.document: Document = {name: {} for name in SECTIONS}
         self.version = 0
@@ -413,7 +674,12 @@ class ConsoleState:
             "gone": self._departures.rows(),
             "ledger": ledger_rows(rows),
             "notices": dict(self._notices),
-            **_service_sections(snapshot),
+            "drivers": {driver.tag: driver_row(driver) for driver in snapshot.drivers},
+            "recorders": {recorder.tag: recorder_row(recorder) for recorder in snapshot.recorders},
+            "bridges": {bridge.tag: bridge_row(bridge) for bridge in snapshot.bridges},
+            "services": {
+                f"{service.tag} {service.pid}": service_row(service) for service in snapshot.services
+            },
         }
         change = difference(self.document, document)
         self.document = document
@@ -444,7 +710,7 @@ class ConsoleState:
             if match is not None and match[1] in hidden:
                 del self._notices[key]
 
-    def _system_row(self, snapshot: Snapshot, rows: list[LedgerRow], now_ms: int) -> JsonObject:
+    def _system_row(self, snapshot: Snapshot, rows: list[LedgerRow], now_ms: int) -> SystemRow:
         states = Counter(str(stream.state) for stream in snapshot.streams)
         totals = system_totals(snapshot)
         return {
@@ -464,7 +730,7 @@ class ConsoleState:
             "paths": dict(sorted(Counter(str(row.verdict) for row in rows).items())),
             "collisions": [
                 {"kind": item.kind, "stream": item.stream_id, "id": item.id, "times": item.times}
-                for item in snapshot.collisions[:20]
+                for item in snapshot.collisions[:_MAX_COLLISIONS]
             ],
             "rejected": dict(snapshot.rejected),
         }
@@ -497,72 +763,11 @@ def system_totals(snapshot: Snapshot) -> SystemTotals:
     )
 
 
-def _service_sections(snapshot: Snapshot) -> Mapping[str, Section]:
-    return {
-        "drivers": {
-            driver.tag: {
-                "namespace": driver.namespace,
-                "pid": driver.pid,
-                "user": driver.user,
-                "streams": driver.streams,
-                "leases": driver.leases,
-                "memory": driver.nbytes,
-                "quota": driver.quota,
-                "health": "warn" if driver.report_age_ns > 5_000_000_000 else "good",
-            }
-            for driver in snapshot.drivers
-        },
-        "recorders": {
-            recorder.tag: {
-                "pid": recorder.pid,
-                "state": recorder.state,
-                "problem": recorder.problem,
-                "root": recorder.root,
-                "rows": recorder.rows,
-                "gaps": dict(recorder.gaps),
-                "rate": rounded(recorder.rows_per_s),
-                "bytes": rounded(recorder.bytes_per_s),
-                "backlog": recorder.backlog_bytes,
-                "disk_free": rounded(recorder.disk_free_bytes, 3),
-                "streams": list(recorder.streams),
-                "health": "bad" if recorder.problem else "good" if recorder.state == "recording" else "idle",
-            }
-            for recorder in snapshot.recorders
-        },
-        "bridges": {
-            bridge.tag: {
-                "pid": bridge.pid,
-                "health": "good" if all(m.connected and not m.fault for m in bridge.mappings) else "bad",
-                "mappings": [
-                    {
-                        "direction": mapping.direction,
-                        "source": mapping.source_stream_id,
-                        "dest": mapping.dest_stream_id,
-                        "connected": mapping.connected,
-                        "frames": mapping.frames,
-                        "rate": rounded(mapping.frames_per_s),
-                        "dropped": dict(mapping.dropped),
-                        "network": mapping.network,
-                        "fault": mapping.fault,
-                    }
-                    for mapping in bridge.mappings[:100]
-                ],
-            }
-            for bridge in snapshot.bridges
-        },
-        "services": {
-            f"{service.tag} {service.pid}": {"tag": service.tag, "name": service.name, "pid": service.pid}
-            for service in snapshot.services
-        },
-    }
-
-
 # --- details
 
 
-def detail(snapshot: Snapshot, kind: str, key: str) -> JsonObject | None:
+def detail(snapshot: Snapshot, kind: str, key: str) -> JsonMapping | None:
     """Everything that a snapshot has about one thing."""
-    found: object = None
     match kind:
         case "stream":
             stream = snapshot.stream(int(key)) if key.isascii() and key.isdecimal() else None
@@ -574,15 +779,23 @@ def detail(snapshot: Snapshot, kind: str, key: str) -> JsonObject | None:
             return {**view, "leases": leases[:_MAX_DETAIL_CONSUMERS]}
         case "consumer":
             stream_id, _, consumer_id = key.partition("/")
-            if stream_id.isdecimal() and consumer_id.isdecimal():
-                found = snapshot.consumer(int(stream_id), int(consumer_id))
+            if not (stream_id.isdecimal() and consumer_id.isdecimal()):
+                return None
+            consumer = snapshot.consumer(int(stream_id), int(consumer_id))
+            return None if consumer is None else to_json(consumer)
         case "driver":
-            found = next((item for item in snapshot.drivers if item.tag == key), None)
+            return _tagged(snapshot.drivers, key)
         case "recorder":
-            found = next((item for item in snapshot.recorders if item.tag == key), None)
+            return _tagged(snapshot.recorders, key)
         case "bridge":
-            found = next((item for item in snapshot.bridges if item.tag == key), None)
-    if found is None:
-        return None
-    result: JsonObject = to_json(found)
-    return result
+            return _tagged(snapshot.bridges, key)
+        case "service":
+            return _tagged(snapshot.services, key)
+    return None
+
+
+def _tagged(
+    services: Iterable[DriverView | RecorderView | BridgeView | ServiceView], tag: str
+) -> JsonMapping | None:
+    """The service with a tag, as JSON."""
+    return next((to_json(service) for service in services if service.tag == tag), None)

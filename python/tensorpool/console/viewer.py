@@ -21,15 +21,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, Protocol
+from typing import IO, TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypedDict
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from .._native import __version__
 from ..errors import RequestRejected, TensorPoolError
-from ..text import JsonObject, safe_text
+from ..text import JsonMapping, safe_text
 from .access import ViewerRole
-from .frames import FrameView, NotAView, StreamReader, Watch
+from .frames import FrameView, StreamReader, Watch
 
 if TYPE_CHECKING:
     from .server import ConsoleServer
@@ -43,15 +43,32 @@ _LOG = logging.getLogger(__name__)
 _SEND_S: Final = 20.0
 """A viewer that takes no bytes for so long is closed."""
 _MESSAGES_PER_S: Final = 200.0
-_MAX_OPEN_REQUESTS: Final = 8
+_HEAVY_MESSAGE: Final = 10.0
+"""What a message counts whose answer is made on the event loop, in milliseconds."""
+MAX_OPEN_REQUESTS: Final = 8
+"""Requests whose replies the browser has not taken yet: what they hold in memory is bounded by it."""
+_MAX_QUEUED: Final = 32
+"""Messages that wait for a browser. More of its own messages are read when it has taken some."""
+
+
+Reply: TypeAlias = Mapping[str, object]
+"""The reply to any request, for JSON. `actions.py` has a class for the reply to each of its requests."""
 
 
 class RequestHandler(Protocol):
     """Answers a request of a viewer, on a worker thread; raises TensorPoolError with the reason."""
 
-    def __call__(self, viewer: Viewer, arguments: Mapping[str, Any]) -> JsonObject | bytes:
-        """The answer: JSON, or a binary message."""
+    def __call__(self, viewer: Viewer, arguments: JsonMapping) -> Reply | bytes:
+        """The reply: JSON, or a binary message."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Queued:
+    """A message that waits for the browser."""
+
+    message: str | bytes
+    ends_request: bool
 
 
 class Viewer:
@@ -64,7 +81,9 @@ class Viewer:
         self._websocket = websocket
         self._wake = asyncio.Event()
         self._version = 0
-        self._queue: deque[str | bytes] = deque()
+        self._queue: deque[_Queued] = deque()
+        self._has_room = asyncio.Event()
+        self._has_room.set()
         self._frames: deque[bytes] = deque()
         self._selected: tuple[str, str] | None = None
         self._track: str | None = None
@@ -78,11 +97,16 @@ class Viewer:
         """There may be something to send."""
         self._wake.set()
 
-    def queue(self, message: JsonObject | bytes) -> None:
-        """Sends a message as soon as the viewer can take it; a viewer that takes none is closed."""
+    def queue(self, message: Mapping[str, object] | bytes, *, ends_request: bool = False) -> None:
+        """Sends a message as soon as the viewer can take it; a viewer that takes none is closed.
+
+        A request is open until its reply has been sent.
+        """
         self._queue.append(
-            message if isinstance(message, bytes) else json.dumps(message, separators=(",", ":"))
+            _Queued(message if isinstance(message, bytes) else message_text(message), ends_request)
         )
+        if len(self._queue) >= _MAX_QUEUED:
+            self._has_room.clear()
         self._wake.set()
 
     def deliver_frame(self, message: bytes) -> None:
@@ -125,7 +149,11 @@ class Viewer:
             await self._wake.wait()
             self._wake.clear()
             while self._queue:
-                await self._send(self._queue.popleft())
+                queued = self._queue.popleft()
+                await self._send(queued.message)
+                self._requests -= queued.ends_request
+                if len(self._queue) < _MAX_QUEUED:
+                    self._has_room.set()
             update = self._console.update
             if update is not None and update.version > self._version:
                 if self._version and update.version == self._version + 1:
@@ -141,9 +169,9 @@ class Viewer:
         if self._selected is not None:
             kind, key = self._selected
             view = self._console.feed.detail(kind, key)
-            await self._send(_text({"type": "detail", "kind": kind, "key": key, "view": view}))
+            await self._send(message_text({"type": "detail", "kind": kind, "key": key, "view": view}))
         if self._track is not None and (point := self._console.feed.newest_point(self._track)) is not None:
-            await self._send(_text({"type": "point", **point}))
+            await self._send(message_text({"type": "point", **point}))
 
     async def _send(self, message: str | bytes) -> None:
         send: Callable[[Any], Awaitable[None]] = (
@@ -155,6 +183,8 @@ class Viewer:
 
     async def _receive_all(self) -> None:
         while True:
+            # A browser that asks and does not read must not fill the memory with answers.
+            await self._has_room.wait()
             message = await self._websocket.receive()
             if message["type"] == "websocket.disconnect":
                 return
@@ -187,9 +217,11 @@ class Viewer:
         try:
             match message.get("type"):
                 case "select":
+                    self._allowance -= _HEAVY_MESSAGE
                     self._selected = _selection(message)
                     self._version_changed()
                 case "track":
+                    self._allowance -= _HEAVY_MESSAGE
                     self._select_track(message)
                 case "watch":
                     await self._watch(message)
@@ -203,7 +235,8 @@ class Viewer:
                 case _:
                     return "unknown type of message"
         except (TensorPoolError, KeyError, TypeError, ValueError) as error:
-            self.queue({"type": "error", "error": safe_text(str(error))})
+            about = {"about": message.get("type"), "watch": message.get("watch")}
+            self.queue({"type": "error", "error": safe_text(str(error)), **about})
         return None
 
     def _version_changed(self) -> None:
@@ -214,7 +247,7 @@ class Viewer:
                 {"type": "detail", "kind": kind, "key": key, "view": self._console.feed.detail(kind, key)}
             )
 
-    def _select_track(self, message: Mapping[str, Any]) -> None:
+    def _select_track(self, message: JsonMapping) -> None:
         track, span = message.get("track"), message.get("span", "minutes")
         if track is not None and not (isinstance(track, str) and len(track) <= 32):
             raise ValueError("track is `system` or the id of a stream")
@@ -228,16 +261,13 @@ class Viewer:
         """The number of a view among those of all viewers."""
         return id(self) * MAX_WATCHES * 1024 + number
 
-    async def _watch(self, message: Mapping[str, Any]) -> None:
+    async def _watch(self, message: JsonMapping) -> None:
         number, stream_id = _number(message, "watch"), _number(message, "stream")
         hz = message.get("hz", self._console.options.max_hz)
         if not isinstance(hz, int | float) or not math.isfinite(hz) or not hz >= 0.1:
             raise ValueError("hz is a number of frames a second, 0.1 or more")
         hz = min(float(hz), self._console.options.max_hz)
-        view_json = message.get("view") or {}
-        if not isinstance(view_json, dict):
-            raise NotAView("view is an object")
-        view = FrameView.from_json(view_json)
+        view = FrameView.from_json(message.get("view") or {})
         reader = self._watches.get(number)
         if reader is not None and reader.stream_id == stream_id:
             reader.change(self._watch_number(number), view, hz)
@@ -261,14 +291,14 @@ class Viewer:
         if reader is not None:
             await self._console.release(reader, self._watch_number(number))
 
-    def _ask(self, message: Mapping[str, Any]) -> None:
+    def _ask(self, message: JsonMapping) -> None:
         number, what = _number(message, "id"), message.get("what")
         handler = self._console.handlers.get(what) if isinstance(what, str) else None
         arguments = message.get("arguments") or {}
         if handler is None or not isinstance(arguments, dict):
             self.queue({"type": "reply", "id": number, "error": "the console has no such request"})
             return
-        if self._requests >= _MAX_OPEN_REQUESTS:
+        if self._requests >= MAX_OPEN_REQUESTS:
             self.queue({"type": "reply", "id": number, "error": "too many requests at once; try again"})
             return
         self._requests += 1
@@ -276,39 +306,49 @@ class Viewer:
         future = loop.run_in_executor(self._console.workers, partial(handler, self, arguments))
         future.add_done_callback(partial(self._on_reply, number))
 
-    def _on_reply(self, number: int, future: asyncio.Future[JsonObject | bytes]) -> None:
-        self._requests -= 1
+    def _on_reply(self, number: int, future: asyncio.Future[Reply | bytes]) -> None:
+        reply: dict[str, object] = {"type": "reply", "id": number}
         try:
             result = future.result()
         except (TensorPoolError, OSError, KeyError, TypeError, ValueError) as error:
-            self.queue({"type": "reply", "id": number, "error": safe_text(str(error) or repr(error))})
+            reply["error"] = safe_text(str(error) or repr(error))
         except asyncio.CancelledError:
             return
         except Exception:
             # A request without a reply would leave the page waiting.
             _LOG.exception("a request of the viewer %s failed", self.address)
-            why = "the console failed here; its log has the reason"
-            self.queue({"type": "reply", "id": number, "error": why})
+            reply["error"] = "the console failed here; its log has the reason"
         else:
             if isinstance(result, bytes):
                 self.queue(result)
-                self.queue({"type": "reply", "id": number, "result": {}})
-            else:
-                self.queue({"type": "reply", "id": number, "result": result})
+            reply["result"] = {} if isinstance(result, bytes) else result
+        self.queue(reply, ends_request=True)
 
 
-def _text(message: JsonObject) -> str:
-    return json.dumps(message, separators=(",", ":"))
+def message_text(message: Mapping[str, object]) -> str:
+    """A message as JSON that every browser reads: NaN and infinity, which JSON lacks, become text."""
+    try:
+        return json.dumps(message, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        return json.dumps(_without_nan(message), separators=(",", ":"), allow_nan=False)
 
 
-def _number(message: Mapping[str, Any], name: str) -> int:
+def _without_nan(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(name): _without_nan(item) for name, item in value.items()}
+    return [_without_nan(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _number(message: JsonMapping, name: str) -> int:
     value = message.get(name)
     if type(value) is not int or not 0 <= value < 1 << 32:
         raise ValueError(f"{name} is a whole number")
     return value
 
 
-def _selection(message: Mapping[str, Any]) -> tuple[str, str] | None:
+def _selection(message: JsonMapping) -> tuple[str, str] | None:
     kind, key = message.get("kind"), message.get("key")
     if kind is None:
         return None
@@ -318,6 +358,21 @@ def _selection(message: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 # --- jobs: work that takes longer than a request
+
+
+class JobReply(TypedDict):
+    """A job as a browser shows it."""
+
+    job: int
+    kind: str
+    root: str
+    title: str
+    done: float
+    total: float
+    note: str
+    result: Reply | None
+    error: str
+    running: bool
 
 
 @dataclass(slots=True)
@@ -332,7 +387,7 @@ class ConsoleJob:
     done: float = 0
     total: float = 0
     note: str = ""
-    result: JsonObject | None = None
+    result: Reply | None = None
     error: str = ""
     is_ended: bool = False
     """A viewer has ended it."""
@@ -357,7 +412,7 @@ class ConsoleJob:
             # Not SIGINT: a console that runs in the background may have it ignored, and its children too.
             self.process.send_signal(signal.SIGTERM)
 
-    def to_json(self) -> JsonObject:
+    def to_json(self) -> JobReply:
         """The job as a browser shows it."""
         return {
             "job": self.number,
@@ -383,16 +438,25 @@ class ServedFile:
     """A page with scripts of its own: shown in a sandbox, where it has no access to the console."""
 
 
+class _ReplayLine(TypedDict, total=False):
+    """The members of a line of `tensorpool replay --json` that a job shows."""
+
+    done: float | None
+    frames: int
+    rate_hz: float
+
+
 def follow_process(job: ConsoleJob, errors: IO[str]) -> None:
     """Reads the progress of a process until it ends; runs on a thread of its own."""
     process = job.process
     assert process is not None
-    last: JsonObject = {}
+    last: _ReplayLine = {}
     with errors, contextlib.ExitStack() as stack:
         if process.stdout is not None:
             lines = stack.enter_context(process.stdout)
             for line in lines:
-                with contextlib.suppress(ValueError):
+                # Another line than one of progress must not end this thread: the job would never end.
+                with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
                     last = json.loads(line)
                     job.done, job.total = last.get("done") or 0, 1
                     job.note = f"{last['frames']:,} frames, {last['rate_hz']:.0f} Hz"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 
 import tensorpool as tp
 from benchmarks.pacing import repeating
+from tensorpool.console.server import ConsoleServer
 from tests.e2e.commandline import CommandLine, running
 from tests.e2e.console_system import Laboratory, console, detector, laboratory
 from tests.integration.console.test_server import receive, receive_frame, send, viewer
@@ -66,7 +69,7 @@ def test_thousand_streams_are_all_in_the_document(lab: Laboratory) -> None:
 
 
 @pytest.mark.long
-def test_large_frames_at_a_thousand_a_second_are_shown_without_loss_for_others(
+def test_large_frames_at_a_thousand_a_second_are_shown_and_cost_the_producer_nothing(
     lab: Laboratory, free_stream_id: int
 ) -> None:
     """4 MiB frames at 1 kHz, or as fast as this machine publishes them: 4 GiB a second."""
@@ -110,32 +113,63 @@ def test_console_that_is_killed_costs_the_system_nothing(
         process.wait()
         received = consumer.ledger().received
         wait_until(lambda: consumer.ledger().received > received + 50, timeout=DEADLINE_S)
-        # No epoch began, and no frame is lost: the slots suffice for a busy machine.
+        # No epoch began, and no frame is lost: the slots are enough for a busy machine.
         assert consumer.epoch == epoch
         assert consumer.ledger().balanced
 
 
+@pytest.mark.leaves_files("the driver is killed")
 def test_page_follows_a_driver_that_is_killed_and_comes_back(
-    aeron_dir: Path, shm_base: Path, free_stream_id: int
+    aeron_dir: Path, shm_base: Path, tmp_path: Path, free_stream_id: int, wait_until: WaitUntil
 ) -> None:
-    """The console stays connected to the media driver; a producer of a later epoch is shown again."""
-    with tp.MediaDriver(aeron_dir):
-        options: dict[str, Any] = {
-            "aeron_dir": aeron_dir, "media_driver": "external", "shm_base_dir": shm_base,
-        }  # fmt: skip
-        with tp.open("standalone", **options) as first:
-            lab = Laboratory(first, aeron_dir, shm_base)
-            with console(lab) as server, viewer(server) as websocket:
-                send(websocket, type="watch", watch=1, stream=free_stream_id, view={})
-                epochs = set()
-                for _ in range(2):
-                    with tp.open("embedded", **options) as driver:
-                        part = Laboratory(driver, aeron_dir, shm_base)
-                        with part.stack:
-                            part.produce("detector", free_stream_id, detector, 50)
-                            header: Any = {"kind": "none"}
-                            while header["kind"] != "image" or header["epoch"] in epochs:
-                                header, _ = receive_frame(websocket)
-                                send(websocket, type="drawn", watch=1)
-                            epochs.add(header["epoch"])
-                assert len(epochs) == 2
+    """The driver's process gets SIGKILL. Meanwhile it is grey; frames of the next epoch are shown."""
+    commands = CommandLine(aeron_dir, shm_base)
+    config = tmp_path / "driver.toml"
+    config.write_text('[driver]\nany_stream = true\n[aeron]\nmedia_driver = "external"\n')
+
+    @contextmanager
+    def driver(name: str) -> Iterator[subprocess.Popen[str]]:
+        ready = tmp_path / name
+        with running(
+            commands.start("driver", "--config", str(config), "--ready-file", str(ready))
+        ) as process:
+            wait_until(ready.exists, timeout=DEADLINE_S)
+            yield process
+            process.terminate()
+            process.wait(DEADLINE_S)
+
+    def next_frame(websocket: Any, epochs: set[str]) -> None:
+        """Waits for a frame of an epoch that was not shown yet."""
+        header: Any = {"kind": "none"}
+        while header["kind"] != "image" or header["epoch"] in epochs:
+            header, _ = receive_frame(websocket)
+            send(websocket, type="drawn", watch=1)
+        epochs.add(header["epoch"])
+
+    def gone(server: ConsoleServer) -> list[str]:
+        return [row["kind"] for row in json.loads(server.feed.whole()[1])["set"]["gone"].values()]
+
+    with ExitStack() as stack:
+        stack.enter_context(tp.MediaDriver(aeron_dir))
+        first = stack.enter_context(driver("first"))
+        ctx = stack.enter_context(
+            tp.open("driver", aeron_dir=aeron_dir, media_driver="external", shm_base_dir=shm_base)
+        )
+        lab = Laboratory(ctx, aeron_dir, shm_base)
+        stack.enter_context(lab.stack)
+        lab.produce("detector", free_stream_id, detector, 50)
+        server = stack.enter_context(console(lab))
+        websocket = stack.enter_context(viewer(server))
+        send(websocket, type="watch", watch=1, stream=free_stream_id, view={})
+        epochs: set[str] = set()
+        next_frame(websocket, epochs)
+        wait_until(lambda: server.feed.snapshot.drivers, timeout=DEADLINE_S)
+        first.kill()
+        first.wait()
+        wait_until(lambda: "driver" in gone(server), timeout=DEADLINE_S)
+        with driver("second"):
+            next_frame(websocket, epochs)
+            wait_until(lambda: "driver" not in gone(server), timeout=DEADLINE_S)
+            assert server.viewers == 1
+            lab.stack.close()
+            ctx.close()

@@ -22,7 +22,7 @@ from tensorpool.console.viewer import ServedFile
 from tests.e2e.console_system import Laboratory, console, detector, laboratory
 from tests.integration.console.test_actions import ask, notices
 from tests.integration.console.test_server import get, session, viewer
-from tests.unit.pipeline.conftest import _arrows_threads  # noqa: F401  a fixture
+from tests.unit.pipeline.conftest import arrows_threads  # noqa: F401  a fixture
 from tests.unit.pipeline.report.sample_tables import pipeline
 
 DEADLINE_S = 90

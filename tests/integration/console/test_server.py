@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import http.client
+import ipaddress
 import json
+import os
 import socket
-import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,9 +20,21 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 import tensorpool as tp
+from tensorpool.console import frames
+from tensorpool.console import server as server_module
 from tensorpool.console.access import ViewerRole
+from tensorpool.console.frames import unpack_message
+from tensorpool.console.history import History
 from tensorpool.console.server import ConsoleServer
-from tensorpool.console.viewer import MAX_MESSAGE, MAX_WATCHES
+from tensorpool.console.viewer import (
+    MAX_MESSAGE,
+    MAX_OPEN_REQUESTS,
+    MAX_WATCHES,
+    Reply,
+    RequestHandler,
+    Viewer,
+)
+from tensorpool.text import JsonMapping
 from tests.e2e.console_system import Laboratory, console, detector, laboratory, spectrum
 
 DEADLINE_S = 60
@@ -90,8 +104,7 @@ def receive_frame(websocket: ClientConnection) -> tuple[Any, bytes]:
     while True:
         message = websocket.recv(timeout=DEADLINE_S)
         if isinstance(message, bytes):
-            (size,) = struct.unpack_from("<I", message)
-            return json.loads(message[4 : 4 + size]), message[4 + size :]
+            return unpack_message(message)
 
 
 def send(websocket: ClientConnection, **message: Any) -> None:
@@ -127,6 +140,53 @@ def test_no_token_and_wrong_token_are_refused(server: ConsoleServer) -> None:
     for cookie in ("", wrong):
         with pytest.raises(InvalidStatus), viewer(server, cookie):
             pass
+
+
+def test_browser_is_started_with_a_token_of_this_user(
+    server: ConsoleServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All users can read the arguments of the browser's process."""
+    path = server.opening_url().partition(str(server.port))[2]
+    assert server.options.tokens.watch not in path
+    assert str(server.options.tokens.steer) not in path
+    status, headers, _ = get(server, path)
+    assert status == 303
+    with viewer(server, headers["set-cookie"].partition(";")[0]) as websocket:
+        assert receive(websocket, "hello")["role"] == "steer"
+    monkeypatch.setattr(server_module, "connection_owner", lambda *_: os.geteuid() + 1)
+    assert get(server, path)[0] == 403
+    monkeypatch.undo()
+    # A later one replaces it.
+    server.opening_url()
+    assert get(server, path)[0] == 403
+
+
+@pytest.mark.parametrize(
+    ("options", "address"),
+    [
+        ({}, "http://127.0.0.1:{port}/"),
+        ({"host": "::1"}, "http://[::1]:{port}/"),
+        ({"host": "0.0.0.0", "allowed_hosts": ("lab.example",)}, "http://lab.example:{port}/"),
+        ({"allowed_hosts": ("lab.example",), "behind_proxy": True}, "https://lab.example/"),
+    ],
+)
+def test_printed_address_can_be_opened_where_it_is_read(
+    lab: Laboratory, options: dict[str, Any], address: str
+) -> None:
+    with console(lab, **options) as server:
+        assert server.url().partition("?")[0] == address.format(port=server.port)
+        proxied = options.get("behind_proxy", False)
+        host = "lab.example" if proxied else server.url().split("/")[2]
+        if options.get("host") != "::1":
+            _, headers, _ = get(server, server.url().rpartition("/")[2].join(("/", "")), host=host)
+            assert ("Secure" in headers["set-cookie"]) is proxied
+
+
+def test_address_of_every_interface_is_one_of_this_machine(lab: Laboratory) -> None:
+    with console(lab, host="0.0.0.0") as server:
+        host = server.url().split("/")[2].partition(":")[0]
+        assert not ipaddress.ip_address(host).is_unspecified
+        assert get(server, "/", host=f"{host}:{server.port}")[0] == 401
 
 
 def test_other_host_is_refused_even_with_a_session(server: ConsoleServer) -> None:
@@ -274,6 +334,46 @@ def test_odd_frames_carry_the_reason_for_not_being_shown(
         assert "no elements" in header["why"]
 
 
+def test_error_in_one_frame_or_period_does_not_end_those_that_follow(
+    lab: Laboratory, server: ConsoleServer, free_stream_id: int, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """An unforeseen exception is logged; the threads of the console continue."""
+    failed: list[str] = []
+
+    def fail_once(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            if name not in failed:
+                failed.append(name)
+                raise RuntimeError("unforeseen")
+            return function(*arguments)
+
+        return call
+
+    monkeypatch.setattr(frames, "encode_frame", fail_once("frame", frames.encode_frame))
+    monkeypatch.setattr(History, "add", fail_once("period", History.add))
+    lab.produce("detector", free_stream_id, detector, 50)
+    with viewer(server) as websocket:
+        send(websocket, type="watch", watch=1, stream=free_stream_id, view={})
+        header, _ = receive_frame(websocket)
+        assert (header["kind"], header["why"]) == ("none", "unforeseen")
+        send(websocket, type="drawn", watch=1)
+        assert receive_frame(websocket)[0]["kind"] == "image"
+        receive(websocket, "update")
+    assert sorted(failed) == ["frame", "period"]
+    assert sorted(record.message.partition(" to ")[0] for record in caplog.records) == [
+        "the console could not show the system in this period", "the console failed",
+    ]  # fmt: skip
+    # The records hold the frame by their tracebacks.
+    caplog.clear()
+
+
+def test_consumers_of_the_console_that_are_left_out_are_bounded(server: ConsoleServer) -> None:
+    for number in range(server_module.MAX_HIDDEN + 10):
+        server.hide(cast(Any, SimpleNamespace(consumer_ids={number})))
+    assert server.own_consumers() == set(range(10, server_module.MAX_HIDDEN + 10))
+
+
 def test_console_does_not_show_itself(
     lab: Laboratory, server: ConsoleServer, free_stream_id: int, wait_until: WaitUntil
 ) -> None:
@@ -333,6 +433,24 @@ def test_flood_of_messages_ends_the_connection(server: ConsoleServer) -> None:
         assert closed.value.rcvd.code == 1008
 
 
+@pytest.mark.parametrize(
+    "message", [{"type": "track", "track": "system"}, {"type": "select", "kind": "stream", "key": "5"}]
+)
+def test_few_messages_that_cost_much_end_the_connection(
+    server: ConsoleServer, message: dict[str, str]
+) -> None:
+    """Their answers are made on the event loop, which all viewers share."""
+    with viewer(server) as websocket:
+        receive(websocket, "hello")
+        with suppress(ConnectionClosed):
+            for _ in range(100):
+                send(websocket, **message)
+        with pytest.raises(ConnectionClosed) as closed:
+            receive(websocket, "never")
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1008
+
+
 def test_bad_values_are_answered_and_change_nothing(server: ConsoleServer) -> None:
     with viewer(server) as websocket:
         for message in (
@@ -362,29 +480,67 @@ def test_number_of_viewers_and_of_streams_is_bounded(
         assert "at once" in receive(first, "error")["error"]
 
 
+@contextmanager
+def viewer_that_does_not_read(server: ConsoleServer) -> Iterator[Callable[..., None]]:
+    """A browser that sends messages and reads nothing. Yields the function that sends one."""
+    request = (
+        f"GET /ws HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nOrigin: http://127.0.0.1:{server.port}\r\n"
+        f"Cookie: {session(server)}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+    )
+    with socket.socket() as stalled:
+        stalled.settimeout(DEADLINE_S)
+        stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        stalled.connect(("127.0.0.1", server.port))
+        stalled.sendall(request.encode())
+
+        def send_masked(**message: Any) -> None:
+            text = json.dumps(message).encode()
+            assert len(text) < 126
+            # A frame with a mask of zeros.
+            stalled.sendall(bytes([0x81, 0x80 | len(text)]) + bytes(4) + text)
+
+        yield send_masked
+
+
 def test_viewer_that_stops_reading_does_not_hold_up_others(
     lab: Laboratory, server: ConsoleServer, free_stream_id: int, wait_until: WaitUntil
 ) -> None:
     lab.produce("detector", free_stream_id, detector, 100)
     with viewer(server) as good:
-        request = (
-            f"GET /ws HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nOrigin: http://127.0.0.1:{server.port}\r\n"
-            f"Cookie: {session(server)}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
-        )
-        with socket.create_connection(("127.0.0.1", server.port), timeout=DEADLINE_S) as stalled:
-            stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            stalled.sendall(request.encode())
+        with viewer_that_does_not_read(server) as send_stalled:
             wait_until(lambda: server.viewers == 2, timeout=DEADLINE_S)
-            watch = json.dumps({"type": "watch", "watch": 1, "stream": free_stream_id, "view": {}}).encode()
-            # A masked frame with a mask of zeros.
-            stalled.sendall(bytes([0x81, 0x80 | len(watch)]) + bytes(4) + watch)
+            send_stalled(type="watch", watch=1, stream=free_stream_id, view={})
             send(good, type="watch", watch=1, stream=free_stream_id, view={})
             first, _ = receive_frame(good)
             for _ in range(50):
                 send(good, type="drawn", watch=1)
                 header, _ = receive_frame(good)
             assert int(header["seq"]) > int(first["seq"])
+        wait_until(lambda: server.viewers == 1, timeout=DEADLINE_S)
+
+
+def test_answers_that_a_viewer_does_not_read_are_bounded(lab: Laboratory, wait_until: WaitUntil) -> None:
+    """A request stays open until its reply is sent: one who only asks gets a few answers prepared."""
+    answered = []
+
+    def large(viewer: Viewer, arguments: JsonMapping) -> bytes:
+        answered.append(arguments)
+        return bytes(8 << 20)
+
+    def small(viewer: Viewer, arguments: JsonMapping) -> Reply:
+        return {}
+
+    handlers: dict[str, RequestHandler] = {"large": large, "small": small}
+    with console(lab, handlers=lambda _: handlers) as server, viewer(server) as good:
+        with viewer_that_does_not_read(server) as send_stalled:
+            for number in range(30):
+                for _ in range(4):
+                    send_stalled(type="ask", id=number, what="large")
+                send(good, type="ask", id=number, what="small")
+                assert receive(good, "reply")["id"] == number
+            # One answer is on its way, and some parts of it in the buffers of the kernel.
+            assert 1 <= len(answered) <= MAX_OPEN_REQUESTS + 2
         wait_until(lambda: server.viewers == 1, timeout=DEADLINE_S)
 
 

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import sys
 from pathlib import Path
 
 import pytest
 
-from tensorpool.console.access import CONTENT_POLICY, HostRule, Sessions, Tokens, ViewerRole, read_token_file
+from tensorpool.console.access import (
+    CONTENT_POLICY,
+    HostRule,
+    OpeningToken,
+    Sessions,
+    Tokens,
+    ViewerRole,
+    connection_owner,
+    read_token_file,
+)
 from tensorpool.errors import ConfigError
 
 TOKEN = "a-token-of-some-length"
@@ -26,13 +38,72 @@ def test_tokens_are_not_in_the_text_of_an_object() -> None:
 
 
 def test_session_cookie_is_not_the_token_and_differs_by_role() -> None:
-    sessions = Sessions(8470)
+    tokens = Tokens(watch="watching-token-1", steer="steering-token-1")
+    sessions = Sessions(8470, tokens)
     steer, watch = sessions.value(ViewerRole.STEER), sessions.value(ViewerRole.WATCH)
     assert steer != watch
     assert sessions.role({sessions.name: steer}) is ViewerRole.STEER
     assert sessions.role({sessions.name: watch}) is ViewerRole.WATCH
     assert sessions.role({sessions.name: ""}) is sessions.role({}) is None
-    assert Sessions(8471).name != sessions.name
+    assert not {steer, watch} & {tokens.watch, tokens.steer}
+    assert Sessions(8471, tokens).name != sessions.name
+
+
+def test_session_is_valid_as_long_as_its_token() -> None:
+    first = Sessions(8470, Tokens(watch="watching-token-1", steer="steering-token-1"))
+    cookies = {role: {first.name: first.value(role)} for role in ViewerRole}
+    # The console was started again with the same file.
+    again = Sessions(8470, Tokens(watch="watching-token-1", steer="steering-token-1"))
+    assert [again.role(cookies[role]) for role in ViewerRole] == list(ViewerRole)
+    # One that only watches, and one with other tokens.
+    assert Sessions(8470, Tokens(watch="watching-token-1")).role(cookies[ViewerRole.STEER]) is None
+    swapped = Sessions(8470, Tokens(watch="steering-token-1", steer="watching-token-1"))
+    for sessions in (swapped, Sessions(8470, Tokens(steer=TOKEN))):
+        assert sessions.role(cookies[ViewerRole.STEER]) is sessions.role(cookies[ViewerRole.WATCH]) is None
+
+
+def test_opening_token_is_for_one_user_and_a_while() -> None:
+    opening = OpeningToken(user=1000, expires_s=50.0)
+    assert opening.permits(opening.token, 1000, 49.0)
+    assert not opening.permits(opening.token, 1001, 49.0)
+    assert not opening.permits(opening.token, None, 49.0)
+    assert not opening.permits(opening.token, 1000, 50.0)
+    assert not opening.permits("", 1000, 49.0)
+    assert opening.token not in repr(opening)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_owner_of_a_connection_is_the_user_of_its_client(host: str) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as listener:
+        port = listener.getsockname()[1]
+        with socket.create_connection((host, port)) as client:
+            table = [
+                line for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text().splitlines()
+            ]
+            address = client.getsockname()[:2]
+            assert connection_owner(table, address, port) == os.getuid()
+            assert connection_owner(table, address, port + 1) is None
+            assert connection_owner(table, ("192.0.2.1", address[1]), port) is None
+
+
+def test_owner_of_an_old_or_mapped_connection() -> None:
+    rest = "00000000:00000000 00:00000000 00000000"
+    ended = f"  1: 0100007F:C350 0100007F:2116 06 {rest}     0        0 0 3 00"
+    host = "0000000000000000FFFF00000100007F"
+    mapped = f"  2: {host}:C350 {host}:2116 01 {rest}  1003        0 12345 1 00"
+    assert connection_owner([ended], ("127.0.0.1", 50_000), 8470) is None
+    if sys.byteorder == "little":
+        assert connection_owner([ended, mapped], ("127.0.0.1", 50_000), 8470) == 1003
+        assert connection_owner([mapped], ("::ffff:127.0.0.1", 50_000), 8470) == 1003
+
+
+def test_cookie_is_secure_where_the_browser_uses_tls() -> None:
+    assert not HostRule(8470).needs_secure_cookie("127.0.0.1:8470")
+    assert HostRule(8470, is_secure=True).needs_secure_cookie("127.0.0.1:8470")
+    proxied = HostRule(8470, names={"lab.example"}, is_loopback=False, behind_proxy=True)
+    assert proxied.needs_secure_cookie("lab.example")
+    assert not proxied.needs_secure_cookie("10.0.0.1:8470")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8470", "localhost:8470", "LOCALHOST:8470", "[::1]:8470"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,13 +16,15 @@ from tensorpool.console.state import (
     Departures,
     Document,
     apply_difference,
+    bridge_row,
+    detail,
     difference,
     ledger_rows,
     rounded,
     stream_health,
 )
 from tensorpool.monitor.ledger import LedgerRow, Verdict
-from tensorpool.monitor.snapshot import NoticeView, Snapshot, StreamState
+from tensorpool.monitor.snapshot import NoticeView, ServiceView, Snapshot, StreamState
 from tests.unit.top.snapshots import consumer, stream, system
 
 VALUES = st.one_of(
@@ -103,6 +106,53 @@ def test_consumer_that_is_back_is_not_gone() -> None:
     assert list(departures.rows()) == ["consumer 10/7"]
     departures.update(replace(present, now_ns=2), 0)
     assert departures.rows() == {}
+
+
+def test_service_that_has_left_is_gone_and_one_that_became_a_driver_is_not() -> None:
+    departures = Departures()
+    services = tuple(
+        ServiceView(f"service:{name}", name, "", 7, 0) for name in ("supervisor", "driver", "recorder:night")
+    )
+    departures.update(Snapshot(0, services=services), 0)
+    departures.update(Snapshot(1, drivers=system().drivers, services=services[1:2]), 0)
+    assert {key: row["label"] for key, row in departures.rows().items()} == {
+        "service service:supervisor": "supervisor"
+    }
+
+
+def test_details_of_every_kind_are_found() -> None:
+    snapshot = replace(system(), services=(ServiceView("service:shutter", "shutter", "", 7, 0),))
+    for kind, key, pid in (
+        ("driver", "service:driver", 300),
+        ("bridge", "service:bridge:b1", 301),
+        ("recorder", "service:recorder:r1", 302),
+        ("service", "service:shutter", 7),
+    ):
+        view = detail(snapshot, kind, key)
+        assert view is not None
+        assert view["pid"] == pid
+    assert (detail(snapshot, "stream", "10010") or {})["sources"] == [10000, 10001]
+    assert (detail(snapshot, "consumer", "10001/503") or {})["max_rate_hz"] == 10
+    for kind, key in (("stream", "x"), ("consumer", "1"), ("driver", "none"), ("service", ""), ("no", "1")):
+        assert detail(snapshot, kind, key) is None
+
+
+@pytest.mark.parametrize(
+    ("direction", "channel", "peer"),
+    [
+        ("send", "aeron:udp?endpoint=10.0.0.2:40100|mtu=8192:1", "10.0.0.2"),
+        ("send", "aeron:udp?mtu=8192|endpoint=[fe80::1]:40100:1", "fe80::1"),
+        ("send", "aeron:udp?endpoint=lab.example.org:40100:1", "lab.example.org"),
+        ("send", "aeron:udp?control=10.0.0.2:40100:1", ""),
+        ("send", "", ""),
+        # The endpoint of a receiver is its own.
+        ("receive", "aeron:udp?endpoint=10.0.0.2:40100:1", ""),
+    ],
+)
+def test_host_at_the_other_end_of_a_bridge(direction: str, channel: str, peer: str) -> None:
+    (bridge,) = system().bridges
+    mapping = replace(bridge.mappings[0], direction=direction, channel=channel)
+    assert bridge_row(replace(bridge, mappings=(mapping,)))["mappings"][0]["peer"] == peer
 
 
 def test_number_of_departed_is_bounded() -> None:

@@ -158,3 +158,6 @@ export function link(text, href, title) {
 }
 
 export const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+// How much larger than on a desktop text is: canvases on a wall display follow it.
+export const unit = () => Math.max(1, parseFloat(getComputedStyle(document.body).fontSize) / 13);

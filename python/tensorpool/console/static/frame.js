@@ -3,10 +3,14 @@
 // The server sends elements in their own type, so that every figure here is computed from true values: the
 // colours, the histogram, the profiles and the value under the pointer.
 
-import { bytes, css, facts, h, hertz, number, put, setText, streamName } from "./dom.js";
+import { ago, bytes, css, facts, h, hertz, number, put, setText, streamName, unit } from "./dom.js";
+
+// The watch of a live stream, and that of a recorded frame, which the server uses too.
+const LIVE_WATCH = 1;
+export const RECORDED_WATCH = 900;
 
 const ARRAYS = { u8: Uint8Array, i8: Int8Array, u16: Uint16Array, i16: Int16Array, u32: Uint32Array, i32: Int32Array, f32: Float32Array, f64: Float64Array };
-const LEVELS = 4096, SAMPLE = 32768, BINS = 96, WATERFALL = 240;
+const LEVELS = 4096, SAMPLE = 32768, BINS = 96, WATERFALL = 240, GOLDEN = (Math.sqrt(5) - 1) / 2;
 
 // Colours as a few points, between which they are interpolated.
 const MAPS = {
@@ -45,16 +49,24 @@ export function decode({ header, buffer, offset }) {
   return { header, elements: Type ? new Type(buffer, offset) : null };
 }
 
+// Extremes and counts are of all elements: one hot pixel is seen. Percentiles are of a sample; its places follow the
+// golden ratio, since a fixed step could fall on the same few columns of each row.
 export function statistics(elements) {
-  const step = Math.max(1, Math.floor(elements.length / SAMPLE)), values = new Float64Array(Math.ceil(elements.length / step));
-  let count = 0, low = 0, high = 0, nan = 0, sum = 0;
-  for (let i = 0; i < elements.length; i += step) {
+  const { length } = elements, size = Math.min(length, SAMPLE), values = new Float64Array(size);
+  let count = 0, low = 0, high = 0, nan = 0, min = Infinity, max = -Infinity, used = 0;
+  for (let i = 0; i < length; i += 1) {
     const value = elements[i];
-    if (Number.isFinite(value)) { values[count] = value; count += 1; sum += value; } else if (Number.isNaN(value)) nan += 1; else if (value > 0) high += 1; else low += 1;
+    if (value !== value) nan += 1; else if (value === Infinity) high += 1; else if (value === -Infinity) low += 1;
+    else { count += 1; if (value < min) min = value; if (value > max) max = value; }
   }
-  const sorted = values.subarray(0, count).sort();
-  const at = (part) => (count ? sorted[Math.min(count - 1, Math.floor(part * (count - 1) + .5))] : 0);
-  return { sorted, min: at(0), max: at(1), p1: at(.01), p99: at(.99), median: at(.5), mean: count ? sum / count : 0, nan, low, high, count };
+  for (let k = 0; k < size; k += 1) {
+    const value = elements[size === length ? k : Math.floor(((k * GOLDEN) % 1) * length)];
+    if (Number.isFinite(value)) { values[used] = value; used += 1; }
+  }
+  if (!count) min = max = 0;
+  const sorted = values.subarray(0, used).sort();
+  const at = (part) => (used ? sorted[Math.min(used - 1, Math.floor(part * (used - 1) + .5))] : min);
+  return { sorted, min, max, p1: at(.01), p99: at(.99), p01: at(.001), p999: at(.999), median: at(.5), nan, low, high, count };
 }
 
 function paint(frame, pixels, { low, high, isLog, map }) {
@@ -86,7 +98,7 @@ export class FrameViewer {
   constructor(app, { recorded = false } = {}) {
     this.app = app;
     this.recorded = recorded;
-    this.watch = recorded ? 900 : 1;
+    this.watch = recorded ? RECORDED_WATCH : LIVE_WATCH;
     this.stream = null;
     this.frame = null;
     this.zoom = null;
@@ -98,7 +110,10 @@ export class FrameViewer {
     this.lines = [];
     this.paused = false;
     this.build();
-    if (!recorded) app.connection.addEventListener("frame", (event) => { if (event.detail.header.watch === this.watch) this.onFrame(event.detail); });
+    if (!recorded) {
+      app.connection.addEventListener("frame", (event) => { if (event.detail.header.watch === this.watch) this.onFrame(event.detail); });
+      app.connection.addEventListener("error", (event) => { if (event.detail.about === "watch" && event.detail.watch === this.watch) this.refuse(event.detail.error); });
+    }
     new ResizeObserver(() => { this.resize(); this.draw(); this.requestSoon(); }).observe(this.stage);
   }
 
@@ -110,18 +125,19 @@ export class FrameViewer {
     };
     this.pick = h("select", { "aria-label": "The stream whose frames are shown", onchange: () => { location.hash = `#/frame/${this.pick.value}`; } });
     const [map] = select("colours", Object.keys(MAPS).map((m) => [m, m]), "grey", (v) => { this.options.map = v; });
-    const [scale] = select("scale", [["percentile", "1 to 99 %"], ["minmax", "least to greatest"], ["type", "range of the type"]], "percentile", (v) => { this.options.scale = v; });
+    const [scale] = this.scale = select("scale", [["percentile", "1 to 99 %"], ["wide", "0.1 to 99.9 %"], ["minmax", "least to greatest"], ["type", "range of the type"]], "percentile", (v) => { this.options.scale = v; });
     const [bayer, bayerSelect] = select("Bayer", [["", "no"], ["rggb", "RGGB"], ["bggr", "BGGR"], ["grbg", "GRBG"], ["gbrg", "GBRG"]], "", (v) => { this.options.bayer = v; });
     this.bayerSelect = bayerSelect;
     const toggle = (text, change) => { const b = h("button", { type: "button", "aria-pressed": "false", onclick: () => { const on = b.getAttribute("aria-pressed") !== "true"; b.setAttribute("aria-pressed", String(on)); change(on); this.optionsChanged(); } }, text); return b; };
     const log = toggle("log", (on) => { this.options.isLog = on; });
-    const pause = toggle("pause", (on) => { this.paused = on; if (!on) this.request(); });
+    const pause = toggle("pause", (on) => { this.paused = on; if (on) this.onHidden(); else this.request(); });
     const fit = h("button", { type: "button", onclick: () => { this.zoom = null; this.optionsChanged(); } }, "fit");
     this.planes = h("span", { class: "planes" });
     this.canvas = h("canvas", { class: "shown", tabindex: "0", role: "img", "aria-label": "No frame yet" });
     this.over = h("div", { class: "over mono", hidden: true });
+    this.stale = h("div", { class: "stale chip warn", role: "status", hidden: true });
     this.message = h("div", { class: "message" }, "Choose a stream.");
-    this.stage = h("div", { class: "stage" }, this.canvas, this.over, this.message);
+    this.stage = h("div", { class: "stage" }, this.canvas, this.over, this.stale, this.message);
     this.facts = h("div", { class: "panel" });
     this.histogram = h("canvas", { role: "img", "aria-label": "Histogram" });
     this.histogramText = h("div", { class: "muted" });
@@ -132,8 +148,10 @@ export class FrameViewer {
     this.element = h("div", { class: "viewer" }, h("div", { class: "tools" }, this.recorded ? null : this.pick, map, scale, log, bayer, this.planes, fit, this.recorded ? null : pause), this.stage, side);
     this.canvas.addEventListener("pointermove", (event) => this.onPointer(event));
     this.canvas.addEventListener("pointerleave", () => { this.pointer = null; this.showPointer(); this.draw(); });
-    this.canvas.addEventListener("pointerdown", (event) => { this.drag = { x: event.clientX, y: event.clientY, zoom: this.zoom, moved: false }; this.canvas.setPointerCapture(event.pointerId); });
+    this.touches = new Map();
+    this.canvas.addEventListener("pointerdown", (event) => { this.touches.set(event.pointerId, event); this.drag = this.touches.size > 1 ? null : { x: event.clientX, y: event.clientY, zoom: this.zoom, moved: false }; this.canvas.setPointerCapture(event.pointerId); if (this.drag) this.onPointer(event); });
     this.canvas.addEventListener("pointerup", () => { if (this.drag && !this.drag.moved) { this.pinned = this.pinned ? null : this.pointer; this.draw(); } this.drag = null; });
+    for (const name of ["pointerup", "pointercancel"]) this.canvas.addEventListener(name, (event) => { this.touches.delete(event.pointerId); });
     this.canvas.addEventListener("dblclick", () => { this.zoom = null; this.pinned = null; this.optionsChanged(); });
     this.canvas.addEventListener("wheel", (event) => { event.preventDefault(); const box = this.canvas.getBoundingClientRect(); this.zoomAt(event.clientX - box.left, event.clientY - box.top, event.deltaY < 0 ? .8 : 1.25); }, { passive: false });
     this.canvas.addEventListener("keydown", (event) => this.onKey(event));
@@ -152,6 +170,7 @@ export class FrameViewer {
   }
 
   reset() {
+    this.refused = null;
     this.frame = null; this.zoom = null; this.pinned = null; this.stats = null; this.lines = []; this.drawn = []; this.ages = [];
     Object.assign(this.options, { axes: null, index: [], bayer: "" });
     this.bayerSelect.value = "";
@@ -188,11 +207,21 @@ export class FrameViewer {
   requestSoon() { clearTimeout(this.timer); this.timer = setTimeout(() => this.request(), 60); }
   optionsChanged() { this.stats = null; this.lines = []; this.draw(); this.requestSoon(); }
 
+  // The console cannot show the stream now, as when it shows as many as it may; the next update tries again.
+  refuse(why) {
+    this.refused = why;
+    this.frame = null;
+    setText(this.message, why);
+    this.message.hidden = false;
+    this.draw();
+  }
+
   // --- what arrives
 
   onFrame(message) {
     const frame = decode(message);
     if (!this.recorded && frame.header.stream !== this.stream) return;
+    this.refused = null;
     if (this.paused) { this.app.connection.send({ type: "drawn", watch: this.watch }); return; }
     requestAnimationFrame(() => {
       this.frame = frame;
@@ -216,6 +245,8 @@ export class FrameViewer {
     if (header.sent_ms) { this.ages.push(header.age_ms + (Date.now() - header.sent_ms)); if (this.ages.length > 60) this.ages.shift(); }
     if (!this.stats || now - this.statsAt > 200) { this.stats = statistics(elements); this.statsAt = now; this.drawHistogram(); this.showFacts(); this.showPlanes(); }
     this.profiles.hidden = header.kind !== "image";
+    this.scale[0].hidden = header.kind !== "image";
+    this.stale.hidden = true;
     if (header.kind === "image") this.makeImage(); else { this.image = null; this.addLine(); }
     this.draw();
   }
@@ -227,6 +258,7 @@ export class FrameViewer {
       // A detector's few bright points must not vanish because most of the frame has one value.
       return s.p99 > s.p1 ? [s.p1, s.p99] : [s.min, s.max];
     }
+    if (scale === "wide" && s.p999 > s.p01) return [s.p01, s.p999];
     if (header.channels > 1 && header.elements === "u8") return [0, 255];
     return [s.min, s.max];
   }
@@ -292,19 +324,26 @@ export class FrameViewer {
   drawLines(pen) {
     const { header, elements } = this.frame, width = this.stage.clientWidth, height = this.stage.clientHeight;
     const upper = Math.round(height * .42), [low, high] = this.stats.max > this.stats.min ? [this.stats.min, this.stats.max] : [this.stats.min - .5, this.stats.max + .5];
-    const y = (v) => 10 + (1 - (v - low) / (high - low)) * (upper - 26);
-    pen.strokeStyle = css("--grid"); pen.fillStyle = css("--muted"); pen.font = "11px system-ui, sans-serif";
-    for (let i = 0; i <= 4; i += 1) { const v = low + ((high - low) * i) / 4; pen.beginPath(); pen.moveTo(0, y(v)); pen.lineTo(width, y(v)); pen.stroke(); pen.fillText(number(v, 3), 6, y(v) + (i === 4 ? 12 : -3)); }
-    pen.strokeStyle = css("--s1"); pen.lineWidth = 1.3;
+    const y = (v) => 10 + (1 - (v - low) / (high - low)) * (upper - 26), size = Math.round(11 * unit());
+    const ticks = [0, 1, 2, 3, 4].map((i) => low + ((high - low) * i) / 4);
+    pen.strokeStyle = css("--grid");
+    for (const v of ticks) { pen.beginPath(); pen.moveTo(0, y(v)); pen.lineTo(width, y(v)); pen.stroke(); }
+    pen.strokeStyle = css("--s1"); pen.lineWidth = 1.3 * Math.sqrt(unit());
     pen.beginPath();
     const points = elements.length, x = (i) => (points > 1 ? (i / (points - 1)) * width : width / 2);
     let isOn = false;
     for (let i = 0; i < points; i += 1) { const v = elements[i]; if (!Number.isFinite(v)) { isOn = false; continue; } if (isOn) pen.lineTo(x(i), y(v)); else pen.moveTo(x(i), y(v)); isOn = true; }
     pen.stroke();
+    pen.font = `${size}px system-ui, sans-serif`;
+    ticks.forEach((v, i) => {
+      const text = number(v, 3), base = y(v) + (i === 4 ? size + 1 : -3);
+      pen.globalAlpha = .8; pen.fillStyle = css("--panel"); pen.fillRect(3, base - size + 1, pen.measureText(text).width + 6, size + 2);
+      pen.globalAlpha = 1; pen.fillStyle = css("--muted"); pen.fillText(text, 6, base);
+    });
     if (points === 1) { pen.font = "28px system-ui, sans-serif"; pen.fillStyle = css("--text"); pen.textAlign = "center"; pen.fillText(String(elements[0]), width / 2, upper / 2); pen.textAlign = "left"; }
     this.drawWaterfall(pen, upper, width, height - upper, low, high);
     if (this.pointer) { pen.strokeStyle = css("--accent"); const px = x(this.pointer.index); pen.beginPath(); pen.moveTo(px, 0); pen.lineTo(px, height); pen.stroke(); }
-      }
+  }
 
   drawWaterfall(pen, top, width, height, low, high) {
     const columns = this.frame.elements.length, rows = Math.min(WATERFALL, Math.max(60, this.lines.length));
@@ -356,17 +395,24 @@ export class FrameViewer {
     if (!row || !at) return;
     const r = Math.floor((at.row - header.top) / header.step), c = Math.floor((at.column - header.left) / header.step);
     if (r < 0 || c < 0 || r >= header.rows || c >= header.columns) return;
-    const colours = header.channels > 1 ? ["--bad", "--good", "--accent", "--muted"] : ["--s1"];
-    for (let k = 0; k < Math.min(3, header.channels); k += 1) {
-      profile(row, header.columns, (i) => elements[(r * header.columns + i) * header.channels + k], css(colours[k]), this.stats);
-      profile(column, header.rows, (i) => elements[(i * header.columns + c) * header.channels + k], css(colours[k]), this.stats);
-    }
+    const colours = (header.channels > 1 ? ["--bad", "--good", "--accent"] : ["--s1"]).map(css), channels = colours.map((_, k) => k);
+    profile(row, `row ${at.row}`, header.columns, channels.map((k) => (i) => elements[(r * header.columns + i) * header.channels + k]), colours, this.rowProfile);
+    profile(column, `column ${at.column}`, header.rows, channels.map((k) => (i) => elements[(i * header.columns + c) * header.channels + k]), colours, this.columnProfile);
   }
 
   // --- pointer, zoom, keys
 
+  // Two fingers zoom; the part between them stays where it is.
+  pinch(event) {
+    const before = this.touches.get(event.pointerId), other = [...this.touches.values()].find((touch) => touch.pointerId !== event.pointerId);
+    const distance = (touch) => Math.max(1, Math.hypot(touch.clientX - other.clientX, touch.clientY - other.clientY)), box = this.canvas.getBoundingClientRect();
+    this.touches.set(event.pointerId, event);
+    this.zoomAt((event.clientX + other.clientX) / 2 - box.left, (event.clientY + other.clientY) / 2 - box.top, distance(before) / distance(event));
+  }
+
   onPointer(event) {
     if (!this.frame || !this.frame.elements) return;
+    if (this.touches.size > 1 && this.touches.has(event.pointerId)) { this.pinch(event); return; }
     const box = this.canvas.getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top, { header } = this.frame;
     if (header.kind === "line") { this.pointer = { index: Math.max(0, Math.min(header.columns - 1, Math.round((x / box.width) * (header.columns - 1)))) }; this.draw(); return; }
     const view = this.window(), scale = view.width / this.stage.clientWidth;
@@ -477,7 +523,10 @@ export class FrameViewer {
     }
     if (this.stream === null && keys.length) this.onShown();
     this.pick.value = String(this.stream);
-    const row = streams[this.stream];
+    if (this.refused) { this.request(); return; }
+    const row = streams[this.stream], quiet = this.frame && this.frame.elements && !this.paused && this.drawn.length ? performance.now() - this.drawn[this.drawn.length - 1] : 0;
+    this.stale.hidden = quiet < 3000;
+    if (quiet >= 3000) setText(this.stale, `No new frame for ${ago(quiet)}. ${row ? (row.health === "good" ? "" : row.why) : "The stream is not announced any more."}`.trim());
     if (this.frame === null || !row || row.state === "stale" || row.state === "vacant") {
       const text = this.stream === null ? "No stream is announced here yet." : !row ? `Stream ${this.stream} is not announced. Its frames are shown as soon as it is.` : row.state === "live" ? "Waiting for a frame." : row.why;
       if (this.frame === null || !row) { setText(this.message, text); this.message.hidden = this.frame !== null && Boolean(this.frame.elements); }
@@ -494,12 +543,20 @@ function axisChoices(shape) {
   return result.slice(0, 24);
 }
 
-function profile({ pen, width, height }, count, at, colour, stats) {
-  const span = stats.max - stats.min || 1;
-  pen.strokeStyle = colour; pen.lineWidth = 1.1;
-  pen.beginPath();
-  for (let i = 0; i < count; i += 1) { const v = at(i); if (Number.isFinite(v)) pen.lineTo((i / Math.max(1, count - 1)) * width, height - 2 - ((v - stats.min) / span) * (height - 4)); }
-  pen.stroke();
+// The values along a row or a column, from the least to the greatest of them.
+function profile({ pen, width, height }, title, count, lines, colours, canvas) {
+  const values = lines.map((at) => Array.from({ length: count }, (_, i) => at(i))), known = values.flat().filter(Number.isFinite);
+  const low = known.reduce((a, b) => Math.min(a, b), Infinity), high = known.reduce((a, b) => Math.max(a, b), -Infinity), span = high - low || 1;
+  const size = Math.round(11 * unit()), top = size + 5, short = (v) => value(Number.isInteger(v) ? v : Number(v.toPrecision(4)));
+  const text = known.length ? `${title}: ${short(low)} to ${short(high)}` : `${title}: no finite value`;
+  pen.font = `${size}px system-ui, sans-serif`; pen.fillStyle = css("--muted"); pen.fillText(text, 0, size);
+  canvas.setAttribute("aria-label", `Profile along ${text}`);
+  values.forEach((line, k) => {
+    pen.strokeStyle = colours[k]; pen.lineWidth = 1.1;
+    pen.beginPath();
+    line.forEach((v, i) => { if (Number.isFinite(v)) pen.lineTo((i / Math.max(1, count - 1)) * width, height - 2 - ((v - low) / span) * (height - top - 4)); });
+    pen.stroke();
+  });
 }
 
 // The shortest text that is exact for integers and has 7 digits for others.

@@ -6,7 +6,7 @@
 
 import { bytes, h, hertz, number, perSecond, put, s, setText, streamName, whole } from "./dom.js";
 
-const CARD = { width: 188, height: 46 }, NARROW = { width: 150, height: 46 }, GAP = { x: 92, y: 16 }, MAX_STREAMS = 48, MAX_CONSUMERS = 8, TOP = 26;
+const CARD = { width: 188, height: 46 }, NARROW = { width: 150, height: 46 }, GAP = { x: 92, y: 16 }, MAX_STREAMS = 48, MAX_CONSUMERS = 8, MAX_PIPELINES = 8, TOP = 26, PIPELINES_MS = 10000;
 
 export class GraphView {
   constructor(app) {
@@ -22,12 +22,24 @@ export class GraphView {
     this.element = h("section", { class: "panel graph" }, h("header", {}, h("h2", {}, "System"), this.note, legend, this.search), this.canvas = h("div", { class: "canvas", tabindex: "0", role: "region", "aria-label": "Graph of the system" }, this.svg, this.empty));
     new ResizeObserver(() => { if (app.connection.updatedAt && this.element.isConnected) this.update(); this.scale(); }).observe(this.canvas);
     this.byKey = new Map();
+    this.current = new Map();
     this.linkByKey = new Map();
     this.shape = "";
+    this.pipelines = [];
+  }
+
+  onShown() { this.loadPipelines(); clearInterval(this.timer); this.timer = setInterval(() => this.loadPipelines(), PIPELINES_MS); }
+  onHidden() { clearInterval(this.timer); }
+
+  async loadPipelines() {
+    if (this.busy) return;
+    this.busy = true;
+    try { this.pipelines = (await this.app.connection.ask("pipelines")).pipelines; } catch { /* not connected, or no pipelines here */ }
+    this.busy = false;
   }
 
   update() {
-    const graph = build(this.app.connection.document, this.search.value.toLowerCase(), this.app.selected);
+    const graph = build(this.app.connection.document, this.search.value.toLowerCase(), this.app.selected, this.pipelines);
     this.empty.hidden = graph.nodes.size > 0;
     this.svg.style.display = graph.nodes.size ? "" : "none";
     setText(this.note, graph.hidden ? `${whole(graph.hidden)} more streams: filter to see them` : "");
@@ -39,7 +51,10 @@ export class GraphView {
       this.shape = shape; this.room = room;
       layout(graph, card, box.clientWidth / Math.max(200, box.clientHeight));
       this.place(graph);
-    }
+    } else this.show(graph);
+  }
+
+  show(graph) {
     for (const [key, node] of graph.nodes) this.showNode(this.byKey.get(key), node);
     for (const [key, link] of graph.links) this.showLink(this.linkByKey.get(key), link);
   }
@@ -51,7 +66,6 @@ export class GraphView {
       old.setAttribute("transform", `translate(${node.x},${node.y})`);
       keep.set(key, old);
     }
-    put(this.nodes, [...keep.values()]);
     this.byKey = keep;
     const links = new Map();
     for (const [key, link] of graph.links) {
@@ -62,14 +76,18 @@ export class GraphView {
       group.firstChild.setAttribute("d", `M${x1},${y1} C${x1 + bend},${y1} ${x2 - bend},${y2} ${x2},${y2}`);
       if (link.limit !== undefined) {
         const x = (x1 + x2) / 2, y = (y1 + y2) / 2;
-        group.append(s("path", { class: "limiter", d: `M${x},${y - 7} l7,7 l-7,7 l-7,-7 z` }), s("text", { class: "limit-text", x: x + 12, y: y + (y2 > y1 ? -4 : 12) }));
+        group.append(s("path", { class: "limiter", d: `M${x},${y - 7} l7,7 l-7,7 l-7,-7 z` }), this.card === NARROW ? s("text", { class: "limit-text", x, y: y - 11, "text-anchor": "middle" }) : s("text", { class: "limit-text", x: x + 12, y: y + (y2 > y1 ? -4 : 12) }));
       }
       links.set(key, group);
     }
-    put(this.links, [...links.values()]);
     this.linkByKey = links;
-    const host = (this.app.connection.document.system[""] || {}).host || "";
-    put(this.frames, s("rect", { class: "frame", x: 6, y: 6, width: graph.width - 12, height: graph.height - 12, rx: 10 }), s("text", { class: "sub", x: 18, y: 20 }, `host ${host}`));
+    // Only nodes that are there: a page stays open for weeks while consumers come and leave.
+    this.current = new Map();
+    // What is shown comes before the elements are part of the page: otherwise they would fade in from no colour.
+    this.show(graph);
+    put(this.nodes, [...keep.values()]);
+    put(this.links, [...links.values()]);
+    put(this.frames, graph.hosts.map(({ x, width: size, label }) => [s("rect", { class: "frame", x, y: 6, width: size, height: graph.height - 12, rx: 10 }), s("text", { class: "sub", x: x + 12, y: 20 }, clip(label, Math.floor(size / 7)))]));
     this.size = [graph.width, graph.height];
     this.svg.setAttribute("viewBox", `0 0 ${graph.width} ${graph.height}`);
     this.scale();
@@ -86,7 +104,7 @@ export class GraphView {
   }
 
   makeNode(key, node) {
-    const open = () => { const now = this.current && this.current.get(key); const target = (now || node).target; if (target) this.app.select(...target); };
+    const open = () => { const now = this.current.get(key); const target = (now || node).target; if (target) this.app.open(...target); };
     return s("g", { class: "node", tabindex: "0", role: "button", "data-key": key, onclick: open, onkeydown: (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); open(); } } },
       s("title"), s("rect", { class: "card", width: this.card.width, height: this.card.height, rx: 7 }), s("rect", { class: "edge", width: 4, height: this.card.height - 14, x: 6, y: 7, rx: 2 }),
       s("text", { x: 18, y: 19 }), s("text", { class: "sub", x: 18, y: 35 }));
@@ -104,7 +122,7 @@ export class GraphView {
     const text = `${node.kindText} ${node.label}: ${node.sub}. ${node.why || ""}`;
     setText(title, text);
     if (element.getAttribute("aria-label") !== text) element.setAttribute("aria-label", text);
-    (this.current ??= new Map()).set(node.key, node);
+    this.current.set(node.key, node);
   }
 
   showLink(element, link) {
@@ -127,7 +145,7 @@ function chosenStreams(doc, filter, selected) {
   return { shown: new Map(order.slice(0, MAX_STREAMS)), hidden: Math.max(0, all.length - MAX_STREAMS) };
 }
 
-function build(doc, filter, selected) {
+function build(doc, filter, selected, pipelines) {
   const { shown, hidden } = chosenStreams(doc, filter, selected);
   const nodes = new Map(), links = new Map();
   const add = (key, node) => { if (!nodes.has(key)) nodes.set(key, { key, ...node }); return nodes.get(key); };
@@ -138,7 +156,7 @@ function build(doc, filter, selected) {
     if (row.producer !== null) {
       // A process that makes its stream from others stands between them; sources of one process are one node.
       const name = row.sources.length ? `x${row.pid}:${key}` : `p${row.pid ?? key}`;
-      const process = processNode(add, services.get(row.pid)?.writes.has(key) ? services : null, row.pid, name, "Producer", { label: `producer ${row.producer}`, target: ["stream", key] });
+      const process = processNode(add, services.get(row.pid)?.find((service) => service.writes.has(key)), name, "Producer", { label: `producer ${row.producer}`, target: ["stream", key] });
       process.makes = (process.makes || 0) + 1;
       if (process.makes > 1) process.label = `process ${row.pid}`;
       if (!process.fixed) process.sub = process.makes > 1 ? `produces ${process.makes} streams` : `process ${row.pid ?? "unknown"}`;
@@ -147,6 +165,8 @@ function build(doc, filter, selected) {
     }
   }
   const transformers = [...shown].filter(([, row]) => row.sources.length && row.producer !== null);
+  // A limiter names its stream: other consumers of its process do not make it.
+  const limited = new Set(Object.values(doc.consumers).map((row) => LIMITER.exec(row.label || "")).filter(Boolean).map((match) => match[1]));
   const perStream = new Map();
   for (const [key, row] of Object.entries(doc.consumers)) {
     const stream = shown.get(String(row.stream));
@@ -155,9 +175,11 @@ function build(doc, filter, selected) {
     perStream.set(row.stream, count);
     if (count > MAX_CONSUMERS && row.health === "good") continue;
     const size = stream.rate && stream.bytes && row.rate !== null ? (stream.bytes / stream.rate) * row.rate : 0;
-    const made = row.pid === null ? undefined : transformers.find(([, other]) => other.pid === row.pid && other.sources.includes(row.stream));
-    const process = made ? makers.get(`${row.pid}:${made[0]}`) : processNode(add, !row.label && services.get(row.pid)?.reads.has(String(row.stream)) ? services : null, row.pid, row.pid !== null && row.label ? `c${row.pid}:${row.label}` : `e${key}`, "Consumer", { label: row.label || `consumer ${row.id}`, target: ["consumer", key] });
+    const limiter = LIMITER.exec(row.label || ""), made = row.pid === null ? undefined : transformers.find(([id, other]) => other.pid === row.pid && other.sources.includes(row.stream) && (limiter ? limiter[1] === id : !limited.has(id)));
+    const process = made ? makers.get(`${row.pid}:${made[0]}`) : processNode(add, row.label ? undefined : services.get(row.pid)?.find((service) => service.reads.has(String(row.stream))), row.pid !== null && row.label ? `c${row.pid}:${row.label}` : `e${key}`, "Consumer", { label: row.label || `consumer ${row.id}`, target: ["consumer", key] });
     if (made && row.label) process.label = row.label;
+    if (made && limiter) Object.assign(process, { kind: "process limiter-node", kindText: "Limiter", label: "limiter", target: ["consumer", key], fixed: true, sub: `${hertz(stream.rate)} to ${hertz(made[1].rate)}` });
+    else if (SPARK.test(row.label || "")) process.kindText = "Spark query";
     if (worse(row.health, process.health)) { process.health = row.health; process.why = row.why; }
     process.reads = (process.reads || 0) + 1;
     if (!process.fixed) process.sub = process.reads > 1 ? `reads ${process.reads} streams` : `${hertz(row.rate)}${row.lost_s ? ` · loses ${number(row.lost_s)}/s` : ""}`;
@@ -169,52 +191,72 @@ function build(doc, filter, selected) {
   }
   for (const [tag, row] of Object.entries(doc.recorders)) for (const stream of row.streams) {
     if (!shown.has(String(stream))) continue;
-    const node = serviceNode(add, services, row.pid, tag, "recorder", row);
+    const node = serviceNode(add, tag, "recorder", row);
     join(`s${stream}`, node.key, { health: row.health, bytes: shown.get(String(stream)).bytes });
   }
   for (const [tag, row] of Object.entries(doc.bridges)) for (const mapping of row.mappings) {
-    const node = serviceNode(add, services, row.pid, tag, "bridge", row);
-    if (mapping.direction === "send" && shown.has(String(mapping.source))) join(`s${mapping.source}`, node.key, { health: mapping.connected ? "good" : "bad", bytes: shown.get(String(mapping.source)).bytes });
-    if (mapping.direction === "receive" && shown.has(String(mapping.dest))) join(node.key, `s${mapping.dest}`, { health: mapping.connected && !mapping.fault ? "good" : "bad", bytes: shown.get(String(mapping.dest)).bytes });
+    const node = serviceNode(add, tag, "bridge", row);
+    const { source, dest, connected } = mapping, health = connected && !mapping.fault ? "good" : "bad";
+    const isHere = (direction) => Object.values(doc.bridges).some((other) => other.mappings.some((m) => m.direction === direction && m.source === source && m.dest === dest));
+    if (mapping.direction === "send" && shown.has(String(source))) {
+      const size = shown.get(String(source)).bytes;
+      join(`s${source}`, node.key, { health: connected ? "good" : "bad", bytes: size });
+      // The receiver is part of another system, on another host: only its address is known.
+      if (!isHere("receive")) { add(`fs${mapping.peer}/${dest}`, { kind: "process far", kindText: "Stream of another host", label: dest === source ? streamName(source, shown.get(String(source))) : `stream ${dest}`, sub: mapping.peer, health, far: "to", why: mapping.fault || "", target: ["bridge", tag] }); join(node.key, `fs${mapping.peer}/${dest}`, { health, bytes: size }); }
+    }
+    if (mapping.direction === "receive" && shown.has(String(dest))) {
+      const size = shown.get(String(dest)).bytes;
+      join(node.key, `s${dest}`, { health, bytes: size });
+      if (!isHere("send")) { add(`fr${tag}/${source}`, { kind: "process far", kindText: "Stream of another host", label: source === dest ? streamName(dest, shown.get(String(dest))) : `stream ${source}`, sub: hertz(mapping.rate), health, far: "from", why: mapping.fault || "", target: ["bridge", tag] }); join(`fr${tag}/${source}`, node.key, { health, bytes: size }); }
+    }
   }
+  for (const pipeline of pipelines.slice(0, MAX_PIPELINES)) addPipeline(pipeline, shown, doc, nodes, add, join);
   // Lineage that no process here shows, as across a bridge.
   for (const [key, row] of shown) for (const source of row.sources) {
     if (shown.has(String(source)) && String(source) !== key && !isJoined(links, `s${source}`, `s${key}`)) join(`s${source}`, `s${key}`, { health: "good", kind: "lineage", bytes: 0 });
   }
-  for (const gone of Object.values(doc.gone)) {
-    const stream = gone.stream === null ? null : `s${gone.stream}`;
-    if (gone.kind === "stream" && !filter) add(`s${gone.key}`, { kind: "gone", kindText: "Stream", label: gone.label, sub: gone.reason, health: "gone", target: ["stream", gone.key], why: "It has left." });
-    else if (gone.kind === "driver" || gone.kind === "bridge" || gone.kind === "recorder") add(`g${gone.kind}${gone.key}`, { kind: "gone", kindText: gone.kind, label: gone.label, sub: gone.reason, health: "gone", why: "It has left.", target: [gone.kind, gone.key] });
-    else if (stream && nodes.has(stream)) {
-      const key = `g${gone.kind}${gone.key}`;
-      add(key, { kind: "gone", kindText: gone.kind, label: gone.label, sub: gone.reason, health: "gone", target: [gone.kind === "producer" ? "stream" : gone.kind, gone.kind === "producer" ? String(gone.stream) : gone.key], why: "It has left." });
-      if (gone.kind === "producer") join(key, stream, { health: "gone", bytes: 0 }); else join(stream, key, { health: "gone", bytes: 0 });
-    }
+  const gone = Object.values(doc.gone), departed = (row, more) => add(`g${row.kind}${row.key}`, { kind: "gone", kindText: row.kind, label: row.label, sub: row.reason, health: "gone", why: "It has left.", target: [row.kind, row.key], ...more });
+  if (!filter) for (const row of gone) if (row.kind === "stream") add(`s${row.key}`, { kind: "gone", kindText: "Stream", label: row.label, sub: row.reason, health: "gone", target: ["stream", row.key], why: "It has left." });
+  for (const row of gone) {
+    const stream = row.stream === null ? null : `s${row.stream}`;
+    if (row.kind === "producer" && nodes.has(stream)) { departed(row, { target: ["stream", String(row.stream)] }); join(`gproducer${row.key}`, stream, { health: "gone", bytes: 0 }); }
+    else if (row.kind === "consumer" && nodes.has(stream)) { departed(row); join(stream, `gconsumer${row.key}`, { health: "gone", bytes: 0 }); }
+    else if (stream === null) departed(row, { apart: true });
   }
-  const apart = [];
-  for (const [tag, row] of Object.entries(doc.drivers)) apart.push(serviceNode(add, services, `d${tag}`, tag, "driver", row));
+  const apart = [], limiters = new Set(Object.values(doc.consumers).filter((row) => LIMITER.test(row.label || "")).map((row) => row.pid));
+  for (const [tag, row] of Object.entries(doc.drivers)) apart.push(serviceNode(add, tag, "driver", row));
   for (const row of Object.values(doc.services)) {
     const name = row.tag.replace(/^service:/, "");
-    if (/^(driver|recorder|bridge)(:|$)/.test(name)) continue;
+    if (/^(driver|recorder|bridge)(:|$)/.test(name) || (/^limiter(:|$)/.test(name) && limiters.has(row.pid))) continue;
     apart.push(add(`v${row.tag}${row.pid}`, { kind: "service", target: ["service", row.tag], kindText: "Service", label: name, sub: `process ${row.pid}`, health: "good", why: "It answers." }));
   }
   for (const node of apart) node.apart = true;
-  return { nodes, links, hidden };
+  return { nodes, links, hidden, host: (doc.system[""] || {}).host || "" };
+}
+
+// A pipeline reads what a recorder of its streams has written, or the streams themselves.
+function addPipeline(row, shown, doc, nodes, add, join) {
+  const ids = row.error ? [] : Object.keys(row.last_frames_ns), name = row.root.replace(/\/+$/, "").split("/").pop();
+  const node = add(`y${row.root}`, { kind: "service", kindText: "Pipeline, Spark queries", label: `pipeline ${name}`, sub: row.error ? "unreadable" : row.is_running ? "running" : "at rest", health: row.error ? "bad" : row.is_running ? "good" : "idle", why: row.error || "", target: ["pipeline", row.root], fixed: true });
+  for (const id of ids) {
+    if (!shown.has(id)) continue;
+    const recorders = Object.entries(doc.recorders).filter(([tag, r]) => r.streams.includes(Number(id)) && nodes.has(`recorder:${tag}`)).map(([tag]) => `recorder:${tag}`);
+    for (const from of recorders.length ? recorders : [`s${id}`]) join(from, node.key, { health: row.is_running ? "good" : "idle", kind: "lineage", bytes: 0 });
+  }
 }
 
 // A recorder or bridge has consumers and producers of its own, which are not shown beside it. A program may embed
 // one: its other endpoints stand for themselves.
 function servicePids(doc) {
   const pids = new Map();
-  for (const [tag, row] of Object.entries(doc.recorders)) pids.set(row.pid, { tag, kind: "recorder", row, reads: new Set(row.streams.map(String)), writes: new Set() });
-  for (const [tag, row] of Object.entries(doc.bridges)) pids.set(row.pid, { tag, kind: "bridge", row, reads: new Set(row.mappings.filter((m) => m.direction === "send").map((m) => String(m.source))), writes: new Set(row.mappings.filter((m) => m.direction === "receive").map((m) => String(m.dest))) });
+  const put = (pid, service) => { if (pids.has(pid)) pids.get(pid).push(service); else pids.set(pid, [service]); };
+  for (const [tag, row] of Object.entries(doc.recorders)) put(row.pid, { tag, kind: "recorder", row, reads: new Set(row.streams.map(String)), writes: new Set() });
+  for (const [tag, row] of Object.entries(doc.bridges)) put(row.pid, { tag, kind: "bridge", row, reads: new Set(row.mappings.filter((m) => m.direction === "send").map((m) => String(m.source))), writes: new Set(row.mappings.filter((m) => m.direction === "receive").map((m) => String(m.dest))) });
   return pids;
 }
 
-function processNode(add, services, pid, key, kindText, more) {
-  const service = services ? services.get(pid) : undefined;
-  if (service) return serviceNode(add, services, pid, service.tag, service.kind, service.row);
-  return add(key, { kind: "process", kindText, health: "good", sub: "", ...more });
+function processNode(add, service, key, kindText, more) {
+  return service ? serviceNode(add, service.tag, service.kind, service.row) : add(key, { kind: "process", kindText, health: "good", sub: "", ...more });
 }
 
 const SERVICE_TEXT = {
@@ -223,7 +265,7 @@ const SERVICE_TEXT = {
   bridge: (row) => `${whole(row.mappings.length)} mappings`,
 };
 
-function serviceNode(add, services, pid, tag, kind, row) {
+function serviceNode(add, tag, kind, row) {
   const node = add(`${kind}:${tag}`, { kind: "service", kindText: kind, label: kind === "driver" ? `driver ${row.namespace}` : tag.replace(/^service:/, ""), health: row.health, target: [kind, tag], fixed: true });
   node.sub = SERVICE_TEXT[kind](row);
   node.why = row.problem || "";
@@ -235,15 +277,16 @@ function isJoined(links, from, to) {
   return false;
 }
 
+const LIMITER = /^limiter to (\d+)$/, SPARK = /^Spark( query|$)/;
 const RANK = { gone: 0, good: 1, idle: 1, limited: 2, warn: 3, bad: 4 };
 const worse = (a, b) => (RANK[a] || 0) > (RANK[b] || 0);
 
 // `ratio`: width by height of the room; wider room gives wider gaps, a phone narrow ones.
 function layout(graph, card, ratio) {
   const { nodes, links } = graph;
-  const out = new Map(), into = new Map();
+  const out = new Map(), into = new Map(), isFar = (key) => Boolean(nodes.get(key).far);
   for (const key of nodes.keys()) { out.set(key, []); into.set(key, []); }
-  for (const link of links.values()) { out.get(link.from).push(link.to); into.get(link.to).push(link.from); }
+  for (const link of links.values()) if (!isFar(link.from) && !isFar(link.to)) { out.get(link.from).push(link.to); into.get(link.to).push(link.from); }
   // Longest path; a cycle (a process that reads what it writes) ends where it began.
   const rank = new Map(), open = new Set();
   const visit = (key) => {
@@ -255,13 +298,18 @@ function layout(graph, card, ratio) {
     rank.set(key, value);
     return value;
   };
-  for (const [key, node] of nodes) if (!node.apart) visit(key);
+  for (const [key, node] of nodes) if (!node.apart && !node.far) visit(key);
   // Streams without a producer stand below the streams, not below the producers.
-  for (const [key, node] of nodes) if (!node.apart && key.startsWith("s") && rank.get(key) === 0) rank.set(key, 1);
-  for (const [key, node] of nodes) if (!node.apart && !key.startsWith("s") && into.get(key).length) rank.set(key, Math.max(...into.get(key).map((k) => rank.get(k))) + 1);
+  for (const [key, node] of nodes) if (!node.apart && !node.far && key.startsWith("s") && rank.get(key) === 0) rank.set(key, 1);
+  for (const [key, node] of nodes) if (!node.apart && !node.far && !key.startsWith("s") && into.get(key).length) rank.set(key, Math.max(...into.get(key).map((k) => rank.get(k))) + 1);
   const layers = [];
-  for (const [key, node] of nodes) if (!node.apart) (layers[rank.get(key)] ??= []).push(key);
+  for (const [key, node] of nodes) if (!node.apart && !node.far) (layers[rank.get(key)] ??= []).push(key);
   const columns = layers.filter(Boolean);
+  // Streams of other hosts stand outside of this one.
+  const [from, to] = ["from", "to"].map((side) => [...nodes.values()].filter((node) => node.far === side).map((node) => node.key));
+  for (const link of links.values()) if (isFar(link.from) || isFar(link.to)) { out.get(link.from).push(link.to); into.get(link.to).push(link.from); }
+  if (from.length) columns.unshift(from);
+  if (to.length) columns.push(to);
   const place = new Map();
   const number = (keys) => keys.forEach((key, i) => place.set(key, i));
   columns.forEach(number);
@@ -275,14 +323,27 @@ function layout(graph, card, ratio) {
   }
   const rows = Math.max(1, ...columns.map((column) => column.length));
   const apart = [...nodes.values()].filter((node) => node.apart);
-  const step = card.height + GAP.y, above = apart.length ? step + 8 : 0;
+  const perRow = Math.max(2, columns.length - (from.length ? 1 : 0) - (to.length ? 1 : 0));
+  const step = card.height + GAP.y, above = apart.length ? Math.ceil(apart.length / perRow) * step + 8 : 0;
   const tall = rows * step, wanted = (TOP + above + tall + 10) * ratio;
   const gap = Math.max(card === NARROW ? 34 : GAP.x, Math.min(260, (wanted - 44 - columns.length * card.width) / Math.max(1, columns.length - 1)));
   columns.forEach((column, x) => {
     const start = TOP + above + (tall - column.length * step) / 2;
     column.forEach((key, y) => Object.assign(nodes.get(key), { x: Math.round(22 + x * (card.width + gap)), y: Math.round(start + y * step) }));
   });
-  apart.forEach((node, i) => Object.assign(node, { x: 22 + i * (card.width + 16), y: TOP + 4 }));
-  graph.width = Math.round(Math.max(22 + columns.length * (card.width + gap) - gap + 22, 22 + apart.length * (card.width + 16) + 10, 320));
+  const left = from.length ? Math.round(22 + card.width + gap) : 22, step2 = card.width + 16;
+  apart.forEach((node, i) => Object.assign(node, { x: left + (i % perRow) * step2, y: TOP + 4 + Math.floor(i / perRow) * step }));
+  const far = Math.round(22 + (columns.length - 1) * (card.width + gap)), edge = to.length ? far - Math.round(gap) : far + card.width;
   graph.height = TOP + above + tall + 10;
+  const right = Math.max(edge, left + Math.min(apart.length, perRow) * step2 - 16, left + 276);
+  graph.hosts = [{ x: left - 16, width: right - left + 32, label: `host ${graph.host}` }];
+  if (from.length) graph.hosts.push({ x: 6, width: card.width + 32, label: "another host" });
+  if (to.length) {
+    // The row above may be wider than the columns.
+    const shift = Math.max(0, right + Math.round(gap) - far);
+    for (const key of to) nodes.get(key).x += shift;
+    const names = [...new Set(to.map((key) => nodes.get(key).sub).filter(Boolean))];
+    graph.hosts.push({ x: far + shift - 16, width: card.width + 32, label: names.length === 1 ? `host ${names[0]}` : "other hosts" });
+  }
+  graph.width = Math.max(...graph.hosts.map((host) => host.x + host.width)) + 6;
 }

@@ -10,12 +10,18 @@ import { ServicesView, orderButtons } from "./steering.js";
 
 const SECTIONS = ["system", "streams", "consumers", "drivers", "recorders", "bridges", "services", "gone", "ledger", "notices"];
 
+// Rows by keys that other processes choose: without a prototype, no key is special.
+const rows = () => Object.create(null);
+
 // --- connection
+
+// A socket that brings nothing for so long is given up: after a sleep or a change of network no side reports its end.
+const DEAD_MS = 15000;
 
 export class Connection extends EventTarget {
   constructor() {
     super();
-    this.document = Object.fromEntries(SECTIONS.map((name) => [name, {}]));
+    this.document = Object.fromEntries(SECTIONS.map((name) => [name, rows()]));
     this.role = "watch";
     this.hello = null;
     this.updatedAt = 0;
@@ -31,15 +37,36 @@ export class Connection extends EventTarget {
     const scheme = location.protocol === "https:" ? "wss" : "ws";
     this.socket = new WebSocket(`${scheme}://${location.host}/ws`);
     this.socket.binaryType = "arraybuffer";
-    this.socket.onopen = () => { this.delay = 500; this.setState("live"); this.emit("connected"); };
+    this.openedAt = performance.now();
     this.socket.onmessage = (event) => this.onMessage(event.data);
-    this.socket.onclose = (event) => {
-      for (const { reject } of this.replies.values()) reject(new Error("the connection has ended"));
-      this.replies.clear();
-      this.setState(event.code === 4429 ? "full" : "lost");
-      setTimeout(() => this.open(), this.delay);
-      this.delay = Math.min(this.delay * 1.7, 8000);
-    };
+    this.socket.onclose = (event) => this.ended(event.code);
+  }
+
+  ended(code) {
+    const wasOpen = this.state === "live";
+    for (const { reject } of this.replies.values()) reject(new Error("the connection has ended"));
+    this.replies.clear();
+    if (code === 4429) this.setState("full");
+    else if (wasOpen || this.state !== "refused") this.setState("lost");
+    if (!wasOpen) this.checkAccess();
+    setTimeout(() => this.open(), this.delay);
+    this.delay = Math.min(this.delay * 1.7, 8000);
+  }
+
+  // A WebSocket does not say why it was refused; a request does.
+  async checkAccess() {
+    try {
+      const { status } = await fetch("icon.svg", { cache: "no-store" });
+      if (this.state !== "live" && (status === 401 || this.state === "refused")) this.setState(status === 401 ? "refused" : "lost");
+    } catch { /* the console does not answer */ }
+  }
+
+  renewIfDead() {
+    const isOpen = this.socket.readyState <= WebSocket.OPEN, since = Math.max(this.openedAt, this.state === "live" ? this.updatedAt : 0);
+    if (!isOpen || performance.now() - since < DEAD_MS) return;
+    this.socket.onmessage = this.socket.onclose = null;
+    this.socket.close();
+    this.ended(1006);
   }
 
   setState(state) { this.state = state; this.emit("state"); }
@@ -62,7 +89,7 @@ export class Connection extends EventTarget {
     if (data instanceof ArrayBuffer) { this.onBinary(data); return; }
     const message = JSON.parse(data);
     switch (message.type) {
-      case "hello": this.hello = message; this.role = message.role; this.emit("hello"); break;
+      case "hello": this.hello = message; this.role = message.role; this.delay = 500; this.setState("live"); this.emit("hello"); this.emit("connected"); break;
       case "update": this.onUpdate(message); break;
       case "reply": {
         const waiting = this.replies.get(message.id);
@@ -82,11 +109,11 @@ export class Connection extends EventTarget {
   }
 
   onUpdate(message) {
-    if (message.base === null) for (const name of SECTIONS) this.document[name] = {};
+    if (message.base === null) for (const name of SECTIONS) this.document[name] = rows();
     for (const [name, keys] of Object.entries(message.remove)) for (const key of keys) delete this.document[name][key];
-    for (const [name, rows] of Object.entries(message.set)) {
-      const section = (this.document[name] ??= {});
-      for (const [key, members] of Object.entries(rows)) {
+    for (const [name, changed] of Object.entries(message.set)) {
+      const section = (this.document[name] ??= rows());
+      for (const [key, members] of Object.entries(changed)) {
         if (section[key]) Object.assign(section[key], members); else section[key] = members;
       }
     }
@@ -182,19 +209,33 @@ class SystemView {
     this.shown = "";
   }
 
+  get search() { return this.graph.search; }
+  onShown() { this.graph.onShown(); }
+  onHidden() { this.graph.onHidden(); }
+  onConnected() { this.graph.loadPipelines(); }
+
   update() {
     this.graph.update();
-    const { notices, streams } = this.app.connection.document;
+    const { notices, streams, consumers, gone } = this.app.connection.document;
     const keys = Object.keys(notices);
-    const version = `${keys.length}|${keys[keys.length - 1]}`;
+    // Labels of consumers arrive after their first event.
+    const version = `${keys.length}|${keys[keys.length - 1]}|${Object.values(consumers).filter((row) => row.label).length}`;
     if (version === this.shown) return;
     this.shown = version;
     const rows = Object.values(notices).sort((a, b) => b.at - a.at).slice(0, 60);
     put(this.events, rows.length ? rows.map((notice) => h("tr", {},
       h("td", { class: "muted mono" }, clock(notice.at)), h("td", {}, chip(notice.kind, { decision: "limited", order: "limited", lease: "warn", shutdown: "bad", mismatch: "bad" }[notice.kind])),
-      h("td", {}, notice.stream === null ? "" : streamName(notice.stream, streams[notice.stream])), h("td", { class: "wrap" }, notice.text)))
+      h("td", {}, notice.stream === null ? "" : streamName(notice.stream, streams[notice.stream])), h("td", { class: "wrap" }, eventText(notice, consumers, gone))))
       : h("tr", {}, h("td", { class: "muted" }, "Nothing has happened since the console started.")));
   }
+}
+
+// The text of an event; consumers have their label beside their number.
+function eventText(notice, consumers, gone) {
+  return notice.text.replace(/\bconsumer (\d+)\b/, (text, id) => {
+    const key = `${notice.stream}/${id}`, label = consumers[key] ? consumers[key].label : (gone[`consumer ${key}`] || {}).label;
+    return label && label !== text ? `${text} (${label})` : text;
+  });
 }
 
 // --- the application
@@ -229,7 +270,7 @@ class App {
     this.connection.addEventListener("hello", () => this.showRole());
     this.connection.addEventListener("connected", () => { this.select(this.selected && this.selected.kind, this.selected && this.selected.key, false); this.view && this.view.onConnected && this.view.onConnected(); });
     this.connection.addEventListener("detail", (event) => this.showDetail(event.detail));
-    setInterval(() => this.showState(), 1000);
+    setInterval(() => { this.connection.renewIfDead(); this.showState(); }, 1000);
     $("theme").addEventListener("click", () => this.changeTheme());
     addEventListener("keydown", (event) => this.onKey(event));
     try { const theme = localStorage.getItem("theme"); if (theme) document.documentElement.dataset.theme = theme; } catch { /* private windows */ }
@@ -307,7 +348,10 @@ class App {
     const period = ((connection.hello && connection.hello.period_s) || 1) * 1000;
     let text = "live", kind = "good", notice = "";
     if (connection.state === "full") { text = "full"; kind = "bad"; notice = "The console has as many viewers as it allows. Close another window; this one tries again."; }
-    else if (connection.state !== "live") {
+    else if (connection.state === "refused") {
+      text = "no access"; kind = "bad";
+      notice = `This console was started again and does not know this browser: open the address that it printed.${connection.updatedAt ? ` Data are ${ago(age)} old.` : ""}`;
+    } else if (connection.state !== "live") {
       text = "reconnecting"; kind = "warn";
       if (connection.updatedAt) notice = `No connection to the console: data are ${ago(age)} old. This page reconnects by itself.`;
       else if (connection.delay > 2000) notice = "No connection to the console yet. If it was started again, open the address that it printed.";
@@ -317,6 +361,11 @@ class App {
     box.className = `chip ${kind}`;
     old.hidden = !notice;
     setText(old, notice);
+  }
+
+  // Details of a thing, or the view that has them.
+  open(kind, key) {
+    if (kind === "pipeline") location.hash = `#/pipelines/${encodeURIComponent(key)}`; else this.select(kind, key);
   }
 
   select(kind, key, update = true) {
@@ -379,6 +428,7 @@ function detailBody(app, kind, key, view, doc) {
     h("tbody", {}, view.written.map((w) => h("tr", {}, h("td", {}, streamName(w.stream_id, doc.streams[w.stream_id])), h("td", { class: "number" }, whole(w.rows)), h("td", {}, counts(w.gaps)))))))) : null,
     view.mappings ? view.mappings.map((m) => h("section", {}, h("h3", {}, `${m.direction} ${m.source_stream_id} → ${m.dest_stream_id}`),
       facts([["connected", m.connected ? "yes" : "no"], ["frames", whole(m.frames)], ["rate", hertz(m.frames_per_s)], ["dropped", counts(m.dropped)], ["network", whole(m.network)], m.fault ? ["fault", m.fault] : null]))) : null,
+    kind === "service" || kind === "recorder" || kind === "driver" || kind === "bridge" ? h("div", { class: "actions" }, h("a", { href: `#/services/${encodeURIComponent(key)}`, "data-focus": "service" }, "Properties and commands")) : null,
     orderButtons(app, kind, key, view)];
 }
 

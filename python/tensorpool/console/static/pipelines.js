@@ -38,7 +38,7 @@ export class PipelinesView {
     this.element = h("div", { class: "grid2" }, h("section", { class: "panel" }, h("header", {}, h("h2", {}, "Pipelines")), this.list), h("div", {}, this.detail, this.noteBox = h("section", { class: "panel" }, this.note)));
   }
 
-  onShown() { this.load(); clearInterval(this.timer); this.timer = setInterval(() => this.load(), POLL_MS); this.jobs.start(); }
+  onShown(root) { if (root && root !== this.root) { this.root = root; this.sample.hidden = true; } this.load(); clearInterval(this.timer); this.timer = setInterval(() => this.load(), POLL_MS); this.jobs.start(); }
   onHidden() { clearInterval(this.timer); this.jobs.stop(); }
   onConnected() { this.load(); }
   update() {}

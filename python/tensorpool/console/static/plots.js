@@ -2,14 +2,14 @@
 //
 // Hand-made because the job is small: six plots with one time axis, at most ten lines and 720 points each.
 
-import { bytes, chip, clock, css, h, hertz, micros, number, perSecond, put, setText, streamName } from "./dom.js";
+import { bytes, chip, clock, css, h, hertz, micros, number, perSecond, put, setText, streamName, unit } from "./dom.js";
 
 const MARGIN = { left: 74, right: 12, top: 8, bottom: 22 };
 const MARKS = { lease: "--bad", shutdown: "--bad", mismatch: "--bad", consumer: "--idle", producer: "--warn", epoch: "--warn", decision: "--limited", order: "--limited" };
 const PLOTS = [
   { title: "Frame rate", series: ["rate"], text: hertz },
   { title: "Bandwidth", series: ["bytes"], text: perSecond },
-  { title: "Latency", series: ["p50", "p99"], text: micros },
+  { title: "Latency", system: "Latency of the slowest consumer", series: ["p50", "p99"], text: micros },
   { title: "Lost frames", series: ["lost"], text: (v) => `${number(v)}/s` },
   { title: "Drops by reason", series: "drop:", text: (v) => `${number(v)}/s`, stacked: true },
   { title: "Memory", series: ["memory"], text: bytes },
@@ -72,7 +72,9 @@ export class TimeView {
   draw() {
     if (!this.history || !this.element.isConnected) return;
     const notices = Object.values(this.app.connection.document.notices).filter((n) => MARKS[n.kind] && (this.track === "system" || n.stream === null || String(n.stream) === this.track));
-    for (const plot of this.plots) plot.draw(this.history, notices);
+    // What the console found when it started has not happened then.
+    const { at } = this.history, begin = this.span === "minutes" && at.length < 600 ? at[0] + 3000 : 0;
+    for (const plot of this.plots) plot.draw(this.history, notices.filter((n) => n.at > begin || !["epoch", "consumer", "producer"].includes(n.kind)));
   }
 }
 
@@ -83,7 +85,7 @@ export class Plot {
     this.value = h("span", { class: "value" });
     this.canvas = h("canvas", { role: "img", tabindex: "0", "aria-label": spec.title });
     this.keys = h("div", { class: "keys" });
-    this.element = h("section", { class: "panel plot" }, h("header", {}, h("h2", {}, spec.title), this.value), this.canvas, this.keys);
+    this.element = h("section", { class: "panel plot" }, h("header", {}, this.title = h("h2", {}, spec.title), this.value), this.canvas, this.keys);
     this.canvas.addEventListener("pointermove", (event) => { const box = this.canvas.getBoundingClientRect(); onHover(this.timeAt(event.clientX - box.left)); });
     this.canvas.addEventListener("pointerleave", () => onHover(null));
     this.canvas.addEventListener("keydown", (event) => {
@@ -107,6 +109,7 @@ export class Plot {
   hover(at) { this.cursor = at; if (this.data) this.draw(this.data, this.notices); }
 
   draw(history, notices) {
+    setText(this.title, (history.track === "system" && this.spec.system) || this.spec.title);
     this.data = history;
     this.notices = notices;
     const { canvas, spec } = this, ratio = devicePixelRatio || 1, width = canvas.clientWidth, height = canvas.clientHeight;
@@ -116,9 +119,9 @@ export class Plot {
     const pen = canvas.getContext("2d");
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     pen.clearRect(0, 0, width, height);
-    const isLarge = innerWidth > 2200;
-    Object.assign(MARGIN, isLarge ? { left: 150, bottom: 40 } : { left: 74, bottom: 22 });
-    pen.font = `${isLarge ? 22 : 11}px system-ui, sans-serif`;
+    const scale = unit();
+    Object.assign(MARGIN, { left: Math.round(74 * scale), top: Math.round(8 * scale), bottom: Math.round(22 * scale) });
+    pen.font = `${Math.round(11 * scale)}px system-ui, sans-serif`;
     const names = this.names(history), { at } = history, last = at.length ? at[at.length - 1] : Date.now();
     const span = history.span === "hours" ? Math.max(60e3, Math.min(4 * 3600e3, last - at[0])) : Math.max(60e3, Math.min(600e3, last - at[0]));
     this.range = [last - span, last];
@@ -138,8 +141,8 @@ export class Plot {
       pen.fillText(spec.text(value), MARGIN.left - 6, line);
     }
     pen.textAlign = "center"; pen.textBaseline = "top";
-    const step = [10e3, 30e3, 60e3, 120e3, 300e3, 900e3, 1800e3, 3600e3].find((s) => (span / s) * 74 < width) || 3600e3;
-    for (let t = Math.ceil(this.range[0] / step) * step; t <= this.range[1]; t += step) if (x(t) > MARGIN.left + 20 && x(t) < width - 30) pen.fillText(clock(t).slice(0, step < 60e3 ? 8 : 5), x(t), height - MARGIN.bottom + 5);
+    const step = [10e3, 30e3, 60e3, 120e3, 300e3, 900e3, 1800e3, 3600e3].find((s) => (span / s) * 74 * scale < width - MARGIN.left) || 3600e3;
+    for (let t = Math.ceil(this.range[0] / step) * step; t <= this.range[1]; t += step) if (x(t) > MARGIN.left + 20 * scale && x(t) < width - 30 * scale) pen.fillText(clock(t).slice(0, step < 60e3 ? 8 : 5), x(t), height - MARGIN.bottom + 5);
     for (const notice of notices) {
       if (notice.at < this.range[0]) continue;
       pen.strokeStyle = css(MARKS[notice.kind]); pen.globalAlpha = .55; pen.setLineDash([3, 3]);
@@ -148,7 +151,7 @@ export class Plot {
     }
     sums.forEach((line, i) => {
       const colour = css(`--s${(i % 8) + 1}`), below = spec.stacked && i ? sums[i - 1] : null;
-      pen.strokeStyle = colour; pen.fillStyle = colour; pen.lineWidth = 1.6;
+      pen.strokeStyle = colour; pen.fillStyle = colour; pen.lineWidth = 1.6 * Math.sqrt(scale);
       if (spec.stacked || names.length === 1) area(pen, at, line, below, x, y, this.range[0]);
       pen.beginPath();
       let isOn = false, before = 0;

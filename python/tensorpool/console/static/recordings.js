@@ -1,7 +1,7 @@
 // Recordings: what there is, rows and gaps along the sequences of each epoch, any frame of them, and jobs.
 
 import { bytes, chip, counts, h, perSecond, put, s, setText, streamName, Table, whole } from "./dom.js";
-import { FrameViewer } from "./frame.js";
+import { FrameViewer, RECORDED_WATCH } from "./frame.js";
 import { order, recorderButtons } from "./steering.js";
 
 const WIDTH = 900, POLL_MS = 700;
@@ -159,7 +159,7 @@ export class RecordingsView {
     if (!this.viewer) {
       this.viewer = new FrameViewer(this.app, { recorded: true });
       this.viewer.onView = () => this.showFrame();
-      this.app.connection.addEventListener("frame", (event) => { if (event.detail.header.watch === 900) this.viewer.onFrame(event.detail); });
+      this.app.connection.addEventListener("frame", (event) => { if (event.detail.header.watch === RECORDED_WATCH) { this.viewer.onFrame(event.detail); this.showPlace(event.detail.header.seq); } });
     }
     this.place = h("span", { class: "mono muted", role: "status" });
     const steer = this.app.connection.role === "steer";
@@ -185,10 +185,16 @@ export class RecordingsView {
   scrub(stream, epoch, seq) {
     const isNew = !this.at || this.at.stream !== stream.stream;
     this.at = { stream: stream.stream, epoch: epoch.epoch, seq: String(seq) };
-    setText(this.place, `${stream.name || stream.stream}, sequence ${seq}`);
+    this.name = stream.name || stream.stream;
+    this.showPlace(this.at.seq);
     if (isNew) this.viewer.reset();
     this.viewer.stream = stream.stream;
     this.showFrame();
+  }
+
+  // Within a gap the frame behind it is shown.
+  showPlace(seq) {
+    setText(this.place, `${this.name}, sequence ${seq}${BigInt(seq) > BigInt(this.at.seq) ? `; ${this.at.seq} is in a gap` : ""}`);
   }
 
   async showFrame() {

@@ -105,6 +105,8 @@ export class ServicesView {
     this.element = h("div", { class: "grid2" }, h("section", { class: "panel" }, h("header", {}, h("h2", {}, "Services")), this.list), h("section", { class: "panel" }, h("header", {}, this.title = h("h2", {}, "Properties and commands")), this.body));
   }
 
+  onShown(tag) { if (tag && tag !== this.tag) this.show(tag); }
+
   update() {
     const rows = Object.entries(this.app.connection.document.services), key = rows.map(([k]) => k).join("|") + this.tag;
     if (key === this.key) return;
