@@ -13,9 +13,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tensorpool import _native
 from tensorpool.errors import DeviceError
-
-_HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 class StandInCuda:
@@ -30,7 +29,9 @@ class StandInCuda:
         """What happened, in order: register, unregister, copy, free, …"""
         self.memory: dict[int, np.ndarray] = {}
         self.streams: dict[int, deque[Callable[[], None]]] = {1: deque()}
-        self.events: dict[int, bool] = {}
+        self.events: dict[int, tuple[int, int]] = {}
+        """How often each was recorded, and which of these records has happened."""
+        self._running: set[int] = set()
         self._handles = itertools.count(1000)
 
     def _fail(self, code: str) -> None:
@@ -87,38 +88,54 @@ class StandInCuda:
             self._run(stream)
 
     def _run(self, stream: int) -> None:
-        waiting = self.streams[stream]
-        while waiting:
-            waiting.popleft()()
+        if stream not in self.streams:
+            self._fail("cudaErrorInvalidResourceHandle")
+        if stream in self._running:
+            # It waits for an event: what was given to it later begins after that.
+            return
+        self._running.add(stream)
+        try:
+            waiting = self.streams[stream]
+            while waiting:
+                waiting.popleft()()
+        finally:
+            self._running.discard(stream)
 
     def create_event(self) -> int:
         event = next(self._handles)
-        self.events[event] = True
+        self.events[event] = (0, 0)
         return event
 
     def destroy_event(self, event: int) -> None:
         del self.events[event]
 
     def record(self, event: int, stream: int) -> None:
-        self.events[event] = False
+        recorded, happened = self.events[event]
+        self.events[event] = (recorded + 1, happened)
 
         def happen() -> None:
             if event in self.events:
-                self.events[event] = True
+                self.events[event] = (self.events[event][0], recorded + 1)
 
         self._give(stream, happen)
 
     def wait_for_event(self, stream: int, event: int) -> None:
         self.log.append("wait_for_event")
-        self._give(stream, lambda: self.synchronize_event(event) if event in self.events else None)
+        # A later record of the event is not waited for.
+        number, _ = self.events[event]
+        self._give(stream, lambda: self._wait(event, number))
 
-    def synchronize_event(self, event: int) -> None:
+    def _wait(self, event: int, number: int) -> None:
         for stream in list(self.streams):
-            if not self.events[event]:
+            if event in self.events and self.events[event][1] < number:
                 self._run(stream)
 
+    def synchronize_event(self, event: int) -> None:
+        self._wait(event, self.events[event][0])
+
     def has_happened(self, event: int) -> bool:
-        return self.events[event]
+        recorded, happened = self.events[event]
+        return recorded == happened
 
     def synchronize_stream(self, stream: int) -> None:
         self._run(stream)
@@ -153,8 +170,10 @@ class StandInCuda:
         self.log.append("direct copy" if direct else "staged copy")
         ctypes.memmove(target, source, nbytes)
 
-    def call_on_host(self, stream: int, function: int, argument: int) -> None:
-        self._give(stream, lambda: _HOST_FUNCTION(function)(argument))
+    def write_word(self, stream: int, address: int, value: int) -> None:
+        if not self.is_registered(address, 4):
+            self._fail("cudaErrorInvalidValue")
+        self._give(stream, lambda: ctypes.c_uint32.from_address(address).__setattr__("value", value))
 
 
 class DeviceTensor:
@@ -182,3 +201,30 @@ class DeviceTensor:
             "stream": 1,
             "version": 3,
         }
+
+
+class DlpackTensor(DeviceTensor):
+    """A tensor that is exported by DLPack. `streams` has those that its readers named."""
+
+    def __init__(self, api: StandInCuda, array: np.ndarray, *, code: int) -> None:
+        super().__init__(api, array)
+        self._code = code
+        self.streams: list[int | None] = []
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, self._api.ordinal
+
+    def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None) -> object:
+        self.streams.append(stream)
+        size = self._dtype.itemsize
+        return _native.dlpack_capsule(
+            self,
+            self.address,
+            list(self._shape),
+            [step // size for step in np.empty(self._shape, self._dtype).strides],
+            code=self._code,
+            bits=8 * size,
+            device_type=2,
+            device_id=self._api.ordinal,
+            versioned=max_version is not None,
+        )

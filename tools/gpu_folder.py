@@ -16,7 +16,7 @@ _DISTRIBUTIONS = ("click", "rich", "markdown-it-py", "mdurl", "pygments")
 
 
 def main() -> None:
-    """Fills the folder anew."""
+    """Fills the folder again."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
     folder: Path = parser.parse_args().folder

@@ -45,7 +45,7 @@ def main() -> None:
     """Runs until Ctrl-C, or for --frames frames."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--name", default="camera-1", help="the stream to read")
-    parser.add_argument("--frames", type=int, default=0, help="stop after so many; 0: never")
+    parser.add_argument("--frames", type=int, default=0, help="stop after this many; 0: never")
     parser.add_argument("--recording", help="a recording to read instead of the live stream")
     arguments = parser.parse_args()
     device = "cuda:0" if torch.cuda.is_available() else "cpu"

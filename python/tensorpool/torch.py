@@ -15,7 +15,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,15 +37,50 @@ except ImportError as error:
 __all__ = ["LiveFrames", "RecordedFrames", "collate", "live", "recorded"]
 
 
+class _ElementType(NamedTuple):
+    """An element type of torch, and the numpy type by which its memory is written."""
+
+    name: str
+    carrier: str
+
+    @classmethod
+    def from_numpy(cls, dtype: np.dtype[Any]) -> _ElementType:
+        """Also of a type of ml_dtypes, as bfloat16: torch takes its memory as numbers of that size."""
+        try:
+            kind = torch.from_numpy(np.empty(0, dtype)).dtype
+        except TypeError:
+            if getattr(torch, dtype.name, None) is None:
+                raise
+            return cls(dtype.name, f"i{dtype.itemsize}")
+        return cls(str(kind).removeprefix("torch."), dtype.str)
+
+    @property
+    def kind(self) -> Any:
+        """The type as torch has it."""
+        return getattr(torch, self.name)
+
+
 def _tensor(frame: _native.Frame) -> Any:
-    return torch.from_numpy(frame.copy())
+    array = frame.copy()
+    element = _ElementType.from_numpy(array.dtype)
+    return torch.from_numpy(array.view(element.carrier)).view(element.kind)
+
+
+def worker_of(seq: int, workers: int) -> int:
+    """The worker that the frame `seq` belongs to, the same in every worker.
+
+    By a hash. By `seq % workers`, one of two workers would get nothing of a stream that is limited to every
+    second frame, and the DataLoader, which asks them in turn, would wait for it for ever.
+    """
+    digest = blake2b(seq.to_bytes(8, "little"), digest_size=8).digest()
+    return int.from_bytes(digest, "little") % workers
 
 
 def live(
     stream: int | str,
     *,
     transform: Callable[[_native.Frame], Any] | None = None,
-    max_rate_hz: int | None = None,
+    max_rate_hz: float | None = None,
     timeout: float | None = None,
     context: Mapping[str, object] | None = None,
     **options: Any,
@@ -52,9 +89,10 @@ def live(
 
     Each worker of a DataLoader opens a context and a consumer of its own, with the keywords `context` of
     `tensorpool.open()` and `options` of `ctx.consumer()`, and takes its share of the frames: none is returned
-    twice. `transform` makes an item of a frame; by default it is a tensor, copied and proven. A frame that is
-    overwritten meanwhile is skipped, and counted in the ledger of its consumer. The iteration ends after
-    `timeout` seconds without a frame; None: never.
+    twice. `max_rate_hz` is the rate of all workers together. `transform` makes an item of a frame; by default
+    it is a tensor, copied and proven. A frame that is overwritten meanwhile is skipped, also if `transform`
+    failed over it, and counted in the ledger of its consumer. The iteration ends after `timeout` seconds
+    without a frame; None: never.
     """
     return LiveFrames(
         stream, transform or _tensor, {"max_rate_hz": max_rate_hz, **options}, context or {}, timeout
@@ -85,15 +123,20 @@ class LiveFrames(IterableDataset):  # type: ignore[misc,no-any-unimported,unused
         chosen = {"name": stream} if isinstance(stream, str) else {"stream_id": stream}
         with open_context(**self._context) as ctx, ctx.consumer(**chosen, **self._consumer) as frames:
             while (frame := frames.receive_or_none(self._timeout)) is not None:
-                # Sequences are the same for all workers, so each frame has one worker.
-                if frame.seq % of != number:
+                if worker_of(frame.seq, of) != number:
                     continue
                 try:
-                    with frame:
-                        item = self._transform(frame)
+                    item = self._transform(frame)
                 except FrameOverwritten:
                     continue
-                yield item
+                except Exception:
+                    # Overwritten data may make any computation fail.
+                    if frame.valid():
+                        raise
+                    continue
+                if frame.valid():
+                    del frame
+                    yield item
 
 
 def recorded(
@@ -183,18 +226,23 @@ def collate(items: Sequence[Any]) -> Any:
     shapes = {array.shape for array in arrays}
     if len(shapes) != 1:
         raise ValueError(f"frames of different shapes cannot be one batch: {sorted(shapes)}; use transform=")
+    dtypes = {str(array.dtype) for array in arrays}
+    if len(dtypes) != 1:
+        raise ValueError(f"frames of different types cannot be one batch: {sorted(dtypes)}; use transform=")
     is_worker = get_worker_info() is not None
     if is_worker and (batch := _ReferencedBatch.from_arrays(arrays)) is not None:
         return batch
-    target = _empty_batch((len(arrays), *arrays[0].shape), arrays[0].dtype, is_shared=is_worker)
-    for row, array in zip(target.numpy(), arrays, strict=True):
-        np.copyto(row, array)
-    return target
+    element = _ElementType.from_numpy(arrays[0].dtype)
+    target = _empty_batch((len(arrays), *arrays[0].shape), element.carrier, is_shared=is_worker)
+    rows = target.numpy()
+    for i, array in enumerate(arrays):
+        np.copyto(rows[i, ...], array.view(element.carrier))
+    return target.view(element.kind)
 
 
-def _empty_batch(shape: tuple[int, ...], dtype: np.dtype[Any], *, is_shared: bool) -> Any:
+def _empty_batch(shape: tuple[int, ...], carrier: str, *, is_shared: bool) -> Any:
     """An uninitialised tensor for a batch, where its next reader needs no copy."""
-    kind = torch.from_numpy(np.empty(0, dtype)).dtype
+    kind = torch.from_numpy(np.empty(0, carrier)).dtype
     if not is_shared:
         return torch.empty(shape, dtype=kind, pin_memory=torch.cuda.is_available())
     return torch.empty(shape, dtype=kind).share_memory_()
@@ -205,7 +253,7 @@ class _ReferencedBatch:
     """A batch that travels to another process as places in files; there it arrives as a tensor."""
 
     shape: tuple[int, ...]
-    dtype: str
+    element: _ElementType
     strides: tuple[int, ...]
     places: tuple[tuple[str, int, int], ...]
     """Path, offset and length of each frame."""
@@ -216,17 +264,23 @@ class _ReferencedBatch:
         places, first = [], arrays[0]
         for array in arrays:
             ref = array.ref if isinstance(array, _RecordedArray) else None
-            if ref is None or array.dtype != first.dtype or array.strides != first.strides:
+            # A frame of a remote recording has no file that the other process could map.
+            if (
+                ref is None
+                or not isinstance(ref.path, Path)
+                or array.dtype != first.dtype
+                or array.strides != first.strides
+            ):
                 return None
             # One byte of each page, so that the file is in memory when the other process copies it.
             array.view(np.ndarray).ravel(order="K").view(np.uint8)[:: mmap.PAGESIZE].max(initial=0)
-            places.append((str(ref.path), ref.offset, ref.length))
-        return cls(first.shape, first.dtype.str, first.strides, tuple(places))
+            places.append((str(ref.path.absolute()), ref.offset, ref.length))
+        return cls(first.shape, _ElementType.from_numpy(first.dtype), first.strides, tuple(places))
 
     def load(self) -> Any:
         """The tensor, copied out of the mapped files."""
-        dtype = np.dtype(self.dtype)
-        batch = _empty_batch((len(self.places), *self.shape), dtype, is_shared=False)
+        dtype = np.dtype(self.element.carrier)
+        batch = _empty_batch((len(self.places), *self.shape), self.element.carrier, is_shared=False)
         rows = list(zip(batch.numpy(), self.places, strict=True))
 
         def copy(part: slice) -> None:
@@ -237,28 +291,43 @@ class _ReferencedBatch:
         # A batch is larger than a cache: two threads copy it faster than one, without the interpreter.
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(copy, (slice(0, None, 2), slice(1, None, 2))))
-        return batch
+        return batch.view(self.element.kind)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _load_batch, (self.shape, self.dtype, self.strides, self.places)
+        return _load_batch, (self.shape, tuple(self.element), self.strides, self.places)
 
 
-def _load_batch(*parts: Any) -> Any:
-    return _ReferencedBatch(*parts).load()
+def _load_batch(
+    shape: tuple[int, ...],
+    element: tuple[str, str],
+    strides: tuple[int, ...],
+    places: tuple[tuple[str, int, int], ...],
+) -> Any:
+    return _ReferencedBatch(shape, _ElementType(*element), strides, places).load()
+
+
+@dataclass(frozen=True, slots=True)
+class _MappedFile:
+    """A file as it was when it was mapped. Its inode is not given to another one meanwhile."""
+
+    inode: tuple[int, int]
+    content: npt.NDArray[np.uint8]
 
 
 _MAX_MAPPED_FILES: Final = 256
-_mapped_files: OrderedDict[str, npt.NDArray[np.uint8]] = OrderedDict()
+_mapped_files: OrderedDict[str, _MappedFile] = OrderedDict()
 _mapped_files_lock = threading.Lock()
 
 
 def _mapped(path: str, end: int) -> npt.NDArray[np.uint8]:
-    """A segment file, mapped once; again if it has grown."""
+    """A segment file, mapped once; again if it has grown, or if another recording has its name now."""
     with _mapped_files_lock:
+        facts = os.stat(path)
+        inode = facts.st_dev, facts.st_ino
         found = _mapped_files.get(path)
-        if found is None or len(found) < end:
-            found = _mapped_files[path] = np.memmap(path, np.uint8, "r")
+        if found is None or found.inode != inode or len(found.content) < end:
+            found = _mapped_files[path] = _MappedFile(inode, np.memmap(path, np.uint8, "r"))
         _mapped_files.move_to_end(path)
         while len(_mapped_files) > _MAX_MAPPED_FILES:
             _mapped_files.popitem(last=False)
-        return found
+        return found.content

@@ -17,7 +17,11 @@ from ..errors import ConfigError, DeviceError, MissingPackage
 _DEVICE: Final = re.compile(r"cuda(?::(\d+))?")
 _UNCHANGED: Final = nullcontext()
 LEGACY_STREAM: Final = 1
-"""Address of CUDA's default stream, which other streams wait for unless they were made not to."""
+"""Address of CUDA's default stream, which other streams wait for unless they are non-blocking."""
+PER_THREAD_STREAM: Final = 2
+"""Address of the default stream of a thread."""
+UNORDERED_STREAM: Final = -1
+"""No address: what callers of DLPack pass that order their work themselves."""
 
 
 class CudaApi(Protocol):
@@ -51,10 +55,10 @@ class CudaApi(Protocol):
         """Ends an event."""
 
     def record(self, event: int, stream: int) -> None:
-        """The event happens once the stream has done what was given to it so far."""
+        """The event occurs once the stream has completed all work submitted so far."""
 
     def wait_for_event(self, stream: int, event: int) -> None:
-        """What is given to the stream later begins after the event."""
+        """Work submitted to the stream later begins after the event."""
 
     def synchronize_event(self, event: int) -> None:
         """Waits for the event, without the interpreter."""
@@ -63,10 +67,10 @@ class CudaApi(Protocol):
         """Whether the event has happened; does not wait."""
 
     def synchronize_stream(self, stream: int) -> None:
-        """Waits until the stream has done everything, without the interpreter."""
+        """Waits, without the interpreter, until the stream has completed its work."""
 
     def synchronize_device(self) -> None:
-        """Waits until all streams of the device have done everything."""
+        """Waits until all streams of the device have completed their work."""
 
     def copy_to_device(self, target: int, source: int, nbytes: int, stream: int) -> None:
         """Begins a copy from memory of this process."""
@@ -82,8 +86,8 @@ class CudaApi(Protocol):
     def copy_on_device(self, target: int, source: int, nbytes: int, stream: int) -> None:
         """Begins a copy from device memory to device memory."""
 
-    def call_on_host(self, stream: int, function: int, argument: int) -> None:
-        """Once the stream gets there, CUDA calls a C function on a thread of its own."""
+    def write_word(self, stream: int, address: int, value: int) -> None:
+        """Once the stream gets there, it writes 32 bits of registered memory, behind all it wrote before."""
 
 
 def parse_device(device: str) -> int:
@@ -95,8 +99,11 @@ def parse_device(device: str) -> int:
 
 
 def stream_address(stream: object) -> int | None:
-    """The address of a CUDA stream of torch, CuPy, Numba or NVIDIA's bindings. None stays None."""
-    if stream is None:
+    """The address of a CUDA stream of torch, CuPy, Numba or NVIDIA's bindings.
+
+    None for None, and for the -1 of DLPack: a caller that orders its work itself and names no stream.
+    """
+    if stream is None or stream == UNORDERED_STREAM:
         return None
     if (protocol := getattr(stream, "__cuda_stream__", None)) is not None:
         _version, address = protocol() if callable(protocol) else protocol
@@ -113,7 +120,7 @@ def stream_address(stream: object) -> int | None:
 
 
 @cache
-def _bindings() -> Any:
+def load_bindings() -> Any:
     try:
         from cuda.bindings import runtime
     except ImportError as error:
@@ -124,9 +131,21 @@ def _bindings() -> Any:
 
 
 @cache
+def _driver() -> Any:
+    from cuda.bindings import driver
+
+    return driver
+
+
+@cache
 def open_api(ordinal: int) -> CudaRuntime:
     """The API of one device of this machine. Raises DeviceError if there is no such device."""
     return CudaRuntime(ordinal)
+
+
+def open_api_of(stream: int) -> CudaRuntime:
+    """The API of the device that a CUDA stream belongs to."""
+    return open_api(open_api(0).ordinal_of(stream))
 
 
 class CudaRuntime:
@@ -134,12 +153,12 @@ class CudaRuntime:
 
     def __init__(self, ordinal: int) -> None:
         self.ordinal = ordinal
-        self._cuda: Any = _bindings()
+        self._cuda: Any = load_bindings()
         count = self._device_count()
         if ordinal >= count:
-            devices = "there is no CUDA device" if count == 0 else f"the last one is cuda:{count - 1}"
             raise DeviceError(
-                f"cuda:{ordinal} does not exist: {devices}; nvidia-smi lists those that the driver sees",
+                f"cuda:{ordinal} does not exist: the last one is cuda:{count - 1}; nvidia-smi lists those "
+                "that the driver sees",
                 code="cudaErrorInvalidDevice",
             )
         self._is_only = count == 1
@@ -153,8 +172,30 @@ class CudaRuntime:
         """Whether memory that this process may only read can be registered."""
 
     def _device_count(self) -> int:
-        error, count = self._cuda.cudaGetDeviceCount()
-        return int(count) if int(error) == 0 else 0
+        try:
+            error, count = self._cuda.cudaGetDeviceCount()
+        except RuntimeError as loading:
+            # Older bindings look for the library of the driver here.
+            raise DeviceError(
+                f"cuda:{self.ordinal} cannot be used: {loading}; install a driver of NVIDIA",
+                code="cudaErrorInsufficientDriver",
+            ) from loading
+        if int(error) == 0 and count > 0:
+            return int(count)
+        reason = self._text(error) if int(error) else "there is no CUDA device"
+        raise DeviceError(
+            f"cuda:{self.ordinal} does not exist: {reason}; nvidia-smi lists those that the driver sees",
+            code=error.name if int(error) else "cudaErrorNoDevice",
+        )
+
+    def _text(self, error: Any) -> str:
+        _, text = self._cuda.cudaGetErrorString(error)
+        reason = f"{text.decode() if isinstance(text, bytes) else text} ({error.name})"
+        if error.name == "cudaErrorInitializationError":
+            reason += (
+                "; a process that was forked after the first use of CUDA cannot use it: start it by spawn"
+            )
+        return reason
 
     def _current(self) -> AbstractContextManager[None]:
         # The current device belongs to the thread, and its user may have chosen another one of several.
@@ -178,9 +219,7 @@ class CudaRuntime:
             return tuple(values)
         # Else the next call of another library would report this error.
         self._cuda.cudaGetLastError()
-        _, text = self._cuda.cudaGetErrorString(error)
-        reason = text.decode() if isinstance(text, bytes) else str(text)
-        raise DeviceError(f"CUDA refused on cuda:{self.ordinal}: {reason} ({error.name})", code=error.name)
+        raise DeviceError(f"CUDA refused on cuda:{self.ordinal}: {self._text(error)}", code=error.name)
 
     def register(self, address: int, nbytes: int, *, read_only: bool) -> None:
         """Locks memory of this process, with `cudaHostRegister`. Raises DeviceError."""
@@ -289,8 +328,26 @@ class CudaRuntime:
                 )
             )
 
-    def call_on_host(self, stream: int, function: int, argument: int) -> None:
-        """Submits a call of a C function, which CUDA makes on its own thread."""
+    def write_word(self, stream: int, address: int, value: int) -> None:
+        """Makes the stream write a word behind a barrier for its earlier copies: `cuStreamWriteValue32`."""
+        driver = _driver()
         with self._current():
-            callback = self._cuda.cudaHostFn_t(function)
-            self._check(self._cuda.cudaLaunchHostFunc(stream, callback, argument))
+            # The driver's calls need a context of the thread, which the runtime's calls make themselves.
+            self._check(self._cuda.cudaSetDevice(self.ordinal))
+            flags = driver.CUstreamWriteValue_flags.CU_STREAM_WRITE_VALUE_DEFAULT
+            (error,) = driver.cuStreamWriteValue32(stream, address, value, flags)
+        if int(error):
+            raise DeviceError(
+                f"CUDA refused to let a stream of cuda:{self.ordinal} write memory ({error.name})",
+                code=error.name,
+            )
+
+    def ordinal_of(self, stream: int) -> int:
+        """The device of a stream. A default stream is that of the thread's current device."""
+        if self._is_only:
+            return self.ordinal
+        if stream > PER_THREAD_STREAM and (get_device := getattr(self._cuda, "cudaStreamGetDevice", None)):
+            (ordinal,) = self._check(get_device(stream))
+        else:
+            (ordinal,) = self._check(self._cuda.cudaGetDevice())
+        return int(ordinal)

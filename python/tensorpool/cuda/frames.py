@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict
 
 from .. import _native
-from ..errors import ClosedError, DeviceError, FrameOverwritten, ReceiveTimeout
+from ..errors import ClosedError, DeviceError, ForkedError, FrameOverwritten, ReceiveTimeout
 from .api import LEGACY_STREAM, CudaApi, stream_address
 from .registration import Registrations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 _CPU: Final = 1
 _CUDA: Final = 2
-# DLPack's codes of element types, by the kind of the numpy dtype.
-_CODES: Final = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
+# DLPack's codes of element types, by the kind of the numpy dtype, or by the name of a type of ml_dtypes.
+_CODES: Final = {"i": 0, "u": 1, "f": 2, "bfloat16": 4, "c": 5, "b": 6}
 # In `__dlpack__`, the caller says that it orders its work itself; so its stream is not known.
 _UNSYNCHRONIZED: Final = -1
 # A wait for a frame looks so often whether the memory of an epoch that ended can be unregistered.
@@ -75,7 +75,8 @@ class _Buffer:
     address: int
     capacity: int
     event: int
-    streams: set[int] = field(default_factory=set)
+    streams: dict[int, object] = field(default_factory=dict)
+    """By address; with the stream that the user gave, so that it is not destroyed before it is waited for."""
     is_unordered: bool = False
     """Its reader did not say which stream it uses."""
 
@@ -105,6 +106,15 @@ class Device:
         """The epochs whose pools the device reads directly."""
         return self._registrations.epochs
 
+    def check_fork(self) -> None:
+        """Raises ForkedError in a forked child: there CUDA does not work, and another thread may have held
+        the lock."""
+        if os.getpid() != self._pid:
+            raise ForkedError(
+                "copies to a device belong to the process that began them; in a forked child, use frames of "
+                "a context of its own, or start the process by spawn"
+            )
+
     def copy_frame(self, frame: _native.Frame, stream: object = None) -> DeviceFrame:
         """Begins the copy of `frame`. `stream` is the stream that the copy will be used on."""
         source = frame.array
@@ -123,7 +133,7 @@ class Device:
                 self._store(buffer)
                 raise
         if used_on is not None:
-            buffer.streams.add(used_on)
+            buffer.streams[used_on] = stream
         array = DeviceArray(self, buffer, source.shape, source.dtype, source.strides, frame.nbytes)
         return DeviceFrame(frame, array, self._api)
 
@@ -137,8 +147,15 @@ class Device:
                     frame = self._next(source, is_waiting=not under_way)
                     if frame is None:
                         break
-                    under_way.append(self.copy_frame(frame, stream))
-                    del frame
+                    try:
+                        under_way.append(self.copy_frame(frame, stream))
+                    except ClosedError:
+                        # Another thread has closed the consumer since the frame was received.
+                        if not source.closed:
+                            raise
+                        break
+                    finally:
+                        del frame
                 if not under_way:
                     return
                 copied = under_way.popleft()
@@ -197,14 +214,22 @@ class Device:
 
     def _order(self, buffer: _Buffer) -> None:
         """The next copy into the buffer begins after its readers are done."""
-        streams, buffer.streams = buffer.streams, set()
-        is_unordered, buffer.is_unordered = buffer.is_unordered, False
+        self._wait_for_readers(buffer)
+        buffer.streams, buffer.is_unordered = {}, False
+
+    def wait_for_readers(self, buffer: _Buffer, stream: int) -> None:
+        """Later work of `stream` begins after what the readers' streams were given so far."""
+        self.check_fork()
+        with self._lock:
+            self._wait_for_readers(buffer, stream)
+
+    def _wait_for_readers(self, buffer: _Buffer, waiting: int | None = None) -> None:
         try:
-            if is_unordered:
+            if buffer.is_unordered:
                 self._api.synchronize_device()
-            for stream in () if is_unordered else streams:
+            for stream in () if buffer.is_unordered else buffer.streams:
                 self._api.record(buffer.event, stream)
-                self._api.wait_for_event(self._stream, buffer.event)
+                self._api.wait_for_event(waiting or self._stream, buffer.event)
         except DeviceError:
             # A stream that its owner has ended: nothing remains but to wait for all.
             self._api.synchronize_device()
@@ -214,7 +239,11 @@ class Device:
         if os.getpid() != self._pid:
             return
         self._returned.append(buffer)
-        if self._closed and self._lock.acquire(blocking=False):
+        self._collect_after_close()
+
+    def _collect_after_close(self) -> None:
+        """Frees returned buffers of a closed device. A thread that has the lock does so when it is done."""
+        while self._closed and self._returned and self._lock.acquire(blocking=False):
             try:
                 self._collect()
             finally:
@@ -225,10 +254,14 @@ class Device:
             self._store(self._returned.popleft())
 
     def _store(self, buffer: _Buffer) -> None:
-        if self._closed or len(self._free) >= self._kept:
+        if self._closed:
             self._end(buffer)
-        else:
-            self._free.append(buffer)
+            return
+        self._free.append(buffer)
+        if len(self._free) > self._kept:
+            # The smallest: else buffers of frames that have become larger would never be kept.
+            smallest = min(range(len(self._free)), key=lambda i: self._free[i].capacity)
+            self._end(self._free.pop(smallest))
 
     def _end(self, buffer: _Buffer) -> None:
         # CUDA's free waits for the streams that still read the memory.
@@ -237,46 +270,64 @@ class Device:
             self._api.destroy_event(buffer.event)
 
     def copy_array(self, array: DeviceArray) -> DeviceArray:
-        """A copy of the array in a buffer of its own."""
+        """A copy of the array in a buffer of its own, after the work that its readers' streams have now."""
+        self.check_fork()
         with self._lock:
             if self._closed:
                 raise ClosedError("the consumer is closed, and with it its copies to the device")
             buffer = self._take(array.nbytes)
-            if array.nbytes:
-                self._api.copy_on_device(buffer.address, array.address, array.nbytes, self._stream)
-            self._finish()
+            try:
+                self._wait_for_readers(array._buffer)
+                if array.nbytes:
+                    self._api.copy_on_device(buffer.address, array.address, array.nbytes, self._stream)
+                self._finish()
+            except BaseException:
+                self._store(buffer)
+                raise
         return DeviceArray(self, buffer, array.shape, array.dtype, array.strides, array.nbytes)
 
     def copy_to_host(self, array: DeviceArray) -> npt.NDArray[Any]:
-        """The array as a numpy array."""
+        """The array as a numpy array, after the work that its readers' streams have now."""
         import numpy as np
 
+        self.check_fork()
         # The bytes between first and last element, and the same strides over them.
         memory = np.empty(array.nbytes, np.uint8)
         host = np.ndarray(array.shape, array.dtype, memory, strides=array.strides)
         if array.nbytes:
+            target, _ = memory.__array_interface__["data"]
             with self._lock:
-                target, _ = memory.__array_interface__["data"]
-                self._api.copy_to_host(target, array.address, array.nbytes, self._stream)
-                self._finish()
+                if self._closed:
+                    # The own stream has ended, and arrays outlive the consumer.
+                    self._api.synchronize_device()
+                else:
+                    self._wait_for_readers(array._buffer)
+                stream = LEGACY_STREAM if self._closed else self._stream
+                self._api.copy_to_host(target, array.address, array.nbytes, stream)
+                self._api.synchronize_stream(stream)
+            self._collect_after_close()
         return host
 
     def close(self) -> None:
-        """Waits for copies that are under way, unregisters the pools and frees the buffers in no use."""
+        """Waits for copies that are under way, unregisters the pools and frees the buffers in no use.
+
+        Interrupted by an exception of a signal, it can be called again.
+        """
         if os.getpid() != self._pid:
             return
         with self._lock:
             if self._closed:
                 return
-            self._collect()
-            self._closed = True
-            free, self._free = self._free, []
             with suppress(DeviceError):
                 self._registrations.retire(self._finish)
+            self._closed = True
+            self._collect()
+            free, self._free = self._free, []
             for buffer in free:
                 self._end(buffer)
             with suppress(DeviceError):
                 self._api.destroy_stream(self._stream)
+        self._collect_after_close()
 
 
 class DeviceArray:
@@ -309,6 +360,15 @@ class DeviceArray:
         return self._buffer.address
 
     @property
+    def ordinal(self) -> int:
+        """The number of the device."""
+        return self._device.ordinal
+
+    def wait_for_readers(self, stream: int) -> None:
+        """Later work of the CUDA stream begins after the work that the array's readers have now."""
+        self._device.wait_for_readers(self._buffer, stream)
+
+    @property
     def __cuda_array_interface__(self) -> CudaArrayInterface:
         # The copy has ended, so there is no stream to wait for. The reader does not say on which stream it
         # works: unless `to_device(stream=…)` names it, the buffer waits for the whole device.
@@ -334,6 +394,8 @@ class DeviceArray:
         if dl_device is not None and tuple(map(int, dl_device)) == (_CPU, 0):
             if copy is False:
                 raise BufferError("the array is on a GPU: the CPU can be given only a copy of it")
+            if stream is not None and stream != _UNSYNCHRONIZED:
+                self._buffer.streams.setdefault(int(stream), None)
             host = self._device.copy_to_host(self)
             return host.__dlpack__(max_version=max_version) if max_version else host.__dlpack__()
         if dl_device is not None and tuple(map(int, dl_device)) != self.__dlpack_device__():
@@ -345,13 +407,14 @@ class DeviceArray:
     def _export(
         self, stream: int | None, max_version: tuple[int, int] | None, *, is_copied: bool = False
     ) -> object:
-        code = _CODES.get(self.dtype.kind)
+        code = _CODES.get(self.dtype.kind, _CODES.get(self.dtype.name))
         if code is None:
             raise BufferError(f"DLPack has no element type for {self.dtype}")
         if stream == _UNSYNCHRONIZED:
             self._buffer.is_unordered = True
         else:
-            self._buffer.streams.add(LEGACY_STREAM if stream is None else int(stream))
+            address = LEGACY_STREAM if stream is None else int(stream)
+            self._buffer.streams.setdefault(address, None)
         size = self.dtype.itemsize
         return _native.dlpack_capsule(
             self,
@@ -401,6 +464,7 @@ class DeviceFrame:
 
         False is final: the frame is counted as `late` in the ledger of the consumer.
         """
+        self._array._device.check_fork()
         with self._lock:
             if self._is_whole is None:
                 self._api.synchronize_event(self._array._buffer.event)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from .. import _native
@@ -64,11 +65,21 @@ class Registrations:
                 self._api.register(memory.address, memory.nbytes, read_only=self._read_only)
                 done.append(memory.address)
         except DeviceError as error:
-            for address in done:
-                self._api.unregister(address)
+            self._unregister(done)
             self._report(pools, error)
             return _Epoch(None)
+        except BaseException:
+            self._unregister(done)
+            raise
         return _Epoch(pools, done)
+
+    def _unregister(self, addresses: list[int]) -> None:
+        """Each of them, also where CUDA refuses one: memory that is unmapped while it is registered would be
+        taken for whatever is mapped at its address next."""
+        while addresses:
+            with suppress(DeviceError):
+                self._api.unregister(addresses[-1])
+            addresses.pop()
 
     def _report(self, pools: _native.MappedPools, error: DeviceError) -> None:
         if self._was_refused:
@@ -89,8 +100,8 @@ class Registrations:
         """Unregisters everything, after the copies that are under way; then the memory may be unmapped."""
         if not self._epochs:
             return
-        entries, self._epochs = self._epochs, {}
+        # An exception here leaves all registered, and so mapped, until the next call.
         finish()
-        for entry in entries.values():
-            for address in entry.addresses:
-                self._api.unregister(address)
+        for epoch, entry in list(self._epochs.items()):
+            self._unregister(entry.addresses)
+            del self._epochs[epoch]

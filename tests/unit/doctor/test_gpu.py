@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
 import pytest
 
 from tensorpool.doctor.checks import CheckStatus
@@ -40,3 +44,19 @@ def test_the_finding_has_a_remedy(facts: GpuFacts, status: CheckStatus, text: st
 
 def test_the_facts_of_this_machine_can_be_read() -> None:
     assert check_gpu(read_gpu_facts()).name == "GPU"
+
+
+def test_a_missing_library_of_the_driver_is_a_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("libcuda.so.1 was not found")
+
+    bindings = ModuleType("cuda.bindings")
+    monkeypatch.setattr(bindings, "runtime", SimpleNamespace(cudaGetDeviceCount=fail), raising=False)
+    monkeypatch.setitem(sys.modules, "cuda", ModuleType("cuda"))
+    monkeypatch.setitem(sys.modules, "cuda.bindings", bindings)
+    monkeypatch.setattr("tensorpool.doctor.host.NVIDIA_DEVICE", tmp_path)
+    check = check_gpu(read_gpu_facts())
+    assert check.status is CheckStatus.WARN
+    assert "libcuda.so.1 was not found" in check.found
