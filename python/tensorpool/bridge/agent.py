@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import Final, NamedTuple
 
+from .._native import BridgeSenderCounters
 from ..clock import SYSTEM_CLOCK, Clock
 from ..context.context import Context
 from ..errors import ClosedError, ConfigError, RoleFailed
@@ -201,6 +202,10 @@ class BridgeAgent:
     def sender_rows(self) -> list[SenderRow]:
         """The status of the mappings that this instance sends."""
         return [] if self._open_ends is None else self._open_ends.sender.rows()
+
+    def sender_counters(self, source_stream_id: int) -> BridgeSenderCounters:
+        """The counters of a stream that this instance sends, for any thread. Raises KeyError for another."""
+        return self._ends.sender.counters(source_stream_id)
 
     def receiver_rows(self) -> list[ReceiverRow]:
         """The status of the mappings that this instance receives."""

@@ -25,6 +25,7 @@ from ..service import Event
 from ..transport import SHARED_CHANNEL, StreamAddress
 from .config import DRIVER_PROFILE, SOURCE_PROFILE, BridgeSettings
 from .counters import BridgeCounters, FrameTotals, sum_totals
+from .destination import AttachStep, DestinationFailure, DestinationLayout, DestinationState
 from .faults import check_destinations
 from .forwarding import (
     DATA_SOURCE_ANNOUNCE,
@@ -45,7 +46,6 @@ from .ledger import LEDGER_KEY, MappingLedger, ReceiverLedger, SenderLedger, Ses
 from .mappings import FallbackUri, ResolvedMapping, channel_mtu, dynamic_ids
 from .seal import BridgeKeyRing, BridgeSubscription
 from .service import ReceiverRow
-from .state import AttachStep, DestinationFailure, DestinationLayout, DestinationState
 
 _LOG = logging.getLogger(__name__)
 _MAX_FRAGMENTS: Final = 256
@@ -70,6 +70,11 @@ _REJECTIONS: Final = {
 }
 # Mappings that wait for their source are polled no more often than this.
 _DESTINATION_PERIOD_NS: Final = 5_000_000
+# A busy host may be silent for seconds; its sender sends a ledger every second.
+_WATCH_PERIOD_NS: Final = 500_000_000
+MIN_PATIENCE_NS: Final = 10_000_000_000
+MAX_PATIENCE_NS: Final = 160_000_000_000
+_SILENCE_NS: Final = 30_000_000_000
 
 
 class _MetadataKey(NamedTuple):
@@ -126,6 +131,47 @@ class ReceiverLimits:
     """A source without an announce for so long is stale."""
 
 
+class StreamWatch:
+    """Notices a stream of Aeron that has stopped for good. Pure.
+
+    A media driver has no checksum over its own headers. One datagram that was changed on the way may take a
+    place in the stream that it does not belong to, and what lies before it is then requested without end. A
+    new subscription begins at the position that the sender has then.
+    """
+
+    def __init__(self) -> None:
+        self._received = 0
+        self._sent = 0
+        self._since_ns: int | None = None
+        self._patience_ns = MIN_PATIENCE_NS
+
+    def has_stopped(self, now_ns: int, received: int, sent: int) -> bool:
+        """Whether nothing was received for a time in which its sender had something to send.
+
+        After each time it is true once, and then only after twice as long.
+        """
+        if received != self._received:
+            self._received, self._sent, self._since_ns = received, sent, None
+            self._patience_ns = MIN_PATIENCE_NS
+        elif sent != self._sent and self._since_ns is None:
+            self._since_ns = now_ns
+        elif self._since_ns is not None and now_ns - self._since_ns >= self._patience_ns:
+            self._sent, self._since_ns = sent, None
+            self._patience_ns = min(2 * self._patience_ns, MAX_PATIENCE_NS)
+            return True
+        return False
+
+
+@dataclass(eq=False)
+class _ReceiverWatch:
+    """The streams of one receiver, and what its senders say that they have had to send."""
+
+    payload: StreamWatch = field(default_factory=StreamWatch)
+    control: StreamWatch = field(default_factory=StreamWatch)
+    published: dict[int, int] = field(default_factory=dict)
+    """Frames by source stream. A sender that starts again counts from zero: that is a change, too."""
+
+
 class ReceiverMappings:
     """All receiving mappings of an instance."""
 
@@ -154,7 +200,9 @@ class ReceiverMappings:
         self._links: dict[StreamAddress, PendingLinks] = {}
         """By control address."""
         self._metadata_subscriptions: dict[StreamAddress, BridgeSubscription] = {}
+        self._watches: dict[_native.BridgeReceiver, _ReceiverWatch] = {}
         self._next_destinations_ns = 0
+        self._next_watch_ns = 0
         self._is_checked = not mappings or check_destinations(context, settings)
         """Whether the ids of the destinations were compared with those of the driver and of other bridges.
         If the driver was not running at the start, that is done at the first attach."""
@@ -223,6 +271,7 @@ class ReceiverMappings:
                 None if self._keys is None else self._keys.native,
             )
             self._receivers[addresses] = receiver
+            self._watches[receiver] = _ReceiverWatch()
             self._stack.callback(receiver.close)
         return self._receivers[addresses]
 
@@ -289,6 +338,10 @@ class ReceiverMappings:
                 self._without_start = [
                     mapping for mapping in self._without_start if not mapping.ledger.find_start(mapping)
                 ]
+        if now_ns >= self._next_watch_ns:
+            self._next_watch_ns = now_ns + _WATCH_PERIOD_NS
+            for (payload, control), receiver in self._receivers.items():
+                self._watch(receiver, payload, control, now_ns)
         work += sum(links.send(now_ns) for links in self._links.values())
         for receiver in self._receivers.values():
             for message in receiver.poll_messages(_MAX_FRAGMENTS):
@@ -299,6 +352,22 @@ class ReceiverMappings:
                 self._on_metadata(address, message)
                 work += 1
         return work
+
+    def _watch(
+        self, receiver: _native.BridgeReceiver, payload: StreamAddress, control: StreamAddress, now_ns: int
+    ) -> None:
+        """Subscribe again to a stream that has stopped."""
+        watch = self._watches[receiver]
+        received, messages = receiver.traffic()
+        if watch.payload.has_stopped(now_ns, received, sum(watch.published.values())):
+            _LOG.warning("nothing arrives on %s, though its sender has frames: it is opened again", payload)
+            receiver.reopen_payload()
+        # A sender says something on the control stream while it sends frames. One without a source is silent:
+        # then it costs nothing to try, and without it no check would find that both streams have stopped.
+        expected = received + (now_ns // _SILENCE_NS if receiver.is_connected else 0)
+        if watch.control.has_stopped(now_ns, messages, expected):
+            _LOG.info("nothing arrives on %s: it is opened again", control)
+            receiver.reopen_control()
 
     def _advance_destination(self, mapping: _ReceiverMapping) -> int:
         """Start the attach that is due, or finish the one that is done."""
@@ -429,6 +498,7 @@ class ReceiverMappings:
             return
         mapping = self._by_stream.get((receiver, sent.source_stream_id))
         if mapping is not None:
+            self._watches[receiver].published[sent.source_stream_id] = sent.published
             mapping.ledger.on_sender_ledger(sent, mapping)
             if not mapping.ledger.find_start(mapping) and mapping not in self._without_start:
                 self._without_start.append(mapping)

@@ -165,6 +165,8 @@ def _write(path: Path, keys: tuple[bytes, ...]) -> KeyFile:
 _LOG = logging.getLogger(__name__)
 _CHECK_PERIOD_NS: Final = 1_000_000_000
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_ORIGIN_BYTES: Final = 8
+"""The number of a host has 64 bits in a sealed message."""
 
 
 def host_number(aeron_dir: str) -> int:
@@ -183,9 +185,9 @@ def host_number(aeron_dir: str) -> int:
         device, inode = above.st_dev, above.st_ino
     except OSError:
         device = inode = 0
-    place = f"{device} {inode}".encode()
-    parts = (boot_id, socket.gethostname().encode(), place, os.fsencode(directory))
-    return int.from_bytes(hashlib.sha256(b"\0".join(parts)).digest()[:8], "little")
+    parent = f"{device} {inode}".encode()
+    parts = (boot_id, socket.gethostname().encode(), parent, os.fsencode(directory))
+    return int.from_bytes(hashlib.sha256(b"\0".join(parts)).digest()[:_ORIGIN_BYTES], "little")
 
 
 class BridgeKeyRing:

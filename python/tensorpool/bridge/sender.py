@@ -284,6 +284,13 @@ class SenderMappings:
             dropped[name] = dropped.get(name, 0) + n
         return _FrameCounts(counters, dropped)
 
+    def counters(self, source_stream_id: int) -> _native.BridgeSenderCounters:
+        """The counters of a source stream. Raises KeyError if no mapping sends it."""
+        for mapping in self._consumers:
+            if mapping.source_stream_id == source_stream_id:
+                return self._senders[mapping.payload].counters(source_stream_id)
+        raise KeyError(source_stream_id)
+
     def totals(self) -> FrameTotals:
         """Frames sent, their bytes, and frames dropped."""
         return sum_totals(sender.totals() for sender in self._senders.values())

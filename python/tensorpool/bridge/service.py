@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypedDict
 from ..runtime.config import Secret
 from ..runtime.counters import CounterSnapshot
 from ..service import Service, command
-from .state import Phase
+from .destination import Phase
 
 if TYPE_CHECKING:
     from .agent import BridgeAgent

@@ -11,6 +11,7 @@ import select
 import socket
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
@@ -52,6 +53,8 @@ class LossyRelay:
         self._count = 0
         self._is_disconnected = False
         self._stop = False
+        self.forge: Callable[[bytes], bytes] | None = None
+        """Changes one data frame, the next one."""
         self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
 
     @staticmethod
@@ -95,12 +98,15 @@ class LossyRelay:
         if not is_data:
             self._pass(data)
             return
+        if (forge := self.forge) is not None:
+            self.forge = None
+            data = forge(data)
         impairments, chance = self.impairments, self._random.random
         if chance() < impairments.drop:
             self.dropped += 1
             return
         # The first frame of the datagram; padding follows its length.
-        length = int.from_bytes(data[:4], "little")
+        length = min(int.from_bytes(data[:4], "little"), len(data))
         if chance() < impairments.corrupt and length > _DATA_HEADER + _CHUNK_HEADER:
             self.corrupted += 1
             offset = self._random.randrange(_DATA_HEADER + _CHUNK_HEADER, length)

@@ -45,7 +45,9 @@ def test_delivered_frames_equal_the_offered_frames(
         "exact": True,
         "whole": True,
     }
-    assert row(sender)["sent"] == len(SIZES)
+    assert row(sender)["sent"] == sender.sender_counters(source).sent == len(SIZES)
+    with pytest.raises(KeyError):
+        sender.sender_counters(dest)
 
 
 def test_frames_overwritten_during_sending_are_counted(

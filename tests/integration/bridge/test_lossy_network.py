@@ -13,6 +13,7 @@ import pytest
 
 import tensorpool as tp
 from tensorpool.bridge import BridgeAgent
+from tensorpool.bridge import receiver as bridge_receiver
 from tests.integration.bridge.hosts import DEADLINE_S, Pair, channel, flows, row, settings_of
 from tests.integration.bridge.lossy_relay import Impairments, LossyRelay
 
@@ -213,3 +214,27 @@ def test_long_disconnection_drops_only_its_frames(pair: Pair, free_stream_ids: C
         assert ledger["published"] == sent
         assert ledger["delivered"] == delivered
         assert sum(ledger["dropped"].values()) == sent - delivered
+
+
+def later(frame: bytes) -> bytes:
+    """A data frame that takes a place 32 KiB later, between two others."""
+    return (
+        frame[:8] + (int.from_bytes(frame[8:12], "little") + 32_768 + 32).to_bytes(4, "little") + frame[12:]
+    )
+
+
+def test_stream_that_a_changed_header_has_stopped_is_opened_again(
+    pair: Pair, free_stream_ids: Callable[[], int], monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(bridge_receiver, "MIN_PATIENCE_NS", 2_000_000_000)
+    with bridged_stream(pair, free_stream_ids, Impairments()) as bridged:
+        bridged.send(5)
+        bridged.relay.forge = later
+
+        def continues() -> bool:
+            bridged.producer.offer(content(bridged.producer.next_seq))
+            return "is opened again" in caplog.text and bridged.receive()[-1] > sent
+
+        sent = bridged.producer.next_seq
+        bridged.wait_until(continues, timeout=DEADLINE_S)

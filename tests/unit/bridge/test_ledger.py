@@ -211,7 +211,7 @@ class BridgeModel:
     run: int = 0
     sessions: list[int] = field(default_factory=lambda: [0])
     frames: list[tuple[int, Fate]] = field(default_factory=list)
-    """All frames that the sender has finished: session and fate."""
+    """All frames that the sender has finished: session and outcome."""
     runs: list[int] = field(default_factory=list)
     read: int = 0
     ledger: MappingLedger = field(default_factory=MappingLedger)

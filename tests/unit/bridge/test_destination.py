@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorpool.bridge.state import (
+from tensorpool.bridge.destination import (
     MAX_REFUSED_NS,
     RETRY_NS,
     AttachStep,
