@@ -1,6 +1,6 @@
 """The client's side of a discovery request: its filter, and the streams of its responses. Pure.
 
-Discovery §5, §7, §10. `client` sends the request; `provider_state` is the side that answers it.
+Discovery §5, §7, §10. `client` sends the request; `requests` and `responses` are the side that answers it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..errors import CodecError, ConfigError
 from ..sbe import read_header
 from ..sbe.discovery import DiscoveryRequest, DiscoveryResponse, DiscoveryResult, DiscoveryStatus, Tag
 from ..shm.epoch_files import HEADER_SLOT_BYTES
-from ..text import JsonObject, html_table
+from ..text import JsonMapping, html_table
 from ..units import MAX_STREAM_ID, MAX_U32, MAX_U64
 
 MAX_DIMS: Final = 8
@@ -72,19 +72,29 @@ class DiscoveredStream:
     """
 
     stream_id: int
+    """Its id."""
     name: str
+    """Its name; empty if it has none."""
     tags: frozenset[str]
+    """Its tags."""
     data_source_id: int | None
+    """The number of its source; None if the producer gives none."""
     producer_id: int
     """0: the stream has no producer at the moment."""
     epoch: int
+    """The epoch of its memory; 0 if it has none."""
     layout_version: int
+    """Version of the memory layout."""
     nslots: int
+    """Slots of its ring."""
     pools: tuple[int, ...]
     """Strides of the payload pools, in bytes."""
     driver_instance_id: str
+    """The driver that owns its memory."""
     control_channel: str
+    """The Aeron channel of that driver's control stream."""
     control_stream_id: int
+    """The Aeron stream of that driver's control stream."""
     supports_local_attach: bool = False
     """Whether the provider says that clients on its own media driver can attach to it."""
 
@@ -122,7 +132,7 @@ class DiscoveredStream:
         rows |= {"driver": self.driver_instance_id, "epoch": self.epoch, "pools": pools}
         return html_table({**rows, "producer": self.producer_id or "none at the moment"})
 
-    def to_json(self) -> JsonObject:
+    def to_json(self) -> JsonMapping:
         """The stream as JSON values; 64-bit numbers are text."""
         return {
             "driver": self.driver_instance_id,

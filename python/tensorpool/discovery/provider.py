@@ -1,31 +1,101 @@
-"""A provider of discovery: requests in, responses out. Drivers and registries each have one.
+"""A provider of discovery: announces and requests in, responses out. Drivers and registries each have one.
 
 The thread whose duty cycle calls `do_work` owns it. Whatever clients request, the number of open response
-channels and the bytes of queued responses are bounded.
+channels and the bytes of queued responses are bounded, and so is the memory of channels that the media driver
+has not removed yet.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from .. import _native
+from ..attributes.tags import MAX_TAG_BYTES, MAX_TAGS
+from ..monitor.reports import AnnounceReader, RejectedMessage
+from ..sbe import DataSourceMeta
 from .channels import IPC
 from .config import RESPONSE_STREAM_ID, ProviderSettings
 from .index import DiscoveryIndex
-from .provider_state import DiscoveryCounters, Reply, RequestQueue, TokenBucket, is_discovery, too_large
+from .requests import DiscoveryCounters, Reply, RequestQueue, TokenBucket, is_discovery
+from .responses import too_large
 
+_LOG = logging.getLogger(__name__)
+_MIN_ANNOUNCES: Final = 1024
+_ANNOUNCES_A_STREAM: Final = 4
+"""Announce, name and attributes of the producer, and metadata of the driver."""
+_WARNINGS_HZ: Final = 10
 _RESPONSE_TIMEOUT_NS: Final = 2_000_000_000
 """How long a response waits for a subscriber: a UDP stream takes a moment to connect."""
 _MIN_IDLE_NS: Final = 1_000_000_000
 """A channel that was used within this time is not closed to make room for another."""
 _NEW_CHANNELS_HZ: Final = 20
+_FREE_SHARE: Final = 4
+"""One part in this many of the media driver's filesystem stays free of response channels. The media driver
+keeps a closed one for seconds: a flood of requests with ever new ones would leave no memory for clients."""
 _MAX_QUEUED: Final = 64
 _MAX_QUEUED_BYTES: Final = 16 << 20
 _MAX_REQUESTS_A_TURN: Final = 16
 """A response with all streams takes milliseconds: more of them would delay the rest of the duty cycle."""
+
+
+class IndexUpdater:
+    """Updates the index with the announces and metadata of one driver's streams.
+
+    `accepts` decides by stream id which messages are this driver's.
+    """
+
+    def __init__(
+        self,
+        index: DiscoveryIndex,
+        instance_id: str,
+        counters: DiscoveryCounters,
+        accepts: Callable[[int], bool] = lambda stream_id: True,
+    ) -> None:
+        self._index = index
+        self._instance_id = instance_id
+        self._counters = counters
+        self._reader = AnnounceReader(accepts)
+        self._warnings = TokenBucket(_WARNINGS_HZ, _WARNINGS_HZ, 0)
+
+    def on_message(self, message: bytes, now_ns: int) -> bool:
+        """Takes a message. False: it is about no stream of this driver. Never raises."""
+        event = self._reader.read(message)
+        if event is None:
+            return False
+        if isinstance(event, RejectedMessage):
+            self._counters.rejected[event.reason].add()
+            return True
+        result = self._index.observe(self._instance_id, event, now_ns)
+        if result.is_rejection:
+            self._counters.rejected[str(result)].add()
+        elif isinstance(event, DataSourceMeta):
+            self._report_ignored_tags(event, now_ns)
+        if self._reader.cached_messages > _ANNOUNCES_A_STREAM * max(len(self._index), _MIN_ANNOUNCES):
+            # Streams end, and messages may name any id: what is dropped here is decoded once more.
+            self._reader.clear()
+        return True
+
+    def _report_ignored_tags(self, meta: DataSourceMeta, now_ns: int) -> None:
+        """Counts and logs tags that are not in the index. Repeated metadata does not come here."""
+        ignored = self._index.ignored_tags(self._instance_id, meta)
+        for reason, count in ignored.items():
+            self._counters.ignored_tags[reason].add(count)
+        # Any process can publish metadata, each time with other tags.
+        if ignored and self._warnings.take(now_ns):
+            _LOG.warning(
+                "stream %d of driver %r: %s of its tags cannot be searched for; a stream has up to %d tags "
+                "of up to %d bytes",
+                meta.stream_id,
+                self._instance_id,
+                ", ".join(f"{count} ({reason})" for reason, count in ignored.items()),
+                MAX_TAGS,
+                MAX_TAG_BYTES,
+            )
 
 
 class Publication(Protocol):
@@ -70,8 +140,10 @@ class ResponsePublisher:
         max_channels: int,
         idle_ns: int,
         now_ns: int,
+        has_memory: Callable[[], bool] = lambda: True,
     ) -> None:
         self._open = open_publication
+        self._has_memory = has_memory
         self._counters = counters
         self._max_channels = max_channels
         self._idle_ns = idle_ns
@@ -121,6 +193,9 @@ class ResponsePublisher:
             self._close(key)
 
     def _add(self, reply: Reply, now_ns: int) -> _ResponseChannel | None:
+        # Any local client may name a channel within the media driver; those to other hosts are configured.
+        if reply.channel == IPC and not self._has_memory():
+            return None
         if len(self._channels) >= self._max_channels and not self._make_room(now_ns):
             return None
         if not self._new_channels.take(now_ns):
@@ -185,6 +260,7 @@ class DiscoveryProvider:
         settings: ProviderSettings,
         counters: DiscoveryCounters,
         *,
+        aeron_dir: str,
         reserved: frozenset[int] = frozenset(),
         now_ns: int,
     ) -> None:
@@ -199,6 +275,7 @@ class DiscoveryProvider:
             max_channels=settings.max_channels,
             idle_ns=settings.channel_idle_ns,
             now_ns=now_ns,
+            has_memory=lambda: _has_memory(aeron_dir),
         )
         self._responses.add_permanent(IPC, RESPONSE_STREAM_ID, now_ns)
 
@@ -220,3 +297,12 @@ class DiscoveryProvider:
     def close(self) -> None:
         """Closes all response channels."""
         self._responses.close()
+
+
+def _has_memory(aeron_dir: str) -> bool:
+    """Whether enough of the media driver's filesystem is free for one more response channel."""
+    try:
+        status = os.statvfs(aeron_dir)
+    except OSError:
+        return False
+    return status.f_bavail * _FREE_SHARE >= status.f_blocks

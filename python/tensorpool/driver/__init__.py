@@ -4,7 +4,7 @@ from .agent import DriverAgent
 from .config import DEFAULT_NSLOTS, DriverSettings, StreamSettings
 from .embedded import EmbeddedDriver
 from .leases import LeaseState
-from .lock import Holder, namespace_on, other_driver, qualified_namespace, read_holder
+from .lock import Holder, HolderWatch, namespace_on, other_driver, qualified_namespace, read_holder
 
 __all__ = [
     "DEFAULT_NSLOTS",
@@ -12,6 +12,7 @@ __all__ = [
     "DriverSettings",
     "EmbeddedDriver",
     "Holder",
+    "HolderWatch",
     "LeaseState",
     "StreamSettings",
     "namespace_on",

@@ -25,6 +25,9 @@ class Send:
     """The cached response to a repeated request."""
     client_id: int | None = field(default=None, compare=False)
     """Whose request it answers, for the log: responses carry no client id. None: it could not be read."""
+    is_awaited: bool = field(default=False, compare=False)
+    """A client is known to wait for it: it has asked more than once, or uses a lease. Sent before the
+    others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,7 @@ class SaveProvisions:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Stop the driver in good order."""
+    """Stop the driver cleanly."""
 
     reason: ShutdownReason
     message: str

@@ -60,8 +60,12 @@ from .state import DriverState
 from .storage import BaseDirs, Storage, group_id, owner_id
 
 _LOG = logging.getLogger(__name__)
-_POLL_LIMIT: Final = 1024
-_MAX_POLLS: Final = 4
+_POLL_LIMIT: Final = 64
+# In a flood every message is a request, and takes long. What the requests before it led to must not wait for
+# all that has come meanwhile: answers are sent, and files that were made are announced, between two parts.
+_MAX_READ_NS: Final = 10_000_000
+_MAX_POLLS: Final = 64
+_BACKLOG_POLL_LIMIT: Final = 1024
 # Together more than the stream's buffer holds: one pass skips the whole backlog.
 _MAX_BACKLOG_POLLS: Final = 256
 # Decisions that are logged: a flood of requests must not fill the log.
@@ -72,6 +76,7 @@ _RETRY_S: Final = 0.001
 _SWEEP_NS: Final = 60_000_000_000
 # Provisions of a thousand streams in a row must not write the file a thousand times.
 _SAVE_NS: Final = 100_000_000
+_STORAGE_POLL_S: Final = 0.02
 # Announces stop when the duty cycle stalls for this many lease durations: consumers then see a stale epoch.
 _STALL_LEASES: Final = 2
 
@@ -125,7 +130,7 @@ class AnnouncerOptions:
     period_ns: int
     """Period of announces and of activity timestamps."""
     stall_ns: int
-    """Without a duty cycle of the driver for so long, announces stop."""
+    """Announces stop once the driver has had no duty cycle for this long."""
     base_dirs: Sequence[Path]
     """Where the regions are."""
     lock_memory: bool = False
@@ -273,7 +278,7 @@ class DriverAgent:
                 )
             self.counters.before_start.add(resources.skip_backlog())
             return 0, None
-        work = 0
+        work, deadline_ns = 0, self.clock.monotonic_ns() + _MAX_READ_NS
         for _ in range(_MAX_POLLS):
             messages = resources.control.poll(_POLL_LIMIT)
             for received in messages:
@@ -285,7 +290,21 @@ class DriverAgent:
             if not messages:
                 # Without a media driver, keepalives cannot arrive: then not all were read.
                 return work, resources.control.read_until_ns(now_ns)
+            if self.clock.monotonic_ns() >= deadline_ns:
+                break
         return max(work, 1), None
+
+    def wait(self, seconds: float) -> None:
+        """Waits until a client, a service or the announcer has something for the next duty cycle."""
+        resources = self._resources
+        # What the threads of the storage are done with ends no wait.
+        resources.requests.wait(seconds if resources.storage.is_idle else _STORAGE_POLL_S)
+
+    def end_wait(self) -> None:
+        """Ends the present wait and every later one. For any thread."""
+        resources = self._opened
+        if resources is not None:
+            resources.requests.interrupt()
 
     def on_close(self) -> None:
         """Announces the shutdown, removes all regions and releases the namespace."""
@@ -316,7 +335,7 @@ class DriverAgent:
         return None
 
     def stop(self, message: str) -> None:
-        """Stops the driver in good order after this duty cycle."""
+        """Stops the driver cleanly after this duty cycle."""
         self._stop = self._stop or Stop(ShutdownReason.ADMIN, message)
 
     # --- actions
@@ -326,9 +345,9 @@ class DriverAgent:
         resources, todo = self._resources, deque(actions)
         while todo:
             match todo.popleft():
-                case Send(message, is_repeat, client_id):
+                case Send(message, is_repeat, client_id, is_awaited):
                     self._log(message, client_id=client_id, is_repeat=is_repeat)
-                    resources.control.send(message.encode())
+                    resources.control.send(message.encode(), is_awaited=is_awaited)
                 case MakeFiles() | AssignFiles() | RemoveFiles() as job:
                     resources.storage.submit(job)
                 case Announce() as announce:
@@ -420,6 +439,7 @@ class _Resources:
             service = DriverService(agent, instance=settings.instance_id or None, token=agent.service_token)
             self.service = ServiceAgent(service, conductor, agent.service_streams, clock=agent.clock)
             stack.callback(self.service.on_close)
+            self.requests = _native.RequestWait(self.control.requests, self.service.commands, self.announcer)
             self.counter_publisher = CounterPublisher(conductor, agent.counters, clock=agent.clock)
             stack.callback(self.counter_publisher.close)
             label = driver_counter_label(agent.qualified_namespace, control)
@@ -442,7 +462,7 @@ class _Resources:
             return 0
         skipped = 0
         for _ in range(_MAX_BACKLOG_POLLS):
-            messages = self.control.poll(_POLL_LIMIT)
+            messages = self.control.poll(_BACKLOG_POLL_LIMIT)
             skipped += len(messages)
             if not messages:
                 break

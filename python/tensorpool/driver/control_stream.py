@@ -7,6 +7,10 @@ All clients of a media driver write to one log. Two faults of others stop it:
   long.
 - *Full*: a tethered subscription does not poll. No client can write until it polls or ends.
 
+In a flood of requests the log has little room for the driver. What it sends is then mostly for senders that
+do not listen: grants, and notices of their ends. So there are two queues: what a client is known to wait for
+goes first.
+
 Owned by the agent's thread.
 """
 
@@ -25,7 +29,7 @@ _LOG = logging.getLogger(__name__)
 _MAX_UNSENT: Final = 4096
 # Shorter faults are the work of others in progress.
 _FAULT_NS: Final = 500_000_000
-# No media driver leaves a log blocked for so long: then leases expire again.
+# No media driver leaves a log blocked for this long: then leases expire again.
 _MAX_BLOCKED_NS: Final = 60_000_000_000
 
 
@@ -51,7 +55,8 @@ class ControlStream:
         except BaseException:
             self._publication.close()
             raise
-        self._unsent: deque[bytes] = deque()
+        self._awaited: deque[bytes] = deque()
+        self._others: deque[bytes] = deque()
         self._blocked = _Fault(clock.monotonic_ns())
         self._full = _Fault(clock.monotonic_ns())
 
@@ -66,6 +71,11 @@ class ControlStream:
         return self._requests.failure or self._publication.failure
 
     # --- requests
+
+    @property
+    def requests(self) -> _native.Subscription:
+        """The subscription that `poll` reads."""
+        return self._requests
 
     def poll(self, limit: int) -> list[_native.ImageMessage]:
         """The messages that are ready, of at most `limit` fragments, each with its image."""
@@ -98,18 +108,20 @@ class ControlStream:
 
     # --- responses and notices
 
-    def send(self, message: bytes) -> None:
-        """Queues a message. Beyond the limit the oldest is dropped."""
-        self._unsent.append(message)
-        if len(self._unsent) > _MAX_UNSENT:
-            self._unsent.popleft()
+    def send(self, message: bytes, *, is_awaited: bool = False) -> None:
+        """Queues a message; one that a client is known to wait for (`is_awaited`) goes before the others.
+        Beyond the limit of a queue its oldest is dropped."""
+        queue = self._awaited if is_awaited else self._others
+        queue.append(message)
+        if len(queue) > _MAX_UNSENT:
+            queue.popleft()
             self._counters.unsent.add()
 
     def publish(self) -> int:
         """Sends queued messages. Returns their number."""
         sent = 0
-        while self._unsent and self._publication.offer(self._unsent[0]) == "sent":
-            self._unsent.popleft()
+        while (queue := self._awaited or self._others) and self._publication.offer(queue[0]) == "sent":
+            queue.popleft()
             sent += 1
         # While this driver has messages to read, it may be the slow one itself.
         is_full = self._publication.has_room is False and self._requests.lag_bytes(self._publication) == 0
@@ -126,13 +138,14 @@ class ControlStream:
     def flush(self, timeout_ns: int, pause_s: float) -> None:
         """Sends the last messages; gives up after a while, because the media driver may have ended."""
         deadline_ns = self._clock.monotonic_ns() + timeout_ns
-        while self._unsent and self._clock.monotonic_ns() < deadline_ns:
+        while (self._awaited or self._others) and self._clock.monotonic_ns() < deadline_ns:
             if not self.publish():
                 # The tethered subscription may fill the stream with messages that the driver has not read.
                 self._requests.poll(1024)
                 self._clock.sleep(pause_s)
-        self._counters.unsent.add(len(self._unsent))
-        self._unsent.clear()
+        for queue in (self._awaited, self._others):
+            self._counters.unsent.add(len(queue))
+            queue.clear()
 
     # --- faults
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from .. import _native
 from ..attributes.tags import MAX_NAME_BYTES, REACH_LOCAL, make_attributes, to_wire, wire_length
 from ..discovery.index import DiscoveryIndex, DriverIdentity
-from ..discovery.provider import DiscoveryProvider
-from ..discovery.provider_state import DiscoveryCounters, IndexUpdater
+from ..discovery.provider import DiscoveryProvider, IndexUpdater
+from ..discovery.requests import DiscoveryCounters
 from ..errors import CodecError
 from ..monitor.reports import is_driver_metadata, is_undescribed, read_stream_id
 from ..monitor.streams import DRIVER_VERSION
@@ -177,6 +177,7 @@ class EmbeddedDiscovery:
                     self._index,
                     settings.provider,
                     self.counters,
+                    aeron_dir=agent.aeron_dir,
                     reserved=_reserved(stream_ids, agent.service_streams),
                     now_ns=now_ns,
                 )

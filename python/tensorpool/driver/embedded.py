@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from ..errors import MediaDriverUnavailable
+from ..runtime.agent import BackoffIdle
 from ..runtime.runner import Runner
 from .agent import DriverAgent
 
@@ -21,7 +22,7 @@ class EmbeddedDriver:
         """Starts the driver. Raises DriverAlreadyRunning if another driver runs, MediaDriverUnavailable
         without a media driver."""
         self.agent = agent
-        self._runner = Runner(agent)
+        self._runner = Runner(agent, idle=BackoffIdle(wait=agent.wait))
         self._runner.start()
         deadline = time.monotonic() + timeout
         while not self.is_ready:
@@ -46,6 +47,8 @@ class EmbeddedDriver:
 
     def close(self) -> None:
         """Announces the shutdown and removes all regions. Does nothing when closed already."""
+        self._runner.stop()
+        self.agent.end_wait()
         self._runner.close()
 
     def __enter__(self) -> Self:

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from ..sbe.driver import LeaseRevokeReason, Role
 from ..sbe.wire import ResponseCode
@@ -64,11 +64,18 @@ class Lease:
     is_reserved: bool = False
     """The response waits for the stream's files. A reserved lease excludes others. It lapses if its
     request is not repeated."""
+    is_repeated: bool = False
+    """Its request came more than once: a client waits for the answer."""
 
     @property
     def is_proven(self) -> bool:
         """Whether a keepalive was received: a client uses the lease."""
         return self.state is LeaseState.ACTIVE
+
+    @property
+    def has_client(self) -> bool:
+        """Whether a client is known to wait for the lease, or to use it. A flood gets leases without one."""
+        return self.is_repeated or self.is_proven
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +84,13 @@ class Refusal:
 
     code: ResponseCode
     reason: str
+
+
+class _DueLease(NamedTuple):
+    """When a lease expires, unless a keepalive arrives."""
+
+    expires_ns: int
+    lease_id: int
 
 
 class LeaseTable:
@@ -97,7 +111,7 @@ class LeaseTable:
         self._by_stream: dict[int, dict[int, Lease]] = {}
         self._producers: dict[int, Lease] = {}
         # One entry per granted lease. Its time may be too early, because keepalives do not change the heap.
-        self._due: list[tuple[int, int]] = []
+        self._due: list[_DueLease] = []
         self._ended: OrderedDict[int, LeaseRevokeReason] = OrderedDict()
 
     def __len__(self) -> int:
@@ -194,7 +208,7 @@ class LeaseTable:
         lease.is_reserved = False
         lease.attached_ns = now_ns
         lease.expires_ns = now_ns + self.lease_ns
-        heapq.heappush(self._due, (lease.expires_ns, lease.lease_id))
+        heapq.heappush(self._due, _DueLease(lease.expires_ns, lease.lease_id))
 
     def find(self, lease_id: int, stream_id: int, client_id: int, role: Role) -> Lease | None:
         """The granted lease that matches all four values; None if any differs."""
@@ -217,7 +231,7 @@ class LeaseTable:
         lease.state = LeaseState.REVOKED
 
     def end(self, lease: Lease, reason: LeaseRevokeReason) -> None:
-        """Ends a lease for good."""
+        """Ends a lease. It cannot be renewed."""
         self._remove(lease)
         lease.state = _ENDED[reason]
         self._ended[lease.lease_id] = reason
@@ -248,13 +262,13 @@ class LeaseTable:
         """Leases that have expired at `now_ns`, in this order. The caller has read all received keepalives,
         and ends every lease of the list."""
         overdue = []
-        while self._due and self._due[0][0] <= now_ns:
+        while self._due and self._due[0].expires_ns <= now_ns:
             _, lease_id = heapq.heappop(self._due)
             lease = self._by_id.get(lease_id)
             if lease is None:
                 continue
             if lease.expires_ns > now_ns:
-                heapq.heappush(self._due, (lease.expires_ns, lease_id))
+                heapq.heappush(self._due, _DueLease(lease.expires_ns, lease_id))
             else:
                 overdue.append(lease)
         return overdue

@@ -227,7 +227,7 @@ class Lifecycle:
 
     # --- attaches
 
-    def enqueue(self, request: Attach, plan: StreamPlan, now_ns: int) -> None:
+    def enqueue(self, request: Attach, plan: StreamPlan, now_ns: int, *, is_repetition: bool = False) -> None:
         """Adds an attach that may be granted. Its response is sent when the files exist, perhaps at once."""
         record = self.records.get_or_add(plan, now_ns)
         lease = self._leases.reserve(
@@ -238,6 +238,7 @@ class Lifecycle:
             correlation_id=request.correlation_id,
             nbytes=plan.layout.nbytes if self.needs_files(request.stream_id) else 0,
         )
+        lease.is_repeated = is_repetition
         record.pending.append(PendingAttach(request, lease))
         self.advance(record, now_ns)
 
@@ -251,7 +252,7 @@ class Lifecycle:
         record = self.records[lease.stream_id]
         if record.files is not None and record.job is Job.NONE:
             response = attach_granted(request, lease, record.files)
-            self._responses.respond(response, request.key)
+            self._responses.respond(response, request.key, is_awaited=True)
 
     def provision(self, plan: StreamPlan, now_ns: int) -> None:
         """Creates the files of a stream without a pending attach."""
@@ -275,13 +276,13 @@ class Lifecycle:
         self._leases.drop(attach.lease)
         request = attach.request
         response = attach_refused(request.correlation_id, refusal, request.revision)
-        self._responses.respond(response, request.key)
+        self._responses.respond(response, request.key, is_awaited=attach.lease.is_repeated)
 
     def _grant(self, attach: PendingAttach, files: EpochFiles, now_ns: int) -> None:
         self._leases.grant(attach.lease, now_ns)
         self._counters.attaches.add()
         response = attach_granted(attach.request, attach.lease, files)
-        self._responses.respond(response, attach.request.key)
+        self._responses.respond(response, attach.request.key, is_awaited=attach.lease.is_repeated)
 
     def _fail(self, record: StreamRecord, refusal: Refusal, now_ns: int) -> None:
         """Refuses all pending attaches. An epoch that is owed is tried again later, without an attach."""
@@ -385,7 +386,7 @@ class Lifecycle:
 
     def make_room(self, need_bytes: int, now_ns: int) -> bool:
         """Removes files of idle dynamic streams, the longest idle first, so that `need_bytes` fit the quota.
-        False, and nothing is removed, if that does not suffice."""
+        False, and nothing is removed, if that is not enough."""
         quota = self._plan.quota_bytes
         if quota is None or need_bytes > quota or now_ns < self._no_room_until_ns:
             return False
@@ -479,6 +480,7 @@ class Lifecycle:
 
     def end(self, lease: Lease, reason: LeaseRevokeReason, text: str, now_ns: int) -> None:
         """Ends a granted lease: sends a notice, and for a producer starts a new epoch."""
+        is_awaited = lease.has_client
         self._leases.end(lease, reason)
         counters = self._counters
         {
@@ -495,7 +497,7 @@ class Lifecycle:
             reason=reason,
             error_message=ascii_text(text),
         )
-        self._actions.append(Send(notice))
+        self._actions.append(Send(notice, is_awaited=is_awaited))
         record = self.records[lease.stream_id]
         record.idle_since_ns = now_ns
         if lease.role is Role.PRODUCER:

@@ -28,7 +28,6 @@ from ..errors import DriverAlreadyRunning, LockHeld, MediaDriverError
 from ..runtime.counters import read_aeron_counters
 from ..shm.epoch_files import is_alive, user_name
 from ..shm.ownership import base_digest
-from ..text import JsonObject
 
 # struct flock on 64-bit Linux: type, whence, start, length, pid.
 _FLOCK = struct.Struct("@hhqqi4x")
@@ -86,7 +85,9 @@ class Holder:
             return None
         if not isinstance(document, dict):
             return None
-        fields: JsonObject = {name: document.get(name) for name in cls.__slots__}
+        if not all(name in document for name in cls.__slots__):
+            return None
+        fields = {name: document[name] for name in cls.__slots__}
         defaults = cls()
         if any(type(value) is not type(getattr(defaults, name)) for name, value in fields.items()):
             return None
@@ -139,6 +140,34 @@ def read_holder(base_dir: Path, namespace: str, instance_id: str = "") -> Holder
             return holder
         time.sleep(_POLL_S)
     return Holder()
+
+
+class HolderWatch:
+    """Finds the driver of a namespace again and again, and reads its identity only when that has changed."""
+
+    def __init__(self, base_dir: Path, namespace: str, instance_id: str = "") -> None:
+        self._arguments = (base_dir, namespace, instance_id)
+        qualified = qualified_namespace(namespace, instance_id)
+        self._path = str(state_path("driver", base_digest(base_dir), qualified, "lock"))
+        self._holder: Holder | None = None
+        self._seen = (0, 0)
+
+    def find(self) -> Holder | None:
+        """As `read_holder`."""
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            status, is_free = os.fstat(descriptor), _is_free(descriptor)
+        finally:
+            os.close(descriptor)
+        if is_free:
+            return None
+        now = (status.st_ino, status.st_mtime_ns)
+        if self._holder is None or not self._holder.pid or now != self._seen:
+            self._holder, self._seen = read_holder(*self._arguments), now
+        return self._holder
 
 
 def _is_free(descriptor: int) -> bool:

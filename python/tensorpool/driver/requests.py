@@ -7,8 +7,10 @@ share one Aeron publication, so the sender of a request is unknown and cannot be
 repeats a request that got no answer after 100 ms, with the same ids, in either revision. So while requests
 come faster than the limit, or reservations pile up, a request is not handled at once but remembered, and
 handled when it is repeated. A sender that never repeats gets nothing; a client gets its lease one repetition
-later. A sender that repeats faster than a client gets nothing either, and one image never gets all
-repetitions: a client whose shared log is full has an image of its own. What the driver remembers is bounded.
+later. A sender that repeats faster than a client gets nothing either, but for one repetition a second: else
+an untrusted client that sends another's request again and again would keep that one out. One image never gets
+all repetitions: a client whose shared log is full has an image of its own. What the driver remembers is
+bounded.
 """
 
 from __future__ import annotations
@@ -299,7 +301,7 @@ class ResponseCache:
         self._counters.repeats.add()
         response = kind[key]
         if response is not None:
-            self._actions.append(Send(response, is_repeat=True))
+            self._actions.append(Send(response, is_repeat=True, is_awaited=True))
         return True
 
     def start(self, key: Key) -> None:
@@ -311,13 +313,14 @@ class ResponseCache:
         for kind in self._kinds:
             kind.pop(key, None)
 
-    def respond(self, response: Response, key: Key | None = None) -> None:
-        """Sends a response. Without a key it is not cached."""
+    def respond(self, response: Response, key: Key | None = None, *, is_awaited: bool = False) -> None:
+        """Sends a response. Without a key it is not cached. `is_awaited`: as in `Send`."""
         if response.code is not ResponseCode.OK:
             self._counters.rejects[response.code.name.lower()].add()
         if key is not None:
             self._put(key, response)
-        self._actions.append(Send(response, client_id=None if key is None else key[1]))
+        _, client_id, _ = key or (None, None, None)
+        self._actions.append(Send(response, client_id=client_id, is_awaited=is_awaited))
 
     def _put(self, key: Key, response: Response | None) -> None:
         self.forget(key)
@@ -334,6 +337,8 @@ class ResponseCache:
 SECOND_NS: Final = 1_000_000_000
 # A repetition that comes sooner is a second copy of a flood, not a client that waited for an answer.
 _MIN_REPEAT_NS: Final = 50_000_000
+# A request that comes all the time counts as repeated this often.
+_MIN_OFTEN_REPEATED_NS: Final = SECOND_NS
 # At 100,000 requests a second, those of the last third of a second.
 _MAX_REMEMBERED: Final = 32_768
 # Repeated requests a second, as a share of the limit: the driver has to stay able to answer them. Those of
@@ -368,6 +373,14 @@ class _ImageLimits(NamedTuple):
     repeats: RateLimit
 
 
+class _Seen(NamedTuple):
+    """When a request that waits came."""
+
+    since_ns: int
+    """For the first time, or when it last counted as repeated."""
+    last_ns: int
+
+
 class RequestLimiter:
     """Decides for each request whether it is handled now, or only when it is repeated."""
 
@@ -377,13 +390,13 @@ class RequestLimiter:
         self._repeats_per_second = max(1, per_second // _REPEAT_SHARE)
         self._repeats = RateLimit(self._repeats_per_second, burst=per_second)
         self._images: OrderedDict[int, _ImageLimits] = OrderedDict()
-        self._last_seen: OrderedDict[int, int] = OrderedDict()
-        """When each request that waits came last, the one that came longest ago first."""
+        self._seen: OrderedDict[int, _Seen] = OrderedDict()
+        """The requests that wait, the one that came longest ago first."""
 
     @property
     def remembered(self) -> int:
         """The number of requests that wait for their repetition."""
-        return len(self._last_seen)
+        return len(self._seen)
 
     def admits(self, image: int, now_ns: int, *, is_repetition: bool, is_pressed: bool) -> bool:
         """Whether to handle a request of an Aeron image now. `is_pressed`: reservations have piled up."""
@@ -393,20 +406,23 @@ class RequestLimiter:
         return is_repetition and limits.repeats.take(now_ns) and self._repeats.take(now_ns)
 
     def is_repetition(self, message: bytes, now_ns: int) -> bool:
-        """Whether the request came before, and last time long enough ago. Remembers it: once a request."""
+        """Whether the request came before, and long enough ago. Remembers it: once a request."""
         # The hash differs between processes, and cannot be foreseen.
         key = hash(message[_HEADER_BYTES:_ATTACH_IDS_END])
-        seen_ns = self._last_seen.get(key)
-        self._last_seen[key] = now_ns
-        self._last_seen.move_to_end(key)
-        if len(self._last_seen) > _MAX_REMEMBERED:
-            self._last_seen.popitem(last=False)
-        return seen_ns is not None and now_ns - seen_ns >= _MIN_REPEAT_NS
+        seen = self._seen.get(key)
+        counts = seen is not None and (
+            now_ns - seen.last_ns >= _MIN_REPEAT_NS or now_ns - seen.since_ns >= _MIN_OFTEN_REPEATED_NS
+        )
+        self._seen[key] = _Seen(now_ns if seen is None or counts else seen.since_ns, now_ns)
+        self._seen.move_to_end(key)
+        if len(self._seen) > _MAX_REMEMBERED:
+            self._seen.popitem(last=False)
+        return counts
 
     def forget_old(self, now_ns: int, max_age_ns: int) -> None:
         """Forgets requests that were not repeated in time, and images that sent none."""
-        while self._last_seen and next(iter(self._last_seen.values())) < now_ns - max_age_ns:
-            self._last_seen.popitem(last=False)
+        while self._seen and next(iter(self._seen.values())).last_ns < now_ns - max_age_ns:
+            self._seen.popitem(last=False)
 
     def _image(self, image: int) -> _ImageLimits:
         limits = self._images.get(image)

@@ -142,7 +142,7 @@ class DriverService(Service, name="driver"):
 
     @command(needs_token=True)
     def stop(self, reason: str = "") -> StopReply:
-        """Stops the driver in good order: sends a notice to all clients, then removes all regions."""
+        """Stops the driver cleanly: sends a notice to all clients, then removes all regions."""
         self._agent.stop(_text("reason", reason))
         return {"pid": os.getpid(), "leases": len(self._agent.state.leases)}
 

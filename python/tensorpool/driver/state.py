@@ -57,7 +57,7 @@ from .storage import BaseDirs
 
 # Reserved leases and leases without a keepalive, as a share of all leases, and the size of their files, as a
 # share of the quota: beyond that, a request is handled when it is repeated.
-_UNPROVEN_LEASES_SHARE: Final = 4
+_UNPROVEN_LEASES_SHARE: Final = 16
 _UNPROVEN_BYTES_SHARE: Final = 2
 # One large stream is no flood.
 _MIN_UNPROVEN: Final = 4
@@ -314,6 +314,7 @@ class DriverState:
         )
         if held is not None and is_held:
             held.asked_ns = now_ns
+            held.is_repeated = True
         if self._responses.is_repeat(request.key):
             return
         if held is not None and is_held:
@@ -332,10 +333,10 @@ class DriverState:
         plan = self._grantable_plan(request, now_ns)
         if isinstance(plan, Refusal):
             response = attach_refused(request.correlation_id, plan, request.revision)
-            self._responses.respond(response, request.key)
+            self._responses.respond(response, request.key, is_awaited=is_repetition)
             return
         self._responses.start(request.key)
-        self._lifecycle.enqueue(request, plan, now_ns)
+        self._lifecycle.enqueue(request, plan, now_ns, is_repetition=is_repetition)
 
     def _grantable_plan(self, request: Attach, now_ns: int) -> StreamPlan | Refusal:
         """The stream's plan if the attach may be granted."""
@@ -442,7 +443,9 @@ class DriverState:
             refusal = Refusal(ResponseCode.REJECTED, reason)
             self._responses.respond(detach_response(request.correlation_id, refusal), key)
             return
-        self._responses.respond(detach_response(request.correlation_id, None), key)
+        self._responses.respond(
+            detach_response(request.correlation_id, None), key, is_awaited=lease.has_client
+        )
         self._lifecycle.end(lease, LeaseRevokeReason.DETACHED, "", now_ns)
 
     def _on_keepalive(self, request: ShmLeaseKeepalive, now_ns: int) -> None:

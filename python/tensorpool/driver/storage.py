@@ -86,7 +86,8 @@ _DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CL
 _PRIVATE_MODE: Final = 0o700
 _MAKE_ATTEMPTS: Final = 100
 _MODE_MASK: Final = 0o7777
-_WORKERS: Final = 4
+MAX_STORAGE_THREADS: Final = 4
+"""Threads that make and remove files at the same time."""
 # No stream has the id 0: its queue orders the writes of the provisions file.
 _PROVISIONS_QUEUE: Final = 0
 _CODES: Final = {
@@ -316,7 +317,7 @@ class Storage:
                 return
             self._jobs[stream_id] = deque([job])
             self._ready.append(stream_id)
-            if self._workers == _WORKERS:
+            if self._workers == MAX_STORAGE_THREADS:
                 return
             self._workers += 1
         try:

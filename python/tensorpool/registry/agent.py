@@ -18,8 +18,8 @@ from ..clock import SYSTEM_CLOCK, Clock
 from ..discovery import DiscoverySettings
 from ..discovery.channels import is_ipc
 from ..discovery.index import DiscoveryIndex, DriverIdentity
-from ..discovery.provider import DiscoveryProvider
-from ..discovery.provider_state import DiscoveryCounters, IndexUpdater
+from ..discovery.provider import DiscoveryProvider, IndexUpdater
+from ..discovery.requests import DiscoveryCounters
 from ..errors import ClosedError, RoleFailed
 from ..runtime.config import Config, Secret
 from ..runtime.counters import CounterPublisher, CounterSnapshot
@@ -183,6 +183,7 @@ class _Resources:
                 agent.index,
                 agent.discovery.provider,
                 agent.counters,
+                aeron_dir=connection.aeron_dir,
                 reserved=frozenset((services.control, services.status)),
                 now_ns=now_ns,
             )

@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 # Events queued while the status stream is full; beyond this the oldest are dropped, and an event says so.
 _MAX_QUEUED: Final = 4096
 # The status stream is the record of accepted commands: while it takes no events, no command is accepted. A
-# subscriber that has stopped for good must not stop the services, so they continue after this time.
+# subscriber that has stopped permanently must not stop the services, so they continue after this time.
 _MAX_STALL_NS: Final = 5_000_000_000
 _MAX_QUEUED_BYTES: Final = 16 << 20
 # Messages handled in one duty cycle.
@@ -79,6 +79,11 @@ class ServiceAgent:
     def is_ready(self) -> bool:
         """Whether both streams are open."""
         return self._mailbox.is_ready and self._status.is_ready
+
+    @property
+    def commands(self) -> _native.Mailbox:
+        """The received events that are not handled yet."""
+        return self._mailbox
 
     @property
     def queued(self) -> int:

@@ -23,7 +23,7 @@ from ..errors import (
     ServiceTimeout,
 )
 from ..runtime.config import Secret
-from ..text import JsonObject
+from ..text import JsonMapping
 from ..transport.channels import ServiceStreams
 from .events import ALL_SERVICES, ERROR, FAILED, LOST, READ, RESULT, Event, Value, service_tag
 
@@ -42,11 +42,15 @@ class ServiceIdentity:
     """A running service, from its reply to a ping."""
 
     tag: str
+    """The tag on which it takes commands."""
     name: str
+    """Its name."""
     instance: str | None
+    """Which one of several with this name; None if it is the only one."""
     pid: int
+    """The number of its process."""
 
-    def to_json(self) -> JsonObject:
+    def to_json(self) -> JsonMapping:
         """The identity as JSON."""
         return asdict(self)
 

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import RequestRejected
-from ..text import JsonObject
+from ..text import JsonMapping, JsonValue
 from .events import Value, encode_value
 
 T = TypeVar("T")
@@ -152,13 +152,19 @@ class Command:
     """A method that clients may call."""
 
     name: str
+    """Its name."""
     method: Callable[..., Any]
+    """The function that is called."""
     doc: str
+    """Its docstring, which `describe` sends."""
     needs_token: bool
+    """Whether a caller has to know the token of the service."""
     reads: bool
+    """Whether it changes nothing."""
     signature: inspect.Signature
+    """Names, types and defaults of its arguments."""
 
-    def bind(self, service: Any, arguments: JsonObject) -> inspect.BoundArguments:
+    def bind(self, service: Any, arguments: JsonMapping) -> inspect.BoundArguments:
         """The arguments of the method. Raises RequestRejected if they do not match its signature."""
         try:
             return self.signature.bind(service, **arguments)
@@ -208,11 +214,11 @@ def command(
     return mark if method is None else mark(method)
 
 
-def parse_arguments(value: Value) -> JsonObject:
+def parse_arguments(value: Value) -> dict[str, JsonValue]:
     """The arguments of a call, from its JSON object; an empty value has no arguments."""
     if value is None:
         return {}
-    # The type comes first: to compare an array with a text is an error of numpy.
+    # The type is compared first: numpy raises where an array is compared with text.
     if not isinstance(value, str):
         raise RequestRejected(f"a command takes its arguments as JSON text, not {type(value).__name__}")
     if not value:

@@ -23,8 +23,11 @@ class FrameRef:
     """A reference to one frame."""
 
     stream_id: int
+    """The stream."""
     epoch: int
+    """The epoch."""
     seq: int
+    """The sequence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,7 @@ class Bits:
     """Packed bits, passed on unchanged."""
 
     packed: bytes
+    """Eight of them in each byte."""
 
 
 Value: TypeAlias = bool | int | float | str | bytes | Bits | FrameRef | npt.NDArray[Any] | None
@@ -68,7 +72,7 @@ LOST = "(lost)"
 
 
 class EventKind(StrEnum):
-    """What an event of the status stream is in the record of accepted commands."""
+    """The part of an event of the status stream in the record of accepted commands."""
 
     CHANGE = "change"
     """An accepted command or value, or a property that the service changed by itself."""
@@ -213,11 +217,17 @@ class Event:
     """One event. `correlation_id` 0: the event is not a reply to a request."""
 
     tag: str
+    """Tag of the service that sent it."""
     key: str
+    """What it is about: a property, or a command."""
     value: Value
+    """The new value or the result."""
     correlation_id: int = 0
+    """That of the request that it is a reply to; 0: none."""
     trace_id: int | None = None
+    """The trace of the request; None if it has none."""
     timestamp_ns: int = 0
+    """When it was sent, in nanoseconds since 1970."""
 
     @property
     def kind(self) -> EventKind:

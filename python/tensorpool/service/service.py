@@ -108,14 +108,16 @@ def _content(event: Event) -> bytes:
 class Service:
     """Base class of services: declare `Property` members and `@command` methods, and run it on a context.
 
-    class Counter(Service, name="counter"):
-        step = Property(1, minimum=1, maximum=100, doc="Increment of one call.")
-        total = Property(0, writable=False)
+        class Counter(Service, name="counter"):
+            step = Property(1, minimum=1, maximum=100, doc="Increment of one call.")
+            total = Property(0, writable=False)
 
-        @command
-        def count(self) -> int:
-            self.total += self.step
-            return self.total
+            @command
+            def count(self) -> int:
+                self.total += self.step
+                return self.total
+
+    `ctx.serve(Counter())` runs it on a thread of its own, `ctx.run(Counter())` on this one until Ctrl-C.
     """
 
     _name: ClassVar[str] = ""

@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 import tensorpool as tp
+from tensorpool.text import JsonMapping
 from tests.remote_process import ROOT, TIMEOUT_S, Background
 
 PERIOD_S = 0.2
@@ -101,7 +102,7 @@ class ClientProcess:
     def stop_offering(self) -> None:
         self._offering.stop()
 
-    def discover(self, **conditions: Any) -> list[dict[str, Any]]:
+    def discover(self, **conditions: Any) -> list[JsonMapping]:
         return [stream.to_json() for stream in self.context.discover(**conditions)]
 
     def consume(self, **options: Any) -> tuple[int, str]:

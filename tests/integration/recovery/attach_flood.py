@@ -1,4 +1,4 @@
-"""A process that floods the driver's control stream with attach requests."""
+"""Processes that flood the driver with attach requests, or the media driver with commands."""
 
 from __future__ import annotations
 
@@ -44,6 +44,33 @@ class AttachFlood:
     def close(self) -> None:
         """Closes the context."""
         self.publication.close()
+        self.context.close()
+
+
+class SubscriptionFlood:
+    """A client of the media driver that adds subscriptions and closes them. All other clients get a notice of
+    each."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.context = tp.open(**{**options, "mode": "standalone"})
+        self.channel, self.stream_id = "aeron:ipc?tether=false", self.context.stream_ids.control
+
+    def flood(self, count: int, seconds: float) -> int:
+        """Adds and closes up to `count` subscriptions within this time. Returns how many."""
+        conductor, added, deadline = self.context.connection.conductor, 0, time.monotonic() + seconds
+        while added < count and time.monotonic() < deadline:
+            subscriptions = [
+                _native.Subscription(conductor, self.channel, self.stream_id) for _ in range(100)
+            ]
+            while not all(each.is_ready for each in subscriptions) and time.monotonic() < deadline:
+                time.sleep(0.001)
+            added += sum(each.is_ready for each in subscriptions)
+            for each in subscriptions:
+                each.close()
+        return added
+
+    def close(self) -> None:
+        """Closes the context."""
         self.context.close()
 
 

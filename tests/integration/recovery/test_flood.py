@@ -11,13 +11,17 @@ import pytest
 from tests.integration.supervisor.load import SupervisorProcess
 from tests.remote_process import RemoteProcess
 
-from .attach_flood import AttachFlood
+from .attach_flood import AttachFlood, SubscriptionFlood
 from .deployment import Deployment, Periods
 
 # The lease of the defaults, 3 s.
 PERIODS = Periods(keepalive=0.5, grace=6, announce=0.5)
 MIB = 1 << 20
 FLOOD_S = 10.0
+# Notices of about 180 bytes: more than the 1 MiB that Aeron keeps of them by default.
+SUBSCRIPTIONS = 8_000
+# Below the 3 s after which the media driver takes a paused client to be dead.
+PAUSE_S = 1.5
 
 
 def flooding_process(deployment: Deployment) -> RemoteProcess:
@@ -82,6 +86,28 @@ def test_driver_ends_in_a_flood_within_the_time_of_its_unit(deployment: Deployme
     print(f"\nended {ended_s:.2f} s after SIGTERM; {other.receive()}")
     assert ended_s < int(allowed[1])
     assert not [path for path in deployment.base.rglob("*") if path.is_file()]
+
+
+def test_flood_of_subscriptions_costs_a_paused_client_nothing(deployment: Deployment) -> None:
+    """Aeron closes a client that the media driver's notices have overtaken."""
+    deployment.configure(Periods(keepalive=0.5, grace=120, announce=0.5))
+    deployment.driver()
+    service = deployment.service()
+    consumer, producer = deployment.consumer(), deployment.streaming_producer()
+    epoch = deployment.wait_epoch(consumer)
+    leases = sorted(producer.call("leases") + consumer.call("leases"))
+    other = deployment.start(SubscriptionFlood, deployment.options)
+    for _ in range(5):
+        consumer.stop()
+        added = other.call("flood", count=SUBSCRIPTIONS, seconds=PAUSE_S)
+        consumer.resume()
+        deployment.wait_received(consumer)
+        assert sorted(producer.call("leases") + consumer.call("leases")) == leases
+        if added >= SUBSCRIPTIONS:
+            break
+    assert deployment.wait_epoch(consumer) == epoch
+    assert [kind for kind, _ in consumer.call("event_history")].count("media_driver_connected") == 1
+    assert service.end() == 0
 
 
 def test_supervisor_does_not_grow_with_a_flood_of_leases(deployment: Deployment, tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ def test_clients_survive_a_rolling_restart_of_the_driver(deployment: Deployment,
     driver."""
 
     def start_driver() -> Any:
-        # An embedding program ends without a close: its exit has to suffice.
+        # An embedding program ends without a close: its exit has to be enough.
         return deployment.service() if driver == "service" else deployment.worker(mode="embedded")
 
     deployment.configure(STEADY)

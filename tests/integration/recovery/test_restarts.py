@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .deployment import LONG, Deployment
+from .deployment import LONG, Deployment, Periods
 
 RESTARTS = 1000 if LONG else 60
 MEBIBYTE = 1 << 20
@@ -28,6 +28,8 @@ def open_descriptors(pid: int) -> int:
 
 @pytest.mark.requirement("driver-6-1", "driver-4.9-3", "driver-4.8-1")
 def test_producer_restarts_leave_one_epoch_and_no_memory(deployment: Deployment) -> None:
+    # A client whose lease is lost on a busy machine detaches it too, so it must last longer than a delay.
+    deployment.configure(Periods(keepalive=0.25, grace=8, announce=1.0))
     deployment.driver()
     service = deployment.service()
     consumer, worker = deployment.consumer(), deployment.worker()

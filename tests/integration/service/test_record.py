@@ -118,7 +118,7 @@ def test_command_waits_while_the_record_is_full(
 def test_lost_events_are_an_event_of_the_record(
     ctx: tp.Context, wait_until: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A subscriber that has stopped does not stop the service for good; the record says what is missing."""
+    """A subscriber that has stopped delays the service for some time; the record says what is missing."""
     monkeypatch.setattr("tensorpool.service.agent._MAX_STALL_NS", 0)
     monkeypatch.setattr("tensorpool.service.agent._MAX_QUEUED", 8)
     streams, conductor = ctx.service_streams, ctx.connection.conductor

@@ -10,7 +10,8 @@ from hypothesis import settings as hypothesis_settings
 from tensorpool.attributes.tags import make_attributes, to_wire
 from tensorpool.discovery import ProviderSettings
 from tensorpool.discovery.index import DiscoveryIndex, DriverIdentity
-from tensorpool.discovery.provider_state import DiscoveryCounters, IndexUpdater, Reply, RequestQueue
+from tensorpool.discovery.provider import IndexUpdater
+from tensorpool.discovery.requests import DiscoveryCounters, Reply, RequestQueue
 from tensorpool.sbe import (
     ClockDomain,
     DataSourceAnnounce,

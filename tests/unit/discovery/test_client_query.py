@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tensorpool.discovery import DiscoveredStream, DiscoverySettings, make_filter, merge_results, routes
 from tensorpool.discovery.client_query import PendingQuery, make_request
-from tensorpool.discovery.provider_state import error_response
+from tensorpool.discovery.responses import error_response
 from tensorpool.errors import ConfigError
 from tensorpool.sbe import (
     DiscoveryRequest,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tensorpool.discovery import DiscoverySettings
-from tensorpool.discovery.provider_state import INVALID, REFUSED, REJECTED, UNSENT
+from tensorpool.discovery.requests import INVALID, REFUSED, REJECTED, UNSENT
 from tensorpool.errors import InvalidConfig
 from tensorpool.registry import RegistrySettings
 from tensorpool.runtime.config import Config, IdRange

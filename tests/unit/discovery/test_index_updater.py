@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tensorpool.attributes.metadata import TAGS_KEY
 from tensorpool.attributes.tags import DATA_SOURCE_ID_KEY, read_attributes
 from tensorpool.discovery.index import DiscoveryIndex
-from tensorpool.discovery.provider_state import DiscoveryCounters, IndexUpdater
+from tensorpool.discovery.provider import IndexUpdater
+from tensorpool.discovery.requests import DiscoveryCounters
 from tensorpool.monitor.reports import read_stream_id
 from tensorpool.sbe import Attribute, ConsumerConfig, DataSourceMeta, Mode
 from tensorpool.sbe.message import Message

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from tensorpool.discovery.provider import ResponsePublisher
-from tensorpool.discovery.provider_state import DiscoveryCounters, Reply
+from tensorpool.discovery.requests import DiscoveryCounters, Reply
 from tensorpool.sbe import DiscoveryResponse, DiscoveryStatus
 from tests.unit.discovery.provider_harness import SECOND_NS
 
@@ -42,8 +42,11 @@ class PublisherHarness:
         self.counters = DiscoveryCounters()
         self.now_ns = 50 * SECOND_NS
         self.next: Callable[[], FakePublication] = FakePublication
+        self.has_memory = True
         settings = {"max_channels": 4, "idle_ns": 30 * SECOND_NS, **changes}
-        self.responses = ResponsePublisher(self.open, self.counters, now_ns=self.now_ns, **settings)
+        self.responses = ResponsePublisher(
+            self.open, self.counters, now_ns=self.now_ns, has_memory=lambda: self.has_memory, **settings
+        )
 
     def open(self, channel: str, stream_id: int) -> FakePublication:
         self.opened += 1
@@ -191,6 +194,19 @@ def test_same_stream_of_another_channel_is_another_publication() -> None:
     assert harness.work() == 2
     assert harness.publications["aeron:ipc", 9].sent == [b"here"]
     assert harness.publications["aeron:udp?endpoint=10.0.0.9:40124", 9].sent == [b"there"]
+
+
+def test_no_local_channel_is_opened_while_memory_is_short() -> None:
+    harness = PublisherHarness()
+    harness.send(1)
+    harness.work()
+    harness.has_memory = False
+    harness.send(1)
+    harness.send(2)
+    harness.send(2, channel="aeron:udp?endpoint=10.0.0.9:40124")
+    assert harness.work() == 2
+    assert sorted(harness.publications) == [("aeron:ipc", 1), ("aeron:udp?endpoint=10.0.0.9:40124", 2)]
+    assert harness.counters.refused["no_room"].value == 1
 
 
 def test_permanent_channel_never_makes_room() -> None:

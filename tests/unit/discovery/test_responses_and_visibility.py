@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from tensorpool.discovery import VisibilityRule
-from tensorpool.discovery.provider_state import error_response
+from tensorpool.discovery.responses import error_response
 from tensorpool.runtime.config import IdRange
 from tensorpool.sbe import DiscoveryResponse, DiscoveryStatus, Tag
 from tests.unit.discovery.provider_harness import SAMPLE, SECOND_NS, ProviderHarness, request

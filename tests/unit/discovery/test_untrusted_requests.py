@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorpool.discovery.provider_state import error_response, is_discovery
+from tensorpool.discovery.requests import is_discovery
+from tensorpool.discovery.responses import error_response
 from tensorpool.sbe import DiscoveryResponse, DiscoveryStatus, Role, ShmAttachRequest
 from tests.unit.discovery.provider_harness import NO_DEADLINE, SECOND_NS, ProviderHarness, announce, request
 

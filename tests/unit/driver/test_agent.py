@@ -5,7 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -109,11 +110,22 @@ class Flood:
     def poll(self, limit: int) -> list[Any]:
         return [SimpleNamespace(message=b"\0" * 8, session_id=1)]
 
-    def send(self, message: bytes) -> None:
+    def send(self, message: bytes, *, is_awaited: bool = False) -> None:
         pass
 
     def publish(self) -> int:
         return 0
+
+
+@contextmanager
+def flooded(driver: AgentHarness, flood: Flood) -> Iterator[None]:
+    """Puts a flood in the place of the control stream."""
+    parts: Any = driver.driver._resources
+    real, parts.control = parts.control, flood
+    try:
+        yield
+    finally:
+        parts.control = real
 
 
 def test_flood_does_not_prevent_expiry_forever(
@@ -121,9 +133,7 @@ def test_flood_does_not_prevent_expiry_forever(
 ) -> None:
     driver = make_agent()
     raw_client(driver).attach(STREAM, 5, Role.CONSUMER)
-    parts: Any = driver.driver._resources
-    real, parts.control = parts.control, Flood()
-    try:
+    with flooded(driver, Flood()):
         driver.clock.advance(5.9)
         driver.step()
         # The flood may contain its keepalive.
@@ -131,8 +141,25 @@ def test_flood_does_not_prevent_expiry_forever(
         driver.clock.advance(0.1)
         driver.step()
         assert len(driver.driver.state.leases) == 0
-    finally:
-        parts.control = real
+
+
+def test_duty_cycle_reads_a_flood_for_a_time_only(make_agent: Callable[..., AgentHarness]) -> None:
+    """Answers, and files that are ready, do not wait until all is read that has come."""
+    driver = make_agent()
+    limits: list[int] = []
+
+    class SlowFlood(Flood):
+        """Its messages take four milliseconds."""
+
+        def poll(self, limit: int) -> list[Any]:
+            driver.clock.advance(0.004)
+            limits.append(limit)
+            return super().poll(limit) * limit
+
+    with flooded(driver, SlowFlood()):
+        driver.step()
+    assert len(limits) == 3
+    assert max(limits) <= 64, "a request that needs files takes a millisecond"
 
 
 @pytest.mark.requirement("driver-8-1")

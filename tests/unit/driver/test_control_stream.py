@@ -166,6 +166,32 @@ def test_busy_control_stream_is_not_reported_as_blocked(
         control.close()
 
 
+def test_awaited_messages_go_before_all_others(
+    conductor: _native.Conductor, wait_until: Callable[..., Any]
+) -> None:
+    """What the flood of another got waits in a queue of its own, and cannot push out an answer."""
+    counters = DriverCounters()
+    control = ControlStream(conductor, "aeron:ipc", IDS.control, counters=counters, clock=ManualClock())
+    try:
+        wait_until(lambda: control.is_ready)
+        for number in range(5000):
+            control.send(b"other %d" % number)
+        control.send(b"first", is_awaited=True)
+        control.send(b"second", is_awaited=True)
+        assert counters.unsent.value == 5000 - 4096
+        read: list[bytes] = []
+
+        def read_all() -> bool:
+            control.publish()
+            read.extend(received.message for received in control.poll(1024))
+            return len(read) == 4098
+
+        wait_until(read_all)
+        assert read[:3] == [b"first", b"second", b"other 904"]
+    finally:
+        control.close()
+
+
 def test_long_duty_cycle_does_not_make_the_control_stream_seem_blocked(
     conductor: _native.Conductor, wait_until: Callable[..., Any]
 ) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from tensorpool.driver.actions import Action, Send
 from tensorpool.driver.plan import StreamLayout
 from tensorpool.driver.requests import RateLimit, RequestLimiter
-from tensorpool.sbe import ResponseCode, Role, ShmAttachRequest
+from tensorpool.sbe import ResponseCode, Role, ShmAttachRequest, ShmLeaseKeepalive
 from tensorpool.sbe.driver import HugepagesPolicy, PublishMode, ShmAttachRequestR2
 
 from .state_harness import S, StateHarness
@@ -58,12 +59,23 @@ def test_flood_that_loops_over_few_requests_takes_no_repetitions_of_a_client() -
     client = attach_request(5000)
     # Two seconds of 10,000 requests a second, the same ten again and again, from the image of the client.
     sent = [admits(limiter, flood[i % 10], 7, S + i * MS // 10) for i in range(20_000)]
-    assert sum(sent[1_000:]) < 2 * 100 + 2, "only what the limit lets pass at once"
+    repeated = 2 * len(flood)
+    assert sum(sent[1_000:]) < 2 * 100 + 2 + repeated, (
+        "only what the limit lets pass at once, and one repetition a second"
+    )
     admits(limiter, flood[0], 7, 3 * S)
     assert not admits(limiter, client, 7, 3 * S)
     for i in range(1_001):
         admits(limiter, flood[i % 10], 7, 3 * S + i * MS // 10)
     assert admits(limiter, client, 7, 3 * S + 100 * MS)
+
+
+def test_client_that_repeats_the_request_of_another_does_not_keep_it_out() -> None:
+    limiter = RequestLimiter(per_second=100, per_image=100)
+    client = attach_request(5000)
+    # 40 ms apart, from the image of the client: sooner than any client repeats a request.
+    sent = [admits(limiter, client, 7, S + i * 40 * MS, is_pressed=True) for i in range(101)]
+    assert [i * 40 for i, is_admitted in enumerate(sent) if is_admitted] == [1_000, 2_000, 3_000, 4_000]
 
 
 def test_one_image_does_not_take_all_repetitions() -> None:
@@ -129,6 +141,43 @@ def test_flood_of_attaches_is_postponed_and_a_client_gets_in() -> None:
     harness.send(client)
     harness.work()
     assert harness.response(900_000).code is ResponseCode.OK
+
+
+def test_only_what_a_client_waits_for_is_awaited() -> None:
+    """The answers to a flood, and the ends of what it got, are not: they go behind all others."""
+    harness = StateHarness(nslots=8, pools=(4096,), max_leases=160)
+
+    def awaited(actions: list[Action]) -> list[tuple[int | None, bool]]:
+        harness.perform(actions)
+        return [
+            (getattr(action.message, "client_id", None) or getattr(action.message, "correlation_id", None),
+             action.is_awaited)
+            for action in actions
+            if isinstance(action, Send)
+        ]  # fmt: skip
+
+    def send(number: int) -> list[tuple[int | None, bool]]:
+        return awaited(harness.state.on_message(attach_request(number), harness.now))
+
+    send(1)
+    harness.work()
+    # Until there are many leases without a keepalive, each request is answered at once.
+    assert [send(number) for number in range(2, 13)] == [[(number, False)] for number in range(2, 12)] + [[]]
+    harness.tick(0.1)
+    assert send(12) == [(12, True)], "a repetition that is handled"
+    assert send(5) == [(5, True)], "a repetition that was answered before"
+    lease = harness.state.leases.of_client(12)
+    assert lease is not None
+    harness.now += 2 * S
+    keepalive = ShmLeaseKeepalive(
+        lease_id=lease.lease_id, stream_id=20_000, client_id=12, role=Role.CONSUMER, client_timestamp_ns=1
+    )
+    harness.send(keepalive)
+    harness.now += 1 * S
+    ended = awaited(harness.state.on_tick(harness.now, read_until_ns=harness.now))
+    assert sorted(ended) == [(number, number == 5) for number in range(1, 12)]
+    harness.now += 3 * S
+    assert awaited(harness.state.on_tick(harness.now, read_until_ns=harness.now)) == [(12, True)]
 
 
 def test_attach_that_needs_files_is_postponed_while_unused_files_take_half_the_quota() -> None:

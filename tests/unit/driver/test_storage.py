@@ -26,7 +26,7 @@ from tensorpool.driver.actions import (
 )
 from tensorpool.driver.lock import driver_state
 from tensorpool.driver.plan import StreamPlan
-from tensorpool.driver.storage import _WORKERS, BaseDirs, Storage
+from tensorpool.driver.storage import MAX_STORAGE_THREADS, BaseDirs, Storage
 from tensorpool.errors import RegionCreateError, StreamBusy
 from tensorpool.sbe import ResponseCode
 from tensorpool.shm import EpochSpec
@@ -390,14 +390,14 @@ def test_close_drops_regions_that_a_flood_has_queued(
     # A second job of a stream whose first job runs.
     storage.submit(MakeFiles(plan))
     storage.save_provisions({"version": 1, "streams": []})
-    wait_until(lambda: len(started) == _WORKERS, timeout=60)
+    wait_until(lambda: len(started) == MAX_STORAGE_THREADS, timeout=60)
     closing = threading.Thread(target=storage.close)
     closing.start()
     wait_until(lambda: len(storage._ready) <= 1, timeout=60)
     release.set()
     closing.join(60)
     assert not closing.is_alive()
-    assert started == [*range(first, first + _WORKERS)]
+    assert started == [*range(first, first + MAX_STORAGE_THREADS)]
     assert storage.is_idle
     assert storage.load_provisions() == {"version": 1, "streams": []}
 
