@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .dtypes import Extension
+from .extension_types import Extension
 from .metadata import Metadata, describe
 
 __all__ = ["Extension", "Metadata", "describe"]

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..sbe import Attribute
-from .dtypes import DTYPE_KEY, Extension, extension
+from .extension_types import DTYPE_KEY, Extension, extension
 
 TEXT: Final = "text/plain"
 JSON: Final = "application/json"
@@ -78,6 +78,7 @@ class Metadata(Mapping[str, Any]):
         self._raw = {key: (form, value) for key, form, value in attributes}
         self._values: dict[str, object] = {}
         self.version = version
+        """The number of the version within its epoch."""
         self.timestamp_ns = timestamp_ns
         """The time of the version on the producer's clock."""
 

@@ -3,7 +3,7 @@
 from ..attributes.metadata import Metadata
 from ..shm.ownership import OwnedRegions
 from .consumer import Consumer
-from .iteration import FrameBatches, WholeFrame, WholeFrames
+from .frame_loops import FrameBatches, WholeFrame, WholeFrames
 from .join import Join, JoinInputLedger, JoinKeywords, JoinLedger, JoinOptions, plan_join
 from .lease import LeaseOptions, wait_attached
 from .ledger import ConsumerLedger, Latency, LatencySummary, Outcome, Phase, ProducerLedger

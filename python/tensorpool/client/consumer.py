@@ -1,12 +1,15 @@
 """The consumer of one stream: the native consumer with iteration, asyncio, metadata and reports.
 
-Methods run on the thread of the caller. `async for` waits on a thread that the consumer owns.
+Methods run on the thread of the caller. `async for` waits on a thread that the consumer owns (`AsyncWaiter`).
 """
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -19,27 +22,103 @@ from ..cuda import Device, DeviceFrame, open_api, parse_device
 from ..errors import ConfigError, ForkedError, ReceiveTimeout
 from ..transport import SHARED_CHANNEL, Connection
 from ..units import NULL_U32
-from .iteration import ASYNC_WAIT_S, AsyncWaiter, FrameBatches, WholeFrames, map_frames
+from .frame_loops import FrameBatches, WholeFrames, map_frames
 from .lease import LeaseOptions
 from .ledger import ConsumerLedger, Latency, Phase
 from .options import FRESH_PERIODS, ConsumerOptions, PerConsumerStreams, descriptor_stream_id
 
 _POLL_S: Final = 0.002
 _MAX_META_VERSION: Final = NULL_U32
+# The longest single wait of the thread, and so the longest that a close waits for that thread.
+ASYNC_WAIT_S: Final = 0.1
+# Held only while a thread starts or ends. Reentrant: the garbage collector may close another consumer on a
+# thread that holds it.
+_waiter_lock = threading.RLock()
 _T = TypeVar("_T")
+
+
+class AsyncWaiter:
+    """The thread on which `async for` waits for a consumer or a join; the event loop runs meanwhile.
+
+    It starts with the first wait that has to wait, and ends with `close`.
+    """
+
+    def __init__(self, thread_name: str) -> None:
+        self._thread_name = thread_name
+        self._executor: ThreadPoolExecutor | None = None
+
+    @property
+    def is_started(self) -> bool:
+        """Whether there is a thread."""
+        return self._executor is not None
+
+    async def poll(
+        self,
+        poll: Callable[[], _T | None],
+        wait: Callable[[], object],
+        *,
+        is_closed: Callable[[], bool],
+        timeout: float | None,
+        timeout_error: Callable[[], Exception],
+    ) -> _T | None:
+        """What `poll` returns once it is not None. In between, `wait` runs on the thread.
+
+        `wait` returns within ASYNC_WAIT_S. None once `is_closed`. Raises the error after `timeout` seconds.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        while not is_closed():
+            # What has arrived already costs no thread switch.
+            if (result := poll()) is not None:
+                return result
+            if deadline is not None and loop.time() >= deadline:
+                raise timeout_error()
+            if (waiting := self._start(loop, wait, is_closed)) is not None:
+                await waiting
+        return None
+
+    def _start(
+        self, loop: asyncio.AbstractEventLoop, wait: Callable[[], object], is_closed: Callable[[], bool]
+    ) -> asyncio.Future[object] | None:
+        """Starts one wait on the thread; None once closed."""
+        with _waiter_lock:
+            if is_closed():
+                return None
+            if self._executor is None:
+                self._executor = ThreadPoolExecutor(1, self._thread_name)
+            executor = self._executor
+        try:
+            # Not under the lock: this may start a thread and wait for it, and the garbage collector may close
+            # a consumer on that new thread, which takes the lock.
+            return loop.run_in_executor(executor, wait)
+        except RuntimeError:
+            if self._executor is executor:
+                raise
+            # Closed meanwhile: the executor accepts no more work.
+            return None
+
+    def close(self) -> None:
+        """Ends the thread. The consumer or join is closed already, so that no other one starts."""
+        with _waiter_lock:
+            executor, self._executor = self._executor, None
+        if executor is not None:
+            executor.shutdown()
 
 
 class Consumer(_native.Consumer):
     """Receives the frames of a stream, zero-copy, from the producer's first announce on.
 
-    for frame in consumer:                    # waits without the GIL; Ctrl-C works
-        with frame:                           # raises FrameOverwritten if it was overwritten meanwhile
-            work(frame.array)
+        for frame, mean in consumer.map(lambda frame: frame.array.mean()):
+            print(frame.seq, mean)    # waits without the GIL; Ctrl-C works
+
+    `map` calls a function with each frame, without a copy, and `whole` yields copies; both skip frames that
+    were overwritten meanwhile. `for frame in consumer` yields the frames themselves: use each in
+    `with frame:`, which raises FrameOverwritten at its end if the producer was faster.
 
     `poll(limit)` returns the frames that have arrived, `receive(timeout)` waits for a frame, `latest()` skips
     to the newest, `async for` does not block the event loop. `take(n)` gives many small frames as one array.
     A consumer never holds its producer back: frames that it reads too late are dropped and counted, and
-    `ledger()` adds up.
+    `ledger()` adds up. Several threads may read one consumer; each frame goes to one of them.
     """
 
     # Defaults of the class: `close` may run on a consumer whose construction was interrupted.
@@ -191,9 +270,9 @@ class Consumer(_native.Consumer):
     def progress(self, timeout: float | None = None) -> Iterator[_native.Progress]:
         """Partial frames while they are written; ends when closed, or after `timeout` seconds without any.
 
-        for part in consumer.progress():      # of ctx.consumer(..., progress=True)
-            with part:                        # raises FrameOverwritten if it was overwritten meanwhile
-                work(part.array)              # the rows so far, read-only, zero-copy
+            for part in consumer.progress():    # of ctx.consumer(..., progress=True)
+                with part:              # raises FrameOverwritten if it was overwritten meanwhile
+                    work(part.array)    # the rows so far, read-only, zero-copy
 
         Progress messages may be lost, and a frame may be abandoned: only a frame that the consumer receives
         is complete. Receive the frames too, with `poll()`, or newer frames overwrite them.
@@ -252,7 +331,7 @@ class Consumer(_native.Consumer):
         elif self.epoch is None:
             why = f"stream {self.stream_id} was not announced; does its producer run on this media driver?"
         else:
-            why = f"no frame of stream {self.stream_id} was published"
+            why = f"no new frame of stream {self.stream_id} was published"
         after = "" if timeout is None else f" within {timeout} s"
         return ReceiveTimeout(f"no frame{after}: {why}", stream_id=self.stream_id)
 

@@ -18,8 +18,7 @@ from .. import _native
 from ..errors import ClosedError, ConfigError, ForkedError, ReceiveTimeout
 from ..text import html_table
 from ..units import parse_duration
-from .consumer import Consumer
-from .iteration import ASYNC_WAIT_S, AsyncWaiter
+from .consumer import ASYNC_WAIT_S, AsyncWaiter, Consumer
 from .options import Idle
 
 By: TypeAlias = Literal["sequence", "time", "latest"]
@@ -287,7 +286,9 @@ class JoinLedger:
     """What became of every frame that a join received, by input."""
 
     results: int
+    """Results that the join returned."""
     inputs: dict[str, JoinInputLedger]
+    """The ledger of each input, by its name."""
     missed_ticks: int = 0
     """Results of a clock for which an input had no frame."""
 
@@ -403,8 +404,8 @@ class Join(JoinResults):
     """Frames of several streams that belong together. `ctx.join(...)` returns it.
 
         with ctx.join({"left": "camera-1", "right": "camera-2"}, by="sequence") as pairs:
-            for joined in pairs:                  # waits without the GIL; Ctrl-C works
-                with joined:                      # raises FrameOverwritten if a slot was reused meanwhile
+            for joined in pairs:    # waits without the GIL; Ctrl-C works
+                with joined:    # raises FrameOverwritten if a slot was reused meanwhile
                     work(joined["left"].array, joined["right"].array)
 
     It reads its streams as consumers of its own (`inputs`), never holds a producer back, and counts what it

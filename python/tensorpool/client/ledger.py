@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Final, Literal, TypeAlias, cast
 
 from .. import _native
-from ..text import JsonObject, html_table
+from ..text import JsonMapping, html_table
 
 TimeOrigin: TypeAlias = Literal["publish", "capture", "mixed"]
 
@@ -56,14 +56,19 @@ class ProducerLedger:
     """`committed` = `published` + `unpublished` by reason + `deferred`."""
 
     committed: int
+    """Frames that were written into the ring."""
     published: int
+    """Frames whose descriptor was sent."""
     unpublished: dict[str, int]
+    """Frames in the ring without a descriptor, by reason: no consumer received them."""
     deferred: int
+    """Frames whose descriptor waits for room on its stream, and is sent later."""
     dropped: dict[str, int]
     """Frames without a sequence, by reason: no_pool, slot_claimed, detached, abandoned, after_close."""
     holes: int
     """Sequences without a frame: their claim was abandoned after newer frames were committed."""
     bytes: int
+    """Bytes of all published payloads."""
 
     @classmethod
     def from_counters(cls, counters: _native.ProducerCounters) -> ProducerLedger:
@@ -109,7 +114,9 @@ class ConsumerLedger:
     """`span` (first to last sequence, over all epochs) = `received` + `dropped` by reason."""
 
     span: int
+    """Sequences from the first to the last known one, summed over all epochs."""
     received: int
+    """Frames that this consumer got."""
     dropped: dict[str, int]
     """Sequences of the span that were not delivered, by reason; see DROP_REASONS."""
     outside: dict[str, int]
@@ -195,7 +202,7 @@ class Latency:
             excluded=report.excluded,
         )
 
-    def to_json(self) -> JsonObject:
+    def to_json(self) -> JsonMapping:
         """The figures with the keys of the status stream."""
         return {
             "since": self.since,

@@ -29,8 +29,19 @@ from ..sbe import (
     TimestampSource,
 )
 from ..transport import Connection
+from ..units import MAX_STREAM_ID
 from .consumer import Consumer
-from .join import InputRule, Join, JoinInputLedger, JoinLedger, JoinOptions, JoinResults, JoinRules, plan_join
+from .join import (
+    MAX_INPUTS,
+    InputRule,
+    Join,
+    JoinInputLedger,
+    JoinLedger,
+    JoinOptions,
+    JoinResults,
+    JoinRules,
+    plan_join,
+)
 
 Announce: TypeAlias = SequenceMergeMapAnnounce | TimestampMergeMapAnnounce
 
@@ -44,16 +55,22 @@ _CLOCKS: Final = {ClockDomain.MONOTONIC: "monotonic", ClockDomain.REALTIME_SYNCE
 class MergeMap:
     """Which frames of which streams each frame of an output stream is made from.
 
-    with ctx.join({"left": 10000, "right": 10001}, by="sequence") as pairs:
-        out = ctx.producer(30000, merge_map=tp.MergeMap.from_join(pairs))
+        with ctx.join({"left": 10000, "right": 10001}, by="sequence") as pairs:
+            out = ctx.producer(30000, merge_map=tp.MergeMap.from_join(pairs))
+
+    Others follow an announced map with `ctx.join(out_stream=30000)`.
     """
 
     by: Literal["sequence", "time"]
+    """What belongs together: frames of equal sequence, or of nearby time."""
     inputs: Mapping[int, InputRule]
     """The rule of each input, by stream id."""
     lateness_ns: int = 0
+    """How much later than the others an input may arrive without being missing, in nanoseconds."""
     stale_after_ns: int | None = None
+    """An input without a frame for so long may be absent; None: it blocks."""
     clock_domain: ClockDomain = ClockDomain.MONOTONIC
+    """The clock of the timestamps that are compared."""
 
     @classmethod
     def from_streams(cls, inputs: Mapping[str, int], options: JoinOptions) -> MergeMap:
@@ -104,6 +121,8 @@ class MergeMap:
             inputs[rule.input_stream_id] = _input_rule(message, rule)
         if not inputs:
             raise _invalid(message, "no rules")
+        if len(inputs) > MAX_INPUTS:
+            raise _invalid(message, f"{len(inputs)} rules; a join has at most {MAX_INPUTS} inputs")
         if isinstance(message, SequenceMergeMapAnnounce):
             return cls("sequence", inputs, 0, message.stale_timeout_ns)
         return cls("time", inputs, message.lateness_ns or 0, message.stale_timeout_ns, message.clock_domain)
@@ -159,6 +178,8 @@ def _input_rule(message: Announce, rule: SequenceRule | TimestampRule) -> InputR
         is_window = rule.rule_type == TimestampRuleType.WINDOW_NS
         publish_time = rule.timestamp_source == TimestampSource.FRAME_DESCRIPTOR
     stream_id = rule.input_stream_id
+    if not 1 <= stream_id <= MAX_STREAM_ID:
+        raise _invalid(message, f"a rule for stream {stream_id}, which cannot be")
     given, other = (window, offset) if is_window else (offset, window)
     if given is None or other is not None:
         kind = "window" if is_window else "offset"

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _native
-from ..attributes.dtypes import CARRIERS, DTYPE_KEY, Extension, extension, name_of
+from ..attributes.extension_types import CARRIERS, DTYPE_KEY, Extension, extension, name_of
 from ..attributes.metadata import BLOBS_KEY, TAGS_KEY, attribute
 from ..errors import ClosedError, UnsupportedDtype
 from ..sbe import Attribute, DataSourceAnnounce, DataSourceMeta
@@ -33,7 +33,7 @@ _MAX_NAME_BYTES: Final = 1024
 _MAX_VERSION: Final = MAX_U32
 MAX_BLOB_BYTES: Final = 128 << 20
 _MAX_BLOB_TYPE: Final = NULL_U32
-# Blobs are repeated once in so many metadata periods.
+# Blobs are repeated once in this many metadata periods.
 _BLOB_PERIODS: Final = 10
 _READY_TIMEOUT_S: Final = 5.0
 _POLL_S: Final = 0.001

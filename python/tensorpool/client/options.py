@@ -35,8 +35,8 @@ _MAX_NSLOTS: Final = 1 << 20
 _MIN_RATE_HZ: Final = 0.0001
 _MAX_LABEL: Final = 64
 FRESH_PERIODS: Final = 3
-"""A region whose activity timestamp is older than so many announce periods is stale (wire §15.14)."""
-# A consumer that sends nothing for so many report periods is stale (wire §5).
+"""A region whose activity timestamp is older than this many announce periods is stale (wire §15.14)."""
+# A consumer that sends nothing for this many report periods is stale (wire §5).
 _STALE_PERIODS: Final = 5
 
 

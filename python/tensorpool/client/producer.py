@@ -58,7 +58,7 @@ class Producer(_native.Producer):
     closed: bool = False
     """Whether the producer was closed."""
     fit_pools: Callable[[int], bool] | None = None
-    """Gets the stream a pool for frames of so many bytes; None if the user chose the pools."""
+    """Gets the stream a pool for frames of this many bytes; None if the user chose the pools."""
     _metadata: ProducerMetadata | None = None
     _slot_writer: SlotWriter | None = None
     _source_stream_ids: frozenset[int] = frozenset()
@@ -96,7 +96,7 @@ class Producer(_native.Producer):
         producer.owned_regions = owned_regions
         if options.device is not None:
             try:
-                producer._slot_writer = SlotWriter(open_api(parse_device(options.device)))
+                producer._slot_writer = SlotWriter(open_api(parse_device(options.device)), open_api)
                 producer.set_device(producer._slot_writer)
             except BaseException:
                 producer.close()
@@ -218,13 +218,38 @@ class Producer(_native.Producer):
         )
         warnings.warn(message, FrameChangedWarning, stacklevel=2)
 
-    def _offer_from_device(self, tensor: object, **options: Any) -> _native.OfferResult:
+    def _offer_from_device(
+        self,
+        tensor: object,
+        timestamp_ns: int | None,
+        dtype: object,
+        meta_version: int | None,
+        trace_id: int,
+        parents: Iterable[_native.Frame | int] | None,
+        keep_strides: bool,
+        strict: bool,
+    ) -> _native.OfferResult:
         """Called by the native `offer` for a tensor in the memory of a GPU."""
-        with _slot_writer_lock:
-            if self._slot_writer is None:
-                self._slot_writer = writer_for(tensor)
-            writer = self._slot_writer
-        return writer.offer(self, tensor, **options)
+        writer = self._slot_writer
+        if writer is None:
+            with _slot_writer_lock:
+                if self.closed:
+                    # A writer that is opened now would never be closed.
+                    return self._refuse("closed", int(getattr(tensor, "nbytes", 0)), strict)
+                if self._slot_writer is None:
+                    self._slot_writer = writer_for(tensor)
+                writer = self._slot_writer
+        return writer.offer(
+            self,
+            tensor,
+            timestamp_ns=timestamp_ns,
+            dtype=dtype,
+            meta_version=meta_version,
+            trace_id=trace_id,
+            parents=parents,
+            keep_strides=keep_strides,
+            refuse=lambda outcome, nbytes: self._refuse(outcome, nbytes, strict),
+        )
 
     def __repr__(self) -> str:
         if self.closed:
@@ -267,6 +292,9 @@ class Producer(_native.Producer):
 
         Consumers can still read what they have mapped.
         """
+        if self._slot_writer is not None:
+            # Frames that a CUDA stream commits are published before the producer ends.
+            self._slot_writer.finish()
         try:
             super().close()
         except FrameChangedWarning:

@@ -22,8 +22,8 @@ _NODE_BITS: Final = 12
 _NODES: Final = 1 << _NODE_BITS
 _COUNTER_BITS: Final = 10
 _COUNTER_MASK: Final = (1 << _COUNTER_BITS) - 1
-# The counter of a millisecond starts at a random number of so many bits: two hosts with the same node rarely
-# count alike.
+# The counter of a millisecond starts at a random number of this many bits: two hosts with the same node
+# rarely count alike.
 _START_BITS: Final = _COUNTER_BITS - 1
 _HANDOVER_S: Final = 0.002
 _SOCKET_NAME: Final = "\0tensorpool-trace-node-{}"

@@ -91,12 +91,12 @@ class AeronSettings:
     )
     idle: MediaDriverIdle = setting(
         "How an embedded media driver waits for work. Frames do not pass through it; new handles, and room "
-        "for new descriptors, wait for it. `rest` sleeps 1 ms while it has work, and 5 ms otherwise: about "
-        "200 wake-ups a second, below 1 % of a core; a burst of over a million frames a second after a "
-        "pause may lose frames as `back_pressured` for that time. `backoff` sleeps 1 ms at most, after short "
-        "spins: about 4,000 wake-ups a second, 5 to 15 % of a core. `yield` and `spin` use a whole core, for "
-        "bursts at any rate.",
-        default="backoff",
+        "for new descriptors, wait for it. `rest` sleeps 0.2 to 1 ms while it has work, 5 ms when it has "
+        "none, and 10 ms after a second without: about 120 wake-ups a second, below 1 % of a core; a burst "
+        "of over a million frames a second after such a pause may lose frames as `back_pressured` for that "
+        "time. `backoff` sleeps 1 ms at most, after short spins: about 4,000 wake-ups a second, 5 to 15 % "
+        "of a core. `yield` and `spin` use a whole core, for bursts at any rate.",
+        default="rest",
     )
     cpu_affinity: tuple[int, ...] = setting(
         "Cores of the threads of the connection: conductor, Aeron's client, an embedded media driver. Empty: "
@@ -119,7 +119,7 @@ class AeronSettings:
         "How long `open` waits for a media driver.", default=parse_duration("10s"), minimum=1
     )
     driver_timeout_ns: DurationNs = setting(
-        "A media driver without activity for so long is taken to be dead.",
+        "A media driver without activity for this long is taken to be dead.",
         default=parse_duration("5s"),
         minimum=parse_duration("100ms"),
     )

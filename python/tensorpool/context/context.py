@@ -40,7 +40,7 @@ from ..client.options import (
     with_dedicated_streams,
 )
 from ..discovery import DiscoveredStream, make_filter
-from ..driver import DriverAgent, EmbeddedDriver, qualified_namespace
+from ..driver import DriverAgent, EmbeddedDriver, HolderWatch, qualified_namespace
 from ..errors import (
     ClosedError,
     ConfigError,
@@ -102,16 +102,22 @@ class Event:
     """
 
     kind: str
+    """What happened, as listed above."""
     at_ns: int
+    """When, in nanoseconds of the monotonic clock."""
     stream_id: int | None
+    """The stream; None if the event concerns the whole connection."""
     epoch: int | None
+    """The epoch; None if the event concerns none."""
     detail: str
+    """The reason or the cause, as text."""
 
 
 class Context:
     """A connection to a media driver and an SHM driver, with the producers and consumers of a program.
 
-    `tensorpool.open()` returns it. Close it, or use it in a `with` block.
+    `tensorpool.open()` returns it. Close it, or use it in a `with` block. Any thread may use it. A forked
+    child opens its own.
     """
 
     def __init__(self, options: ContextOptions) -> None:
@@ -162,6 +168,7 @@ class Context:
         return DriverHost(
             options.mode,
             embed=embed,
+            find_holder=HolderWatch(options.shm_base_dir, options.namespace, options.driver.instance_id).find,
             # Refers to the context: a context without references is then closed at exit, by `_close_all`, and
             # not freed before it is closed.
             is_connected=lambda: self.connected,
@@ -323,7 +330,7 @@ class Context:
         `label` is what you call this consumer ("viewer"): `tensorpool top`, the supervisor, ledgers and
         metrics show it beside its number.
 
-        `max_rate_hz` requests at most so many frames a second, evenly spaced by their timestamps, on a
+        `max_rate_hz` requests at most this many frames a second, evenly spaced by their timestamps, on a
         per-consumer descriptor stream. Of a rate that is no whole number (0.5) the producer is asked for the
         next one up, and the consumer keeps the rate itself. `per_consumer_stream` requests such a stream
         without a limit. A producer may decline (event `declined`): then frames arrive on the shared stream,
@@ -421,11 +428,11 @@ class Context:
 
         `drive`: the name of the input that drives the join (the first one by default), a number of results a
         second (not by sequence), or "any" input (by latest). Of the others, `offset={"right": 1}` takes the
-        frame so much later, in sequences or as a duration; `window={"imu": "10ms"}` takes all frames of the
+        frame this much later, in sequences or as a duration; `window={"imu": "10ms"}` takes all frames of the
         last 10 ms, or `{"imu": 4}` by sequence the last 4, as a tuple. `lateness`: a result need not wait for
-        inputs that are at most so much behind.
+        inputs that are at most this much behind.
 
-        A missing input blocks. With `stale_after`, an input without a frame for so long may be absent:
+        A missing input blocks. With `stale_after`, an input without a frame for this long may be absent:
         `joined.absent` names it. `depth`: frames of an input that are held back at most. `consumer`: options
         for the consumers of the inputs, as `ctx.consumer()` takes them. `timeout`, `idle`: as there.
 

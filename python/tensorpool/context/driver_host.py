@@ -43,7 +43,7 @@ from ..service import ServiceClient
 from ..shm import parse_pools
 from ..shm.epoch_files import RegionAccess
 from ..shm.ownership import OwnedRegions
-from ..text import JsonObject
+from ..text import JsonValue
 from ..transport import Connection
 from ..units import size_literal
 
@@ -54,6 +54,10 @@ _IDENTITY_POLL_S: Final = 0.02
 _STANDBY_POLL_S: Final = 0.25
 _TIMEOUT_S: Final = 1.0
 _PROVISION_RETRY_S: Final = 0.01
+# A pool that follows the first frame takes at most so much, with fewer slots than the stream has if need be:
+# all memory is allocated at once, and many slots that were meant for small frames would fill the machine.
+FITTED_POOL_BYTES: Final = 1 << 30
+_MIN_FITTED_SLOTS: Final = 4
 
 Mode: TypeAlias = Literal["auto", "driver", "embedded", "standalone"]
 
@@ -66,6 +70,7 @@ class DriverHost:
         mode: Mode,
         *,
         embed: Callable[[], EmbeddedDriver],
+        find_holder: Callable[[], Holder | None],
         is_connected: Callable[[], bool],
         qualified_namespace: str,
         aeron_dir: str,
@@ -73,6 +78,7 @@ class DriverHost:
     ) -> None:
         self._mode = mode
         self._embed = embed
+        self._find_holder = find_holder
         self._is_connected = is_connected
         self._qualified_namespace = qualified_namespace
         self._aeron_dir = _absolute(aeron_dir)
@@ -130,15 +136,19 @@ class DriverHost:
             if not self._is_connected():
                 continue
             try:
-                driver = self._embed()
+                # Read first: an attempt starts a thread and opens files.
+                holder = self._find_holder()
+                driver = self._embed() if holder is None else None
             except DriverAlreadyRunning as error:
-                holder = Holder.parse(error.holder)
-                if holder is not None and not holder.embedded:
-                    return
-                continue
+                holder, driver = Holder.parse(error.holder), None
             except Exception:
                 # The media driver may be restarting, or the context closing.
                 _LOG.debug("the driver cannot be embedded at the moment", exc_info=True)
+                continue
+            # Without a process: it has just taken the lock, and has not yet written its identity there.
+            if holder is not None and holder.pid and not holder.embedded:
+                return
+            if driver is None:
                 continue
             with self._lock:
                 if not self._closing.is_set():
@@ -216,7 +226,7 @@ class DriverRequests:
         except ServiceError:
             period_ns = None
         if period_ns is None:
-            # No driver yet, or one of another implementation: the configured period has to do.
+            # No driver yet, or one of another implementation: the configured period must do.
             return
         self._has_period = True
         if period_ns and period_ns != self._connection.announce_period_ns:
@@ -273,13 +283,17 @@ class DriverRequests:
         """Gives the stream of a producer one more pool, for frames of `nbytes`; False if the driver refuses.
 
         The stream gets a new epoch. The driver takes a layout only while the stream has no producer, so the
-        producer returns its lease meanwhile.
+        producer returns its lease meanwhile. A ring whose slots the user did not choose becomes shorter if
+        the pool would be larger than FITTED_POOL_BYTES.
         """
         producer = reference()
         if producer is None or producer.closed:
             return False
         fit = 1 << max(nbytes - 1, 0).bit_length()
         pools = (*producer.pools, fit)
+        nslots, present = options.nslots, producer.nslots
+        if nslots is None and present is not None and present * fit > FITTED_POOL_BYTES:
+            nslots = min(present, max(FITTED_POOL_BYTES // fit, _MIN_FITTED_SLOTS))
         granted = lease_status(producer).granted
         try:
             parse_pools(pools)
@@ -288,7 +302,7 @@ class DriverRequests:
         if not self._has_own_driver or not producer.suspend_lease():
             return False
         try:
-            self.provision(producer.stream_id, replace(options, pools=pools), is_reopened=True)
+            self.provision(producer.stream_id, replace(options, pools=pools, nslots=nslots), is_reopened=True)
         except (AttachError, ClosedError, ConfigError) as error:
             _LOG.info("stream %d got no pool of %d bytes: %s", producer.stream_id, fit, error)
             pools = ()
@@ -336,7 +350,7 @@ def provision_stream(driver: ServiceClient, stream_id: int, options: ProducerOpt
 
     Raises ServiceError.
     """
-    request: JsonObject = {"stream_id": stream_id}
+    request: dict[str, JsonValue] = {"stream_id": stream_id}
     if options.pools is not None:
         request["pools"] = [stride for _, stride in parse_pools(options.pools)]
     if options.nslots is not None:

@@ -41,8 +41,8 @@ from ..runtime.config import Secret
 from ..transport import Connection, ConnectionOptions, StreamAddress, descriptor_channel
 from .driver_host import DriverRequests, Mode, create_regions
 
-# At most so many endpoints of a context publish reports: a media driver has room for some thousand counters,
-# and a program may have a thousand streams.
+# At most this many endpoints of a context publish reports: a media driver has room for some thousand
+# counters, and a program may have a thousand streams.
 _MAX_REPORTERS: Final = 64
 # Held only while an endpoint opens.
 _reporters_lock = threading.Lock()

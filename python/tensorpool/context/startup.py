@@ -177,7 +177,7 @@ def _seconds(name: str, given: float | None, configured_ns: int) -> float:
 
 def _check_namespace(name: str) -> str:
     if not _NAMESPACE.fullmatch(name):
-        raise ConfigError(f"namespace {name!r}: use 1 to 64 of letters, digits, - _ . and no leading dot")
+        raise ConfigError(f"namespace {name!r}: use 1 to 64 letters, digits, - _ . and no leading dot")
     return name
 
 

@@ -150,6 +150,8 @@ _YIELDS_IN_A_ROW: Final = 16
 _MIN_PARK_NS: Final = 50_000
 # Longer sleeps come only after a long time without work, and are at most this part of it.
 _SHORT_PARK_NS: Final = 5_000_000
+# Leases end and files of others are noticed this much later.
+_MAX_WAIT_S: Final = 0.1
 _REST_PART: Final = 64
 
 
@@ -163,11 +165,21 @@ class IdleStrategy(Protocol):
 
 class BackoffIdle:
     """Spins, then yields, then sleeps with doubled times up to 5 ms, and when there is no work for long, up
-    to `period_ns`: almost no load when idle."""
+    to `period_ns`: almost no load when idle.
 
-    def __init__(self, clock: Clock = SYSTEM_CLOCK, period_ns: int = DEFAULT_PERIOD_NS) -> None:
+    An agent with a `wait`, which takes seconds and ends early when there is something to do, then waits
+    there, up to 100 ms at a time.
+    """
+
+    def __init__(
+        self,
+        clock: Clock = SYSTEM_CLOCK,
+        period_ns: int = DEFAULT_PERIOD_NS,
+        wait: Callable[[float], object] | None = None,
+    ) -> None:
         self._clock = clock
         self._period_ns = period_ns
+        self._wait = wait
         self._idle_cycles = 0
         self._park_ns = min(_MIN_PARK_NS, period_ns)
         self._idle_ns = 0
@@ -183,6 +195,9 @@ class BackoffIdle:
             return
         if self._idle_cycles <= _SPINS + _YIELDS:
             os.sched_yield()
+            return
+        if self._wait is not None and self._park_ns >= self._period_ns:
+            self._wait(_MAX_WAIT_S)
             return
         self._clock.sleep(self._park_ns / 1e9)
         self._idle_ns += self._park_ns
@@ -201,7 +216,7 @@ class BusySpinIdle:
 
 
 class YieldIdle:
-    """Yields the core to other runnable threads, and sleeps shortly after every sixteenth time.
+    """Yields the core to other runnable threads, and sleeps briefly after every sixteenth time.
 
     Linux 6.18 takes a time slice from a thread for each yield: threads which only yield starve one another,
     and whatever else runs on their cores, for minutes.

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Final, Self, TextIO
 
 from ..clock import SYSTEM_CLOCK, Clock
-from ..text import JsonObject, safe_text
+from ..text import safe_text
 
 _REPEAT_WINDOW_NS: Final = 10_000_000_000
 _MAX_KEYS: Final = 512
@@ -38,7 +38,7 @@ _RECORD_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {
 
 
 @dataclass(slots=True)
-class _Window:
+class CountWindow:
     """The state of one key of a RateLimiter."""
 
     start_ns: int
@@ -56,7 +56,7 @@ class RateLimiter:
         self._burst = burst
         self._window_ns = window_ns
         self._clock = clock
-        self._windows: OrderedDict[Hashable, _Window] = OrderedDict()
+        self._windows: OrderedDict[Hashable, CountWindow] = OrderedDict()
         # Logging calls filters without its own lock. Reentrant: a finalizer may log while the lock is held.
         self._lock = threading.RLock()
 
@@ -72,7 +72,7 @@ class RateLimiter:
             # Keys may contain text of other processes: the oldest is removed before they fill the memory.
             if len(self._windows) >= _MAX_KEYS:
                 self._windows.popitem(last=False)
-            self._windows[key] = _Window(now, admitted=1)
+            self._windows[key] = CountWindow(now, admitted=1)
             return 0
         if now - window.start_ns >= self._window_ns:
             window.start_ns, window.admitted = now, 0
@@ -145,7 +145,7 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as one JSON object."""
-        line: JsonObject = {
+        line: dict[str, object] = {
             "time": _utc(record, "T"),
             "level": record.levelname.lower(),
             **self._identity,

@@ -27,7 +27,7 @@ from .layout import (
     MessageLayout,
 )
 
-Namespace: TypeAlias = dict[str, Any]
+Namespace: TypeAlias = dict[str, object]
 """The global names of generated code."""
 
 GroupPath = tuple[str, ...]

@@ -14,7 +14,7 @@ import binascii
 from typing import Any, Final, NoReturn
 
 from ..errors import CodecError
-from ..text import JsonObject
+from ..text import JsonMapping, JsonValue
 from . import message
 from .codec import entry_class, value_class
 from .layout import PRIMITIVES, BlockLayout, DataLayout, FieldLayout
@@ -24,7 +24,7 @@ _WIDE_BYTES: Final = 8
 _MAX_SHOWN: Final = 60
 
 
-def to_json(message: Message) -> JsonObject:
+def to_json(message: Message) -> JsonMapping:
     """The message in the types of `json.dumps`."""
     layout = message.layout()
     return {
@@ -61,8 +61,8 @@ def class_named(name: object) -> type[Message]:
     raise CodecError(f"no message is called {_short(name)}; the messages are {names}")
 
 
-def _block_to_json(value: Any, layout: BlockLayout) -> JsonObject:
-    form: JsonObject = {}
+def _block_to_json(value: Any, layout: BlockLayout) -> JsonMapping:
+    form: dict[str, JsonValue] = {}
     for field in layout.encoded_fields:
         form[field.python_name] = _field_to_json(getattr(value, field.python_name), field)
     for group in layout.groups:
@@ -74,13 +74,13 @@ def _block_to_json(value: Any, layout: BlockLayout) -> JsonObject:
     return form
 
 
-def _field_to_json(value: Any, field: FieldLayout) -> Any:
+def _field_to_json(value: Any, field: FieldLayout) -> JsonValue:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, bytes):
         return {"hex": value.hex()}
     if field.enum is not None:
-        return value.name
+        return str(value.name)
     if field.is_array:
         return list(value)
     return str(value) if PRIMITIVES[field.primitive].size == _WIDE_BYTES else value
@@ -91,7 +91,7 @@ def _block_from_json(form: Any, kind: type, layout: BlockLayout, message: str, p
         raise CodecError(
             f"expected an object, got {_short(form)}", message_name=message, field=path.rstrip(".")
         )
-    values: JsonObject = {}
+    values: dict[str, object] = {}
     left = dict(form)
     for field in layout.encoded_fields:
         name = field.python_name

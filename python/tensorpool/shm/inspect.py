@@ -1,26 +1,28 @@
-"""Inspection of region files: superblocks, broken rules and owners, as reports for people and as JSON.
+"""Inspection of region files: superblocks, slots, broken rules and owners, as reports and as JSON.
 
 Consumers validate regions natively, against the announce. Without an announce, a file is checked against its
-own superblock, its path in the canonical layout, and the other files of its epoch.
+own superblock, its path in the canonical layout, and the other files of its epoch. A file is read and never
+mapped: truncation of a mapped file would kill this process, a read just ends early.
 """
 
 from __future__ import annotations
 
 import grp
+import math
 import os
 import pwd
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock, age_ns
-from ..errors import TensorPoolError
-from ..sbe import MAGIC, RegionType
-from ..text import JsonObject
+from ..errors import CodecError, TensorPoolError
+from ..sbe import MAGIC, Dtype, MajorOrder, RegionType, SlotHeader, TensorHeader
+from ..text import JsonMapping
 from ..units import NULL_U32
 from .epoch_files import (
     HEADER_RING,
@@ -30,7 +32,6 @@ from .epoch_files import (
     is_alive,
     is_hugetlbfs,
 )
-from .slots import RingReport, read_ring
 
 LAYOUT_VERSION: Final = 1
 # Three announce periods of one second: after that a consumer takes the owner for stale.
@@ -41,6 +42,22 @@ _POOL_FILE: Final = re.compile(r"([1-9]\d{0,4})\.pool")
 _STREAM_AND_EPOCH: Final = re.compile(r"tensorpool-[^/]+/[^/]+/(\d+)/(\d+)$")
 # 64-bit fields: JSON readers that use doubles would round them, so they are written as text.
 _WIDE_FIELDS: Final = ("magic", "epoch", "pid", "start_timestamp_ns", "activity_timestamp_ns")
+_TENSOR_HEADER_BYTES: Final = 192
+_MAX_DIMS: Final = 8
+_COMMIT_WORD_BYTES: Final = 8
+# The lowest bit of the commit word; the sequence is in the bits above it (wire §8.3).
+_COMMITTED: Final = 1
+# Slots read by one system call.
+_SLOTS_PER_READ: Final = 4096
+# Reads of a slot that changes while it is read.
+_MAX_READS: Final = 3
+
+_ITEM_BYTES: Final = {
+    Dtype.UINT8: 1, Dtype.INT8: 1, Dtype.BOOLEAN: 1, Dtype.BYTES: 1, Dtype.BIT: 1,
+    Dtype.UINT16: 2, Dtype.INT16: 2,
+    Dtype.UINT32: 4, Dtype.INT32: 4, Dtype.FLOAT32: 4,
+    Dtype.UINT64: 8, Dtype.INT64: 8, Dtype.FLOAT64: 8,
+}  # fmt: skip
 
 
 class NotARegion(TensorPoolError, ValueError):
@@ -49,6 +66,150 @@ class NotARegion(TensorPoolError, ValueError):
     def __init__(self, message: str, *, path: str) -> None:
         super().__init__(message)
         self.path = path
+
+
+# --- slots of a header ring (wire §8)
+
+SlotState = Literal["empty", "committed", "in_progress"]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotReport:
+    """The content of one slot. Fields of the tensor header are None where it could not be decoded."""
+
+    index: int
+    state: SlotState
+    seq: int | None = None
+    shape: tuple[int, ...] | None = None
+    dtype: str | None = None
+    values_bytes: int | None = None
+    pool_id: int | None = None
+    timestamp_ns: int | None = None
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RingReport:
+    """All slots of a header ring."""
+
+    slots: tuple[SlotReport, ...] = field(default=())
+
+    @property
+    def newest_seq(self) -> int | None:
+        """The highest committed sequence."""
+        committed = (slot.seq for slot in self.slots if slot.state == "committed" and slot.seq is not None)
+        return max(committed, default=None)
+
+    def count(self, state: SlotState) -> int:
+        """The number of slots in this state."""
+        return sum(slot.state == state for slot in self.slots)
+
+    def newest(self, limit: int) -> list[SlotReport]:
+        """The slots that were written last, newest first."""
+        written = [slot for slot in self.slots if slot.state != "empty"]
+        return sorted(written, key=lambda slot: slot.seq or 0, reverse=True)[:limit]
+
+
+def read_ring(fd: int, nslots: int, strides: Mapping[int, int] | None) -> RingReport:
+    """Reports on the slots of the ring behind `fd`. `strides` maps pool ids to strides; None: unknown.
+
+    A slot that changes while it is read counts as in progress, as it does for a consumer.
+    """
+    reports: list[SlotReport] = []
+    for first in range(0, nslots, _SLOTS_PER_READ):
+        count = min(_SLOTS_PER_READ, nslots - first)
+        content = os.pread(fd, count * HEADER_SLOT_BYTES, _offset(first))
+        for position in range(len(content) // HEADER_SLOT_BYTES):
+            slot = content[position * HEADER_SLOT_BYTES : (position + 1) * HEADER_SLOT_BYTES]
+            index = first + position
+            reports.append(check_slot(index, _stable_slot(fd, index, slot), nslots, strides))
+    return RingReport(tuple(reports))
+
+
+def _offset(index: int) -> int:
+    return SUPERBLOCK_BYTES + index * HEADER_SLOT_BYTES
+
+
+def _stable_slot(fd: int, index: int, content: bytes) -> bytes:
+    """The slot with the same commit word before and after the read; otherwise marked as in progress."""
+    for _ in range(_MAX_READS):
+        commit_word = os.pread(fd, _COMMIT_WORD_BYTES, _offset(index))
+        if commit_word == content[:_COMMIT_WORD_BYTES]:
+            return content
+        content = os.pread(fd, HEADER_SLOT_BYTES, _offset(index))
+    return bytes([content[0] & ~_COMMITTED]) + content[1:]
+
+
+def check_slot(index: int, content: bytes, nslots: int, strides: Mapping[int, int] | None) -> SlotReport:
+    """The report on the 256 bytes of one slot, with the rules they break."""
+    if not any(content):
+        return SlotReport(index, "empty")
+    commit_word = int.from_bytes(content[:_COMMIT_WORD_BYTES], "little")
+    seq = commit_word >> 1
+    problems: list[str] = []
+    if seq % nslots != index:
+        problems.append(f"holds sequence {seq}, which belongs into slot {seq % nslots}")
+    if not commit_word & _COMMITTED:
+        return SlotReport(index, "in_progress", seq, problems=tuple(problems))
+    try:
+        slot = SlotHeader.decode(content)
+    except CodecError as error:
+        return SlotReport(index, "committed", seq, problems=(*problems, f"unreadable: {error}"))
+    if slot.payload_offset != 0:
+        problems.append(f"the payload starts at offset {slot.payload_offset}, not at 0")
+    if slot.payload_slot != index:
+        problems.append(f"the payload slot is {slot.payload_slot}, not {index}")
+    if strides is not None:
+        if slot.pool_id not in strides:
+            problems.append(f"there is no pool {slot.pool_id}")
+        elif slot.values_len_bytes > strides[slot.pool_id]:
+            problems.append(f"{slot.values_len_bytes} bytes do not fit the stride {strides[slot.pool_id]}")
+    shape, dtype, tensor_problems = _check_tensor(slot)
+    return SlotReport(
+        index, "committed", seq, shape, dtype, slot.values_len_bytes, slot.pool_id, slot.timestamp_ns,
+        (*problems, *tensor_problems),
+    )  # fmt: skip
+
+
+def _check_tensor(slot: SlotHeader) -> tuple[tuple[int, ...] | None, str | None, list[str]]:
+    """Shape, element type and problems of the tensor header."""
+    if len(slot.header_bytes) != _TENSOR_HEADER_BYTES:
+        return (
+            None,
+            None,
+            [f"the tensor header has {len(slot.header_bytes)} bytes, not {_TENSOR_HEADER_BYTES}"],
+        )
+    try:
+        tensor = TensorHeader.decode(slot.header_bytes)
+    except CodecError as error:
+        return None, None, [f"the tensor header is unreadable: {error}"]
+    item_bytes = _ITEM_BYTES.get(tensor.dtype)
+    if item_bytes is None:
+        return None, None, ["the element type is unknown"]
+    dtype = tensor.dtype.name.lower()
+    if not 1 <= tensor.ndims <= _MAX_DIMS:
+        return None, dtype, [f"{tensor.ndims} dimensions, not 1 to {_MAX_DIMS}"]
+    shape = tensor.dims[: tensor.ndims]
+    problems = []
+    if tensor.major_order is MajorOrder.UNKNOWN:
+        problems.append("the major order is unknown")
+    if min(shape) < 0:
+        problems.append("a dimension is negative")
+    elif (extent := _extent(shape, tensor.strides[: tensor.ndims], item_bytes)) > slot.values_len_bytes:
+        problems.append(f"the tensor spans {extent} bytes of a payload of {slot.values_len_bytes}")
+    return shape, dtype, problems
+
+
+def _extent(shape: tuple[int, ...], strides: tuple[int, ...], item_bytes: int) -> int:
+    """The bytes from the first element to the end of the last. Strides of 0 mean contiguous."""
+    if 0 in shape:
+        return 0
+    if not any(strides):
+        return math.prod(shape) * item_bytes
+    return sum((dim - 1) * stride for dim, stride in zip(shape, strides, strict=True)) + item_bytes
+
+
+# --- regions and epochs
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +274,7 @@ def _by_file(texts_by_file: list[tuple[str, tuple[str, ...]]]) -> list[str]:
     return lines
 
 
-def to_json(report: EpochReport) -> JsonObject:
+def to_json(report: EpochReport) -> JsonMapping:
     """The report in JSON types; 64-bit numbers are text."""
     return {
         "directory": str(report.directory),
@@ -124,7 +285,7 @@ def to_json(report: EpochReport) -> JsonObject:
     }
 
 
-def _region_json(region: RegionReport) -> JsonObject:
+def _region_json(region: RegionReport) -> JsonMapping:
     ring = region.ring
     superblock = None
     if region.superblock is not None:
@@ -147,7 +308,7 @@ def _region_json(region: RegionReport) -> JsonObject:
     }
 
 
-def _ring_json(ring: RingReport) -> JsonObject:
+def _ring_json(ring: RingReport) -> JsonMapping:
     return {
         "newest_seq": None if ring.newest_seq is None else str(ring.newest_seq),
         "committed": ring.count("committed"),

@@ -32,7 +32,8 @@ def numa_nodes(online: Path = _ONLINE) -> frozenset[int]:
 def memory_on(node: int | None, nodes: frozenset[int]) -> Iterator[None]:
     """Within the block this thread allocates memory on `node` only; None: by the policy of the process.
 
-    Memory is placed by that policy too where a container forbids to choose: `node_of` returns the result.
+    Memory is placed by that policy too where a container does not permit a choice: `node_of` returns the
+    result.
     """
     if node is None or nodes == {node}:
         yield

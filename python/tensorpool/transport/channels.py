@@ -55,14 +55,23 @@ class StreamIds:
     """
 
     control: int = 1000
+    """Hellos, configs, progress and messages of drivers."""
     announce: int = 1001
+    """Announces of regions."""
     descriptor: int = 1100
+    """Descriptors of frames."""
     qos: int = 1200
+    """Counts of producers and consumers."""
     metadata: int = 1300
+    """Names, attributes and blobs."""
     control_channel: str = SHARED_CHANNEL
+    """The channel of the control stream."""
     qos_channel: str = SHARED_CHANNEL
+    """The channel of the QoS stream."""
     metadata_channel: str = SHARED_CHANNEL
+    """The channel of the metadata stream."""
     dedicated: tuple[DedicatedStreams, ...] = ()
+    """Streams with Aeron streams of their own."""
 
     @property
     def control_address(self) -> StreamAddress:
@@ -145,9 +154,13 @@ class ServiceStreams:
     """
 
     control: int = 4000
+    """The Aeron stream of commands."""
     status: int = 4001
+    """The Aeron stream of echoes, results and status."""
     control_channel: str = SHARED_CHANNEL
+    """The channel of the control stream."""
     status_channel: str = SHARED_CHANNEL
+    """The channel of the status stream."""
 
     def __post_init__(self) -> None:
         if self.control_address == self.status_address:

@@ -22,7 +22,7 @@ from .. import _native
 from ..errors import ConfigError, MediaDriverUnavailable
 from .channels import SHARED_CHANNEL, ServiceStreams, StreamAddress, StreamIds, untethered
 from .channels import tethered as tethered_channel
-from .media_driver import embed_lock_path, network_driver_command
+from .media_driver import MARK_FILE, embed_lock_path, network_driver_command
 
 READY_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.001
@@ -160,13 +160,13 @@ class ConnectionOptions:
     services: ServiceStreams
     connect_timeout_s: float
     driver_timeout_s: float
-    """A media driver without activity for so long is taken to be dead."""
+    """A media driver without activity for this long is taken to be dead."""
     announce_period_ns: int
     report_period_ns: int
     network_dir: str | None = None
     """Directory of the media driver for UDP channels. None: one in a process of its own, started when the
     first UDP channel is opened."""
-    media_driver_idle: str = "backoff"
+    media_driver_idle: str = "rest"
     """How the threads of an embedded media driver wait."""
     scheduling: Scheduling = field(default_factory=Scheduling)
     """Cores and priority of the conductor, of Aeron's client, and of an embedded media driver."""
@@ -310,7 +310,7 @@ class Connection:
 
 
 # All that a media driver puts into its directory, as `check_is_ours` of the native module has it.
-_MEDIA_DRIVER_FILES: Final = frozenset({"cnc.dat", "loss-report.dat", "publications", "images"})
+_MEDIA_DRIVER_FILES: Final = frozenset({MARK_FILE, "loss-report.dat", "publications", "images"})
 
 
 def _address(stream: Stream) -> StreamAddress:
@@ -334,7 +334,7 @@ def _directory_fault(directory: str, *, creates: bool) -> str | None:
                 f"{directory} belongs to user id {owner}, and you may not enter it; ask its owner for access "
                 "(aeron.dir_mode), or use another aeron_dir"
             )
-        if creates and not (path / "cnc.dat").exists():
+        if creates and not (path / MARK_FILE).exists():
             if not os.access(path, os.W_OK):
                 return (
                     f"aeron_dir {directory} belongs to user id {owner}, and you may not write to it; {hint}"

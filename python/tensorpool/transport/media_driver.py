@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from .. import _native
 from ..durable import state_dir
@@ -59,8 +59,8 @@ class MediaDriverOptions:
 class MediaDriver(_native.MediaDriver):
     """A media driver that runs in this process until closed.
 
-    with tp.MediaDriver("/dev/shm/aeron-lab") as driver:
-        ...                                   # other programs connect with aeron_dir=driver.aeron_dir
+        with tp.MediaDriver("/dev/shm/aeron-lab") as driver:
+            ...    # other programs connect with aeron_dir=driver.aeron_dir
 
     Its directory is private to the user and removed by the close. The remains of a dead media driver there
     are removed first. All its files have their memory from the start, so that a full filesystem ends no
@@ -79,7 +79,7 @@ class MediaDriver(_native.MediaDriver):
         aeron_dir: str | Path | None = None,
         *,
         dedicated_threads: bool = False,
-        idle_strategy: str = "backoff",
+        idle_strategy: str = "rest",
         ipc_term_length: int = 1 << 20,
         dir_mode: int = 0o700,
         driver_timeout: float = 5.0,
@@ -112,12 +112,32 @@ class MediaDriver(_native.MediaDriver):
             self.close()
 
 
+MARK_FILE: Final = "cnc.dat"
+"""The name of the mark file in the directory of a media driver."""
+
+
+class _Meta(NamedTuple):
+    """The fields at the beginning of a mark file (aeron-client, `CncFileDescriptor`)."""
+
+    version: int
+    commands_bytes: int
+    """Size of the ring buffer of commands to the driver."""
+    client_commands_bytes: int
+    counter_labels_bytes: int
+    counter_values_bytes: int
+    error_log_bytes: int
+    client_liveness_timeout_ns: int
+    started_ms: int
+    pid: int
+
+
 _META: Final = struct.Struct("<iiiiiiqqq")
 # The fields take two cache lines. The ring buffer of commands to the driver follows them, and behind it its
 # trailer, which contains the time when its reader, the driver's conductor, last polled it.
 _META_BYTES: Final = 128
 _TRAILER_BYTES: Final = 768
 _HEARTBEAT_OFFSET: Final = 640
+_HEARTBEAT_BYTES: Final = 8
 _MAX_SAMPLES: Final = 25
 _LONG_INTERVALS_MS: Final = 400
 _SAMPLE_PERIOD_S: Final = 0.0005
@@ -159,7 +179,7 @@ def read_mark_file(aeron_dir: str | Path) -> MarkFile | None:
     Raises MediaDriverError if the file cannot be read.
     """
     directory = Path(aeron_dir)
-    path = directory / "cnc.dat"
+    path = directory / MARK_FILE
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (FileNotFoundError, NotADirectoryError):
@@ -170,18 +190,18 @@ def read_mark_file(aeron_dir: str | Path) -> MarkFile | None:
         head = os.pread(fd, _META.size, 0)
         if len(head) < _META.size:
             return None
-        version, commands, _, _, _, _, liveness, started, pid = _META.unpack(head)
-        if version == 0:
+        meta = _Meta(*_META.unpack(head))
+        if meta.version == 0:
             return None
         status = os.fstat(fd)
-        if commands < _TRAILER_BYTES or _META_BYTES + commands > status.st_size:
+        if meta.commands_bytes < _TRAILER_BYTES or _META_BYTES + meta.commands_bytes > status.st_size:
             raise MediaDriverError(f"{path} is not a mark file of a media driver", aeron_dir=str(aeron_dir))
-        heartbeat = os.pread(fd, 8, _heartbeat_offset(commands))
+        heartbeat = os.pread(fd, _HEARTBEAT_BYTES, _heartbeat_offset(meta.commands_bytes))
         return MarkFile(
             path=path,
-            pid=pid,
-            started_ms=started,
-            client_liveness_timeout_ns=liveness,
+            pid=meta.pid,
+            started_ms=meta.started_ms,
+            client_liveness_timeout_ns=meta.client_liveness_timeout_ns,
             owner_uid=status.st_uid,
             mode=directory.stat().st_mode & 0o7777,
             heartbeat_ms=int.from_bytes(heartbeat, "little", signed=True),
@@ -210,11 +230,11 @@ def measure_timer_interval(
     except OSError:
         return None
     try:
-        commands = _META.unpack(os.pread(fd, _META.size, 0))[1]
+        heartbeat_at = _heartbeat_offset(_Meta(*_META.unpack(os.pread(fd, _META.size, 0))).commands_bytes)
         heartbeats: list[int] = []
         deadline = now() + timeout
         while len(heartbeats) < _MAX_SAMPLES and now() < deadline:
-            heartbeat = int.from_bytes(os.pread(fd, 8, _heartbeat_offset(commands)), "little", signed=True)
+            heartbeat = int.from_bytes(os.pread(fd, _HEARTBEAT_BYTES, heartbeat_at), "little", signed=True)
             if not heartbeats or heartbeat != heartbeats[-1]:
                 heartbeats.append(heartbeat)
             # A long interval is exact enough after one measurement.

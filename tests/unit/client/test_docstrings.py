@@ -14,10 +14,15 @@ MODULES = (
     "tensorpool",
     "tensorpool._native",
     "tensorpool.cuda",
+    "tensorpool.discovery",
+    "tensorpool.errors",
+    "tensorpool.notebook",
     "tensorpool.pipeline",
+    "tensorpool.pipeline.report",
     "tensorpool.recording",
     "tensorpool.service",
     "tensorpool.spark",
+    "tensorpool.spark.tensors",
 )
 
 _METHODS = (

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tensorpool as tp
-from tensorpool.attributes import dtypes
+from tensorpool.attributes import extension_types
 from tensorpool.attributes.metadata import BLOBS_KEY, TAGS_KEY, Metadata, attribute, describe
 from tensorpool.client.metadata import SourceDescription
 from tensorpool.sbe import Attribute, DataSourceAnnounce, DataSourceMeta
@@ -158,25 +158,25 @@ def test_only_registered_element_types_are_accepted() -> None:
 
 
 def test_every_carried_element_type_has_a_carrier_of_its_size() -> None:
-    for name, carried in dtypes.CARRIERS.items():
-        extension = dtypes.extension(name)
+    for name, carried in extension_types.CARRIERS.items():
+        extension = extension_types.extension(name)
         if extension is None:
             assert name.startswith(("bfloat", "float8")), "only ml_dtypes may be missing"
             continue
         carrier, dtype, pair = extension
         assert carrier == carried.name
         assert dtype.itemsize == np.dtype(carrier).itemsize * (2 if pair else 1)
-        assert dtypes.name_of(dtype) == name
+        assert extension_types.name_of(dtype) == name
 
 
 def test_element_type_without_its_package_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dtypes, "_dtype", lambda name: None)
-    dtypes.extension.cache_clear()
+    monkeypatch.setattr(extension_types, "_dtype", lambda name: None)
+    extension_types.extension.cache_clear()
     try:
         with pytest.raises(tp.UnsupportedDtype, match="ml_dtypes"):
             SourceDescription(dtype="float8_e5m2")
     finally:
-        dtypes.extension.cache_clear()
+        extension_types.extension.cache_clear()
     with pytest.raises(tp.UnsupportedDtype, match="float16"):
         SourceDescription(dtype="float128")
 

@@ -86,7 +86,7 @@ def test_ids_of_a_reused_node_are_later_than_those_of_its_last_holder() -> None:
 
 
 def test_trace_ids_of_two_processes_never_meet() -> None:
-    """Both mint at once, so in the same milliseconds."""
+    """Both create ids at once, so in the same milliseconds."""
     command = [sys.executable, "-c", _GENERATE]
     processes = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)

@@ -9,6 +9,7 @@ import pytest
 from tensorpool.clock import SYSTEM_CLOCK, ManualClock
 from tensorpool.errors import ConfigError
 from tensorpool.runtime import IDLE_NAMES, idle_strategy
+from tensorpool.runtime.agent import BackoffIdle
 
 MS = 1_000_000
 
@@ -60,6 +61,23 @@ def test_backoff_rests_longer_only_after_a_long_time_without_work():
     for _ in range(16):
         idle.idle(0)
     assert clock.sleeps[-1] == pytest.approx(50e-6)
+
+
+def test_agent_with_a_wait_of_its_own_waits_there_once_it_has_rested():
+    clock = ManualClock()
+    waits: list[float] = []
+    idle = BackoffIdle(clock, wait=waits.append)
+    while not waits:
+        idle.idle(0)
+    assert max(clock.sleeps) < 20e-3
+    before = list(clock.sleeps)
+    idle.idle(0)
+    assert waits == [0.1, 0.1]
+    assert clock.sleeps == before
+    idle.idle(1)
+    for _ in range(16):
+        idle.idle(0)
+    assert clock.sleeps[-1] == pytest.approx(50e-6), "after work it looks again at once"
 
 
 def test_work_makes_backoff_start_over():

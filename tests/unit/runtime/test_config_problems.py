@@ -103,6 +103,18 @@ def test_misspelt_variable_error_suggests_the_nearest_name(problems):
     ]
 
 
+def test_key_of_another_table_is_suggested_there(problems):
+    # Only [log] has a level.
+    expected = "sample.level: no such key; did you mean {}?"
+    assert problems("", {"TENSORPOOL_SAMPLE__LEVEL": "debug"}) == [
+        f"environment TENSORPOOL_SAMPLE__LEVEL: {expected.format(repr('TENSORPOOL_LOG__LEVEL'))}"
+    ]
+    assert problems('[sample]\nlevel = "debug"\n') == [f"lab.toml:2: {expected.format(repr('log.level'))}"]
+    assert problems("", sample__level="debug") == [
+        f"flag --sample__level: {expected.format(repr('log.level'))}"
+    ]
+
+
 def test_suggested_variable_may_be_an_array(problems):
     (problem,) = problems("", {"TENSORPOOL_SAMPLE__STREEMS": "[]"})
     assert problem.endswith("did you mean 'TENSORPOOL_SAMPLE__STREAMS'?")

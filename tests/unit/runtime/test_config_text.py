@@ -25,7 +25,7 @@ from tensorpool.runtime.config import (
 )
 from tensorpool.runtime.config.config import render_tables
 from tensorpool.runtime.config.spec import spec_of
-from tensorpool.runtime.config.toml import line_numbers, literal
+from tensorpool.runtime.config.toml_text import line_numbers, literal
 from tests.unit.runtime.sample import LimitSettings, SampleSettings, Shade, StreamSettings
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))

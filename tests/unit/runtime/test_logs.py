@@ -12,7 +12,7 @@ from collections.abc import Hashable
 import pytest
 
 from tensorpool.clock import ManualClock
-from tensorpool.runtime.logs import Logging, RateLimiter, RepeatFilter, _Window, wants_colour
+from tensorpool.runtime.logs import CountWindow, Logging, RateLimiter, RepeatFilter, wants_colour
 
 LOG = logging.getLogger("tensorpool.test")
 
@@ -162,7 +162,7 @@ def test_rate_limiter_survives_removal_of_a_key_in_use():
     limiter = RateLimiter(window_ns=1000, clock=clock)
     others: list[threading.Thread] = []
 
-    class RacingDict(OrderedDict[Hashable, _Window]):
+    class RacingDict(OrderedDict[Hashable, CountWindow]):
         def get(self, key: object, default: object = None) -> object:  # type: ignore[override]
             window = super().get(key)
             if key == "old" and window is not None and not others:

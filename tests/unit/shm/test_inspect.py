@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -196,7 +197,7 @@ def test_region_uri_with_hugepages_is_checked(make_epoch: Callable[..., Epoch]) 
 def test_json_has_wide_numbers_as_text(make_epoch: Callable[..., Epoch]) -> None:
     epoch = make_epoch(epoch=1 << 60)
     put_slot(epoch, 1, slot_bytes(9))
-    shown = to_json(inspect_epoch(epoch.directory))
+    shown: Any = to_json(inspect_epoch(epoch.directory))
     assert shown["valid"] is True
     assert shown["regions"][0]["superblock"]["epoch"] == str(1 << 60)
     assert shown["regions"][0]["ring"]["newest_seq"] == "9"

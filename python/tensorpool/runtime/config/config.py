@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 from ...errors import ConfigError, ConfigProblem, InvalidConfig
-from . import toml
+from . import toml_text
 from .kinds import inline
 from .sources import (
     DEFAULT,
@@ -29,7 +29,7 @@ from .sources import (
     variable,
 )
 from .spec import ROLES, FieldSpec, TableSpec, known_tables, role_of, spec_of
-from .toml import Path as KeyPath
+from .toml_text import Path as KeyPath
 
 T = TypeVar("T")
 # Characters of a value that an error shows.
@@ -69,7 +69,9 @@ class Builder:
         for key in data:
             if key not in table.fields:
                 key_origin = given_by or self._document.origin((*path, key))
-                self._problem("no such key", (*path, key), key_origin, suggestion=nearest(key, table.fields))
+                moved = self._in_other_table((*path, key))
+                suggestion = dotted(moved) if moved else nearest(key, table.fields)
+                self._problem("no such key", (*path, key), key_origin, suggestion=suggestion)
         values = {
             field.attribute: self._field(field, data, (*path, field.key), base, given_by)
             for field in table.fields.values()
@@ -159,13 +161,23 @@ class Builder:
             self._problem(reason, key_path, origin if key_origin is DEFAULT else key_origin, shown)
 
     def _refuse_unknown_overrides(self, table: TableSpec) -> None:
-        known = {dotted((self._role, *leaf)): (self._role, *leaf) for leaf in leaves(table)}
+        # Without the role: it is the same in all, and would make any two keys similar.
+        known = {dotted(leaf): (self._role, *leaf) for leaf in leaves(table)}
         for path, override in self._overrides.items():
             if not is_leaf(table, path[1:]):
-                best = nearest(dotted(path), known)
-                if best is not None and override.origin.kind == "environment":
-                    best = variable(known[best])
-                self._problem("no such key", path, override.origin, suggestion=best)
+                best = self._in_other_table(path)
+                if best is None and (near := nearest(dotted(path[1:]), known)) is not None:
+                    best = known[near]
+                write = variable if override.origin.kind == "environment" else dotted
+                suggestion = None if best is None else write(best)
+                self._problem("no such key", path, override.origin, suggestion=suggestion)
+
+    def _in_other_table(self, path: KeyPath) -> KeyPath | None:
+        """The same key in the table of another role, if exactly one has it."""
+        others = [
+            role for role, cls in ROLES.items() if role != self._role and is_leaf(spec_of(cls), path[1:])
+        ]
+        return (others[0], *path[1:]) if len(others) == 1 else None
 
     def _problem(
         self,
@@ -191,7 +203,7 @@ class Builder:
 
 def _shortened(value: object) -> str:
     try:
-        shown = toml.literal(value)
+        shown = toml_text.literal(value)
     except UnicodeEncodeError:
         shown = ascii(value)
     return shown if len(shown) <= _MAX_SHOWN else shown[: _MAX_SHOWN - 1] + "…"
@@ -205,7 +217,7 @@ def render_tables(table: TableSpec, settings: Any, path: KeyPath, origins: Mappi
 def _lines(
     table: TableSpec, settings: Any, path: KeyPath, origins: Mapping[KeyPath, Origin], *, is_entry: bool
 ) -> Iterator[str]:
-    name = ".".join(toml.key(part) for part in path if isinstance(part, str))
+    name = ".".join(toml_text.key(part) for part in path if isinstance(part, str))
     yield f"[[{name}]]" if is_entry else f"[{name}]"
     # Plain keys come first: after the header of a nested table they would belong to that table.
     for field in table.fields.values():
@@ -226,7 +238,7 @@ def _lines(
 
 def _line(field: FieldSpec, value: Any, origin: Origin) -> str:
     comment = "".join(ch if ch.isprintable() else "?" for ch in str(origin))
-    key = toml.key(field.key)
+    key = toml_text.key(field.key)
     if field.nested is not None:
         return f"{key} = []  # {comment}"
     assert field.kind is not None, "a field is a table or has a kind"

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from ...errors import ConfigError
 from ...units import duration_literal, parse_duration, parse_size, size_literal
-from . import toml
+from . import toml_text
 
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})
@@ -122,7 +122,7 @@ class Kind:
 
     def literal(self, value: object) -> str:
         """The value as TOML."""
-        return toml.literal(self.write(value))
+        return toml_text.literal(self.write(value))
 
 
 def kind_of(hint: Any) -> Kind:

@@ -10,26 +10,26 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ...text import JsonObject
+from ...text import JsonMapping
 from .kinds import Kind
 from .spec import RESERVED, FieldSpec, TableSpec, spec_of
 
 DIALECT: Final = "http://json-schema.org/draft-07/schema#"
 """Draft 7, which the TOML extensions of editors support."""
 
-_INTEGER: Final[JsonObject] = {"type": "integer"}
-_TEXT: Final[JsonObject] = {"type": "string"}
+_INTEGER: Final[JsonMapping] = {"type": "integer"}
+_TEXT: Final[JsonMapping] = {"type": "string"}
 _ID_RANGE: Final = r"^\s*\d+\s*(-\s*\d+\s*)?$"
 _DURATION: Final = r"^\s*\d+(\.\d+)?\s*(ns|us|µs|ms|s|min|h|d)\s*$"
 _SIZE: Final = r"^\s*\d+\s*(B|KiB|MiB|GiB)?\s*$"
 _MODE: Final = "^[0-7]{1,5}$"
 
 
-def _pattern(pattern: str) -> JsonObject:
+def _pattern(pattern: str) -> JsonMapping:
     return {"type": "string", "pattern": pattern}
 
 
-_KINDS: Final[Mapping[str, JsonObject]] = {
+_KINDS: Final[Mapping[str, JsonMapping]] = {
     "true or false": {"type": "boolean"},
     "whole number": _INTEGER,
     "number": {"type": "number"},
@@ -53,11 +53,11 @@ _KINDS: Final[Mapping[str, JsonObject]] = {
 """What TOML may hold for each kind of setting."""
 
 
-def json_schema(roles: Mapping[str, type[Any]]) -> JsonObject:
+def json_schema(roles: Mapping[str, type[Any]]) -> JsonMapping:
     """The schema of a file with the tables of these roles. Tables of roles that are not among them may hold
     anything."""
-    tables: JsonObject = {role: _table(spec_of(cls)) for role, cls in sorted(roles.items())}
-    others: JsonObject = {role: {"type": "object"} for role in sorted(RESERVED - set(roles))}
+    tables: JsonMapping = {role: _table(spec_of(cls)) for role, cls in sorted(roles.items())}
+    others: JsonMapping = {role: {"type": "object"} for role in sorted(RESERVED - set(roles))}
     return {
         "$schema": DIALECT,
         "title": "Configuration of TensorPool",
@@ -67,7 +67,7 @@ def json_schema(roles: Mapping[str, type[Any]]) -> JsonObject:
     }
 
 
-def _table(table: TableSpec) -> JsonObject:
+def _table(table: TableSpec) -> JsonMapping:
     return {
         "description": _one_line(table.doc),
         "type": "object",
@@ -76,14 +76,14 @@ def _table(table: TableSpec) -> JsonObject:
     }
 
 
-def _entry(table: TableSpec) -> JsonObject:
+def _entry(table: TableSpec) -> JsonMapping:
     """The schema of an entry of an array. Only here a key can be required: elsewhere a variable or a flag may
     give the value."""
     required = [field.key for field in table.fields.values() if field.is_required]
     return {**_table(table), **({"required": required} if required else {})}
 
 
-def _field(field: FieldSpec) -> JsonObject:
+def _field(field: FieldSpec) -> JsonMapping:
     if field.nested is not None:
         if not field.is_array:
             return {**_table(field.nested), "description": _one_line(field.doc)}
@@ -91,14 +91,14 @@ def _field(field: FieldSpec) -> JsonObject:
     kind = field.kind
     assert kind is not None, "a field is a table or has a kind"
     item = _item(kind, field)
-    schema: JsonObject = {"type": "array", "items": item} if kind.is_list else item
+    schema: JsonMapping = {"type": "array", "items": item} if kind.is_list else item
     schema = {"description": _remarks(field), **schema}
     if not field.is_required and field.default is not None and not field.is_secret:
         schema["default"] = kind.write(field.default)
     return schema
 
 
-def _item(kind: Kind, field: FieldSpec) -> JsonObject:
+def _item(kind: Kind, field: FieldSpec) -> JsonMapping:
     if kind.choices:
         # A choice that looks like a number may be written as one.
         numbers = [int(choice) for choice in kind.choices if choice.isdecimal()]

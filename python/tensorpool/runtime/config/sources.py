@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from ...errors import ConfigProblem
-from . import toml
+from . import toml_text
 from .spec import TableSpec
-from .toml import Path as KeyPath
+from .toml_text import Path as KeyPath
 
 PREFIX: Final = "TENSORPOOL_"
 FILE_VARIABLE: Final = "TENSORPOOL_CONFIG"
@@ -60,7 +60,7 @@ def read_document(path: Path) -> Document | ConfigProblem:
     name = str(path)
     try:
         text = path.read_text(encoding="utf-8")
-        return Document(name, tomllib.loads(text), toml.line_numbers(text))
+        return Document(name, tomllib.loads(text), toml_text.line_numbers(text))
     except OSError as error:
         return ConfigProblem(f"cannot be read: {error.strerror or error}", source=name)
     except UnicodeDecodeError as error:
