@@ -1,4 +1,4 @@
-"""Rate limiters: the newest frames of a stream on another stream, at most so many a second.
+"""Rate limiters: the newest frames of a stream on another stream, at most this many a second.
 
 Each limiter has one thread, which copies frames without the GIL (`crates/dataplane/src/limiter.rs`) and
 forwards metadata in between. `LimiterAgent` is the role of `tensorpool limit`: several limiters in a process.
@@ -32,6 +32,7 @@ Idle = Literal["backoff", "busy-spin", "yield", "sleep"]
 _LOG = logging.getLogger(__name__)
 _SLICE_S: Final = 0.05
 _RETRY_S: Final = 0.1
+_MAX_DETACH_ATTEMPTS: Final = 5
 _NS: Final = 1_000_000_000
 _MAX_MESSAGES: Final = 256
 _MAX_AERON_STREAM: Final = (1 << 31) - 1
@@ -67,7 +68,7 @@ class LimiterMapping:
 
 @settings("limiter")
 class LimiterSettings:
-    """Rate limiters: publish streams again, at most so many frames a second."""
+    """Rate limiters: publish streams again, at most this many frames a second."""
 
     instance_id: str = setting(
         "Name of this instance in logs and `service:limiter:<instance_id>`.", default=""
@@ -148,7 +149,7 @@ class Limiter:
     """Publishes the newest frames of one stream on another, at most `max_rate_hz` a second.
 
         with tp.Limiter(ctx, "camera", 30000, max_rate_hz=10) as limiter:
-            ...                                   # consumers of 30000 receive 10 frames a second
+            ...    # consumers of 30000 receive 10 frames a second
             print(limiter.ledger())
 
     Sequences, capture times, metadata versions and trace ids are those of the source. It never waits for a
@@ -188,6 +189,7 @@ class Limiter:
         self._stopping = threading.Event()
         self.error: BaseException | None = None
         """The error that ended the limiter; None while it runs."""
+        self._warned = ""
         self._past: Counter[str] = Counter()
         self._native: _native.StreamLimiter | None = None
         self._producer: Producer | None = None
@@ -228,40 +230,70 @@ class Limiter:
         return LimiterLedger(self.consumer.ledger(), counts["forwarded"] + counts["unpublished"], dropped)
 
     def _run(self) -> None:
-        try:
-            self._producer = self._open_producer()
-            while not self._stopping.is_set():
-                if self._producer is None:
-                    return
-                if self._native is None:
-                    interval_ns = round(_NS / self.max_rate_hz) if self.max_rate_hz else 0
-                    self._native = _native.StreamLimiter(
-                        self.consumer, self._producer, interval_ns, self._idle
-                    )
-                stopped = self._native.run(_SLICE_S)
-                if stopped == "closed":
-                    return
-                if stopped == "epoch":
-                    self._reopen(self._native)
-                self._forward(self._producer)
-        except TensorPoolError as error:
-            if not self._stopping.is_set():
-                self.error = error
-                _LOG.error("the limiter of stream %d ended: %s", self.dest_stream_id, error)
+        """Forwards until closed; opens the destination again if that fails."""
+        while not self._stopping.is_set():
+            try:
+                self._forward_frames()
+                return
+            except ConfigError as error:
+                # The next attempt would fail too.
+                self._end(error)
+                return
+            except TensorPoolError as error:
+                if not (self._stopping.is_set() or self._context.closed):
+                    self._warn(f"{error}; trying again")
+                self._stopping.wait(_RETRY_S)
+            except Exception as error:
+                self._end(error)
+                raise
 
-    def _reopen(self, limiter: _native.StreamLimiter) -> None:
-        """The source began another epoch, and its sequences begin again: so does the destination."""
-        if self._producer is not None:
-            self._producer.close()
-        self._producer = self._open_producer()
-        if self._producer is not None:
-            limiter.set_producer(self._producer)
+    def _forward_frames(self) -> None:
+        """Forwards until closed. Raises what goes wrong with the destination."""
+        while not (self._stopping.is_set() or self._context.closed):
+            producer = self._producer or self._open_destination()
+            if producer is None or self._native is None:
+                return
+            stopped = self._native.run(_SLICE_S)
+            if stopped == "closed":
+                return
+            if stopped == "epoch":
+                # The source began another epoch, and its sequences begin again: so does the destination.
+                self._producer = None
+                producer.close()
+            else:
+                self._forward(producer)
+
+    def _open_destination(self) -> Producer | None:
+        """A new producer of the destination, for frames and metadata; None when closed."""
+        producer = self._open_producer()
+        if producer is None:
+            return None
+        # Kept at once, so that `close` finds it.
+        self._producer = producer
+        if self._native is None:
+            interval_ns = round(_NS / self.max_rate_hz) if self.max_rate_hz else 0
+            self._native = _native.StreamLimiter(self.consumer, producer, interval_ns, self._idle)
+        else:
+            self._native.set_producer(producer)
             if self._metadata is not None:
-                self._metadata.republish(self._producer)
+                self._metadata.republish(producer)
+        return producer
+
+    def _end(self, error: Exception) -> None:
+        if not self._stopping.is_set():
+            self.error = error
+            _LOG.error("the limiter of stream %d ended: %s", self.dest_stream_id, error)
+
+    def _warn(self, message: str) -> None:
+        """Logs why there is no destination: once, until another reason comes."""
+        if message != self._warned:
+            self._warned = message
+            _LOG.warning("the limiter of stream %d waits: %s", self.dest_stream_id, message)
 
     def _open_producer(self) -> Producer | None:
         """The producer of the destination, as soon as the source is there; None when closed."""
-        while not self._stopping.is_set():
+        attempts = 0
+        while not (self._stopping.is_set() or self.consumer.closed):
             layout = self._layout()
             if layout is not None:
                 pools, nslots = layout
@@ -271,10 +303,15 @@ class Limiter:
                 try:
                     producer = self._context.producer(self.dest_stream_id, **options)
                 except AttachError as error:
-                    # The driver may not have read the detach of the producer before yet.
                     if error.code != "REJECTED":
                         raise
+                    # The driver may not have read the detach of the producer before yet. After a while it is
+                    # another program's.
+                    attempts += 1
+                    if attempts >= _MAX_DETACH_ATTEMPTS:
+                        self._warn(f"{error.reason}; {error.remedy}")
                 else:
+                    self._warned = ""
                     producer.report_source(self.source_stream_id)
                     return producer
             self._stopping.wait(_RETRY_S)

@@ -18,8 +18,8 @@ from typing import Any, Final, Self, TypeAlias, TypedDict, Unpack
 import numpy.typing as npt
 
 from . import _native
-from .client import JoinKeywords, JoinOptions, Producer, ProducerKeywords, plan_join
-from .client.options import check_stream_id
+from .client import Join, JoinKeywords, JoinOptions, Producer, ProducerKeywords, plan_join
+from .client.options import check_keywords, check_stream_id
 from .context import Context
 from .context.startup import open as open_context
 from .errors import ConfigError, FrameOverwritten, TensorPoolError
@@ -40,6 +40,9 @@ class StageStatusReply(TypedDict):
 
     published: int
     dropped: dict[str, int]
+    """Joined frames without a published result, by reason."""
+    inputs: dict[str, dict[str, int]]
+    """Frames of each input that were never joined, by reason."""
     workers: int
     last_error: str
 
@@ -73,8 +76,8 @@ class Stage:
     """A function between streams. `tp.stage(...)` returns it.
 
     `run()` runs it here until SIGTERM or Ctrl-C, `start(ctx)` beside the program. Frames that the function is
-    too slow for are dropped, by reason: the ledgers of the inputs count those that were never received,
-    `status()` those whose result was not published.
+    too slow for are dropped, by reason: `status()` counts those that were never joined, by input, and those
+    whose result was not published.
     """
 
     def __init__(self, inputs: Inputs, function: Function, output: int, options: StageOptions) -> None:
@@ -141,8 +144,8 @@ def stage(
         raise ConfigError(f"name {called!r}: name the stage, as in tp.stage(…, name='corrected')")
     if not 1 <= workers <= _MAX_WORKERS:
         raise ConfigError(f"workers {workers}: use 1 to {_MAX_WORKERS}")
-    if isinstance(inputs, Mapping):
-        plan_join(tuple(inputs), JoinOptions(**join))
+    check_keywords("producer", producer or (), ProducerKeywords.__annotations__)
+    plan_join(tuple(inputs) if isinstance(inputs, Mapping) else (_SINGLE,), JoinOptions(**join))
     return Stage(
         inputs, function, output, StageOptions(called, workers, join, producer or ProducerKeywords())
     )
@@ -158,6 +161,8 @@ class RunningStage:
         """Its service: `paused`, `status()`."""
         self._context = context
         self._counts: Counter[str] = Counter()
+        self._join: Join | None = None
+        self._past_inputs: dict[str, Counter[str]] = {name: Counter() for name in stage.inputs}
         self._lock = threading.Lock()
         self._last_error = ""
         self._stopping = threading.Event()
@@ -168,29 +173,48 @@ class RunningStage:
         """What was published and dropped, by reason."""
         with self._lock:
             counts = dict(self._counts)
+            inputs = self._input_drops()
         published = counts.pop("published", 0)
         return {
             "published": published,
             "dropped": counts,
+            "inputs": {name: dict(drops) for name, drops in inputs.items()},
             "workers": self.stage.options.workers,
             "last_error": self._last_error,
         }
 
+    def _input_drops(self) -> dict[str, Counter[str]]:
+        """Frames of each input that its consumer or the join dropped, since the stage began."""
+        join = self._join
+        if join is None:
+            return self._past_inputs
+        ledger = join.ledger().inputs
+        # Without the zeros.
+        return {
+            name: past + Counter(join.inputs[name].ledger().dropped) + Counter(ledger[name].dropped)
+            for name, past in self._past_inputs.items()
+        }
+
     def _run(self) -> None:
         """Opens the streams and runs the workers; again, if the streams fail."""
-        while not self._stopping.is_set():
+        while not (self._stopping.is_set() or self._context.closed):
             try:
                 self._run_once()
-            except TensorPoolError as error:
-                self._report("the streams", error)
-                self._stopping.wait(_RETRY_S)
+            except Exception as error:
+                # A context that was closed meanwhile has no streams, and ends the stage.
+                if not self._context.closed:
+                    self._report("the streams", error)
+                    self._stopping.wait(_RETRY_S)
 
     def _run_once(self) -> None:
         stage, context = self.stage, self._context
         options: ProducerKeywords = {"name": stage.name, "traces": True, **stage.options.producer}
         with ExitStack() as stack:
+            # At the end, when the join has counted what it held back.
+            stack.callback(self._count_inputs_of, None)
             join = stack.enter_context(context.join(stage.inputs, **stage.options.join))
             output = stack.enter_context(context.producer(stage.output, **options))
+            self._count_inputs_of(join)
 
             def work() -> None:
                 while not (self._stopping.is_set() or join.closed):
@@ -211,6 +235,12 @@ class RunningStage:
                 worker.start()
             for worker in workers:
                 worker.join()
+
+    def _count_inputs_of(self, join: Join | None) -> None:
+        """The drops of the inputs are those of this join from now on, and of those before."""
+        with self._lock:
+            self._past_inputs = self._input_drops()
+            self._join = join
 
     def _handle(self, joined: _native.JoinedFrames, output: Producer) -> str:
         """Calls the function and publishes its result. Returns what became of it."""

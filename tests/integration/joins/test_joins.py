@@ -167,6 +167,56 @@ def test_clock_drives_the_newest_frames(ctx: tp.Context, free_stream_ids: Stream
         assert sets.ledger().inputs["left"].joined == 1
 
 
+def test_clock_has_no_results_while_all_inputs_are_stale(ctx: tp.Context, free_stream_ids: StreamIds) -> None:
+    left, right = pair(ctx, free_stream_ids)
+    inputs = {"left": left.stream_id, "right": right.stream_id}
+    ms = 1_000_000
+    with ctx.join(inputs, by="time", tolerance="1ms", drive=100, stale_after="200ms") as sets:
+        assert sets.wait_for_producers(DEADLINE_S)
+        for number in range(1, 20):
+            offer(left, number, timestamp_ns=number * 10 * ms)
+            offer(right, number, timestamp_ns=number * 10 * ms)
+        taken = [sets.receive(DEADLINE_S) for _ in range(19)]
+        assert [joined.timestamp_ns for joined in taken] == [number * 10 * ms for number in range(1, 20)]
+        # Longer than both may be away: a clock that continued would have results without frames.
+        assert sets.receive_or_none(0.5) is None
+        # Years later, one is back. The years between have no results either.
+        later_ns = 10**18
+        offer(left, 20, timestamp_ns=later_ns)
+        joined = sets.receive(DEADLINE_S)
+        assert (joined.timestamp_ns, joined.absent) == (later_ns, ("right",))
+        assert sets.ledger().results == 20
+        assert sets.ledger().missed_ticks > 10**10
+        assert sets.ledger().balanced
+
+
+def test_times_of_publication_are_joined_if_asked_for(ctx: tp.Context, free_stream_ids: StreamIds) -> None:
+    options: Any = {"pools": ["4KiB"], "nslots": 64}
+    left = ctx.producer(free_stream_ids(), publish_timestamps=True, **options)
+    right = ctx.producer(free_stream_ids(), publish_timestamps=True, **options)
+    silent = ctx.producer(free_stream_ids(), **options)
+    inputs = {"left": left.stream_id, "right": right.stream_id}
+    with (
+        ctx.join(inputs, by="time", timestamp="publish", tolerance=DEADLINE_S) as pairs,
+        ctx.join({"silent": silent.stream_id}, by="time", timestamp="publish") as none,
+    ):
+        assert pairs.wait_for_producers(DEADLINE_S)
+        assert none.wait_for_producers(DEADLINE_S)
+        begin_ns = time.monotonic_ns()
+        # By capture these would be an hour apart, and the second would run backwards.
+        for at_ns in (3600 * 10**9, 7):
+            offer(left, 1, timestamp_ns=at_ns)
+            offer(right, 2, timestamp_ns=0)
+        offer(right, 3, timestamp_ns=0)
+        for _ in range(2):
+            joined = pairs.receive(DEADLINE_S)
+            assert begin_ns <= (joined.timestamp_ns or 0) <= time.monotonic_ns()
+        # Frames that have no time of publication are counted.
+        offer(silent, 1, timestamp_ns=5)
+        assert none.receive_or_none(0.2) is None
+        assert none.ledger().inputs["silent"].dropped["no_timestamp"] == 1
+
+
 def test_stale_input_is_absent_and_named(ctx: tp.Context, free_stream_ids: StreamIds) -> None:
     left, right = pair(ctx, free_stream_ids)
     with ctx.join({"left": left.stream_id, "right": right.stream_id}, stale_after="100ms") as pairs:
@@ -191,6 +241,29 @@ def test_timestamps_that_run_backwards_raise_once(ctx: tp.Context, free_stream_i
         with pytest.raises(tp.ReceiveTimeout, match="no frames belong together"):
             next(pairs)
         assert pairs.ledger().inputs["right"].dropped["backwards"] == 1
+
+
+def test_loop_waits_once_for_its_timeout(
+    ctx: tp.Context, free_stream_ids: StreamIds, wait_until: WaitUntil
+) -> None:
+    left, right = pair(ctx, free_stream_ids)
+    with ctx.join({"left": left.stream_id, "right": right.stream_id}, timeout=0.5) as pairs:
+        assert pairs.wait_for_producers(DEADLINE_S)
+
+        def has_waited_once() -> bool:
+            offer(left, 0)
+            offer(right, 0)
+            results = iter(pairs)
+            next(results)
+            begin_s = time.monotonic()
+            with pytest.raises(tp.ReceiveTimeout, match=r"within 0.5 s"):
+                next(results)
+            waited_s = time.monotonic() - begin_s
+            assert waited_s >= 0.5
+            # A busy machine may take longer now and then. A loop that waits twice always does.
+            return waited_s < 0.95
+
+        wait_until(has_waited_once, timeout=DEADLINE_S)
 
 
 def test_absent_input_that_returns_is_joined_while_others_are_held_back(

@@ -1,4 +1,5 @@
-"""Joins whose inputs or driver are killed: they resume by themselves, and their ledgers add up."""
+"""Joins, stages and limiters whose inputs or driver are killed: they resume by themselves, and their ledgers
+add up."""
 
 from __future__ import annotations
 
@@ -66,23 +67,25 @@ def joined_after(
     return wait_until(result, timeout=DEADLINE_S)
 
 
+@pytest.mark.parametrize("drive", ["local", "remote"])
 def test_killed_input_is_joined_again_after_its_restart(
-    ctx: tp.Context, free_stream_ids: Callable[[], int], wait_until: WaitUntil
+    ctx: tp.Context, free_stream_ids: Callable[[], int], wait_until: WaitUntil, drive: str
 ) -> None:
     stream_id = free_stream_ids()
     local = ctx.producer(free_stream_ids(), pools=["4KiB"], nslots=64)
     inputs = {"local": local.stream_id, "remote": stream_id}
-    with ctx.join(inputs, by="time", tolerance=0.5, stale_after=0.5) as pairs:
+    with ctx.join(inputs, by="time", tolerance=0.5, stale_after=0.5, drive=drive) as pairs:
         with camera(ctx, stream_id):
             first = joined_after(pairs, local, lambda joined: "remote" in joined, wait_until)
-        # Killed: the other input continues, and each result says what is absent.
-        joined_after(pairs, local, lambda joined: joined.absent == ("remote",), wait_until)
+        if drive == "local":
+            # Killed: the other input continues, and each result says what is absent.
+            joined_after(pairs, local, lambda joined: joined.absent == ("remote",), wait_until)
         with camera(ctx, stream_id):
             epoch = first["remote"].epoch
             joined_after(
                 pairs,
                 local,
-                lambda joined: "remote" in joined and joined["remote"].epoch > epoch,
+                lambda joined: not joined.absent and joined["remote"].epoch > epoch,
                 wait_until,
             )
         assert pairs.ledger().balanced
@@ -122,3 +125,71 @@ def test_join_goes_on_after_its_driver_was_killed(
                 assert pairs.ledger().balanced
                 left.close()
                 right.close()
+
+
+def test_limiter_continues_after_its_source_was_killed(
+    ctx: tp.Context, free_stream_ids: Callable[[], int], wait_until: WaitUntil
+) -> None:
+    stream_id, destination = free_stream_ids(), free_stream_ids()
+    with (
+        tp.Limiter(ctx, stream_id, destination, max_rate_hz=100) as limiter,
+        ctx.consumer(destination) as limited,
+    ):
+        epochs: list[int] = []
+        for _ in range(2):
+            with camera(ctx, stream_id):
+
+                def frame() -> tp.Frame | None:
+                    received = limited.receive_or_none(0.05)
+                    return None if received is None or received.epoch in epochs else received
+
+                epochs.append(wait_until(frame, timeout=DEADLINE_S).epoch)
+        assert epochs[1] > epochs[0]
+        assert (limiter.is_running, limiter.error) == (True, None)
+    ledger = limiter.ledger()
+    assert ledger.source.span == ledger.source.received + sum(ledger.source.dropped.values())
+    not_copied = ledger.dropped["no_pool"] + ledger.dropped["no_slot"]
+    assert ledger.source.received == ledger.forwarded + not_copied
+
+
+@pytest.mark.leaves_files("a driver is killed")
+def test_stage_and_limiter_continue_after_their_driver_was_killed(
+    aeron_dir: Path, shm_base: Path, free_stream_ids: Callable[[], int], wait_until: WaitUntil
+) -> None:
+    directory = str(aeron_dir)
+    driver = ("-m", "tensorpool", "driver", "--aeron-dir", directory, "--set", f"shm.base_dir={shm_base}")
+    settings = ("--set", "aeron.media_driver=external", "--set", "driver.any_stream=true")
+    with (
+        tp.MediaDriver(directory),
+        process(*driver, *settings) as first,
+        tp.open("driver", aeron_dir=directory, shm_base_dir=shm_base) as ctx,
+    ):
+        source = ctx.producer(free_stream_ids(), pools=["4KiB"], nslots=64)
+        stage = tp.stage(source.stream_id, np.array, free_stream_ids(), name="copy")
+        destination = free_stream_ids()
+        with (
+            stage.start(ctx) as running,
+            tp.Limiter(ctx, source.stream_id, destination, max_rate_hz=0) as limiter,
+            ctx.consumer(stage.output) as staged,
+            ctx.consumer(destination) as limited,
+        ):
+
+            def epochs_after(epochs: dict[str, int]) -> dict[str, int] | None:
+                """The epochs of both outputs, once both have frames of a later one."""
+                source.offer(np.zeros(16))
+                for name, consumer in (("stage", staged), ("limiter", limited)):
+                    for frame in consumer.poll():
+                        found[name] = frame.epoch
+                return dict(found) if all(found[name] > epochs[name] for name in epochs) else None
+
+            found = {"stage": 0, "limiter": 0}
+            before = wait_until(lambda: epochs_after({"stage": 0, "limiter": 0}), timeout=DEADLINE_S)
+            first.kill()
+            first.wait()
+            with process(*driver, *settings):
+                wait_until(lambda: epochs_after(before), timeout=DEADLINE_S)
+                assert (limiter.is_running, limiter.error) == (True, None)
+                assert "failed" not in running.status()["dropped"]
+                running.close()
+                limiter.close()
+                source.close()

@@ -92,6 +92,8 @@ def test_maps_survive_the_wire() -> None:
         (SequenceRule(input_stream_id=1, rule_type=WINDOW, window_size=0),),
         (SequenceRule(input_stream_id=1, rule_type=WINDOW),),
         (SequenceRule(input_stream_id=1, rule_type=WINDOW, offset=3),),
+        (offset_rule(0),),
+        tuple(map(offset_rule, range(1, 66))),
     ],
 )
 def test_invalid_map_is_rejected_until_another_replaces_it(rules: tuple[SequenceRule, ...]) -> None:
@@ -159,7 +161,7 @@ def test_stage_joins_by_the_map_of_the_output_stream(
             joined = sets.receive(DEADLINE_S)
             assert (joined["left"].seq, joined[str(right.stream_id)].seq) == (0, 1)
             assert [each["left"].seq for each in wait_until(sets.poll)] == [1]
-            # Another map of the same epoch: the join begins anew, with its rules.
+            # Another map of the same epoch: the join starts again, with its rules.
             changed = tp.MergeMap.from_streams(streams, JoinOptions())
             ctx.announce_merge_map(out, changed)
             wait_until(lambda: sets.wait_for_map(1.0) and sets.merge_map == _unnamed(changed))
@@ -247,3 +249,58 @@ def test_map_of_another_clock_is_rejected(ctx: tp.Context, free_stream_ids: Stre
         with pytest.raises(tp.JoinRejected) as raised:
             receive_until_rejected()
     assert (raised.value.reason, raised.value.stream_id) == ("clock_domain", source.stream_id)
+
+
+def test_timestamps_that_run_backwards_are_rejected_under_a_map(
+    ctx: tp.Context, free_stream_ids: StreamIds, wait_until: Callable[..., Any]
+) -> None:
+    source = ctx.producer(free_stream_ids(), pools=["4KiB"], nslots=64)
+    by_time = tp.MergeMap.from_streams({"source": source.stream_id}, JoinOptions(by="time"))
+    with (
+        ctx.producer(free_stream_ids(), pools=["4KiB"], merge_map=by_time) as out,
+        ctx.join({"source": source.stream_id}, out_stream=out) as sets,
+    ):
+        assert sets.wait_for_map(DEADLINE_S)
+        times_ns = iter(range(10**6, 10**9))
+
+        def joined() -> bool:
+            source.offer(np.zeros(4), timestamp_ns=next(times_ns))
+            return bool(sets.poll())
+
+        wait_until(joined, timeout=DEADLINE_S)
+        source.offer(np.zeros(4), timestamp_ns=10)
+        with pytest.raises(tp.JoinRejected) as raised:
+            sets.receive(DEADLINE_S)
+        assert (raised.value.reason, raised.value.stream_id) == ("backwards", source.stream_id)
+
+
+def test_next_epoch_of_the_output_needs_a_map_of_its_own(
+    ctx: tp.Context, free_stream_ids: StreamIds, wait_until: Callable[..., Any]
+) -> None:
+    left, right = (ctx.producer(free_stream_ids(), pools=["4KiB"], nslots=64) for _ in range(2))
+    streams = {"left": left.stream_id, "right": right.stream_id}
+    merge_map = tp.MergeMap.from_streams(streams, JoinOptions())
+    out_id = free_stream_ids()
+    with ctx.join(streams, out_stream=out_id) as sets:
+
+        def joined() -> bool:
+            left.offer(np.zeros(4))
+            right.offer(np.zeros(4))
+            return bool(sets.poll())
+
+        with ctx.producer(out_id, pools=["4KiB"], merge_map=merge_map):
+            wait_until(joined, timeout=DEADLINE_S)
+        results = sets.ledger().results
+        with ctx.producer(out_id, pools=["4KiB"]) as out:
+            # The map of the epoch before no longer counts, and there is no other one yet.
+            wait_until(lambda: not joined() and sets.merge_map is None, timeout=DEADLINE_S)
+            before = sets.ledger().results
+            assert before >= results
+            for _ in range(20):
+                assert not joined()
+            with pytest.raises(tp.ReceiveTimeout, match="no program announces a merge map"):
+                sets.receive(0.1)
+            ctx.announce_merge_map(out, merge_map)
+            wait_until(joined, timeout=DEADLINE_S)
+            assert sets.ledger().results > before
+        assert sets.ledger().balanced

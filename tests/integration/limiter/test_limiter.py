@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -17,7 +18,10 @@ import pytest
 import tensorpool as tp
 from tensorpool import sbe
 from tensorpool.limiter import LimiterAgent, LimiterMapping, LimiterSettings
+from tensorpool.monitor.ledger import Verdict
+from tensorpool.monitor.snapshot import LedgerView
 from tensorpool.runtime.runner import Runner
+from tests.integration.supervisor.test_policy import supervising
 from tests.systemd_units import DEPLOY, settings, systemd_warnings
 
 DEADLINE_S = 60
@@ -213,6 +217,39 @@ def test_new_epoch_of_the_source_begins_one_of_the_destination(
         assert "running" in repr(limiter)
 
 
+def test_destination_of_another_producer_is_logged_once_and_taken_later(
+    ctx: tp.Context, free_stream_ids: StreamIds, wait_until: WaitUntil, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = ctx.producer(free_stream_ids(), pools=["4KiB"], nslots=32)
+    destination = free_stream_ids()
+
+    def warnings() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.name == "tensorpool.limiter"]
+
+    with ctx.producer(destination, pools=["4KiB"]) as holder:
+        limiter = tp.Limiter(ctx, source.stream_id, destination, max_rate_hz=0)
+        wait_until(warnings, timeout=DEADLINE_S)
+        assert not limiter.wait_ready(1)
+        assert limiter.is_running
+        (warning,) = warnings()
+        assert f"stream {destination} has 8 slots of 4KiB and a producer" in warning
+        assert holder.epoch is not None
+    with limiter, ctx.consumer(destination) as consumer:
+        assert flow(source, consumer, wait_until).array[0] >= 0
+        assert limiter.error is None
+
+
+def test_layout_that_cannot_be_ends_the_limiter_with_its_error(
+    ctx: tp.Context, free_stream_ids: StreamIds, wait_until: WaitUntil
+) -> None:
+    source = ctx.producer(free_stream_ids(), pools=["4KiB"], nslots=32)
+    limits = {"max_rate_hz": 0, "pools": ["much"]}
+    with tp.Limiter(ctx, source.stream_id, free_stream_ids(), **limits) as limiter:  # type: ignore[arg-type]
+        wait_until(lambda: not limiter.is_running, timeout=DEADLINE_S)
+        assert isinstance(limiter.error, tp.ConfigError)
+        assert not limiter.wait_ready(1)
+
+
 def test_frame_that_fits_no_pool_is_dropped_and_counted(
     ctx: tp.Context, free_stream_ids: StreamIds, wait_until: WaitUntil
 ) -> None:
@@ -226,6 +263,49 @@ def test_frame_that_fits_no_pool_is_dropped_and_counted(
 
         assert wait_until(dropped) > 0
         assert limiter.ledger().forwarded == 0
+
+
+def test_supervisor_shows_the_limiter_between_its_streams_and_in_the_ledger(
+    ctx: tp.Context, free_stream_ids: StreamIds, wait_until: WaitUntil
+) -> None:
+    source = ctx.producer(free_stream_ids(), pools=["4KiB"], nslots=256)
+    destination = free_stream_ids()
+    label = f"limiter to {destination}"
+    with (
+        supervising(ctx) as agent,
+        tp.Limiter(ctx, source.stream_id, destination, max_rate_hz=20),
+        ctx.consumer(destination) as consumer,
+    ):
+        assert consumer.wait_for_producer(DEADLINE_S)
+
+        def ledger() -> LedgerView:
+            assert agent.latest.ledger is not None
+            return agent.latest.ledger
+
+        def is_shown() -> bool:
+            source.offer(np.zeros(64))
+            consumer.poll()
+            read, sent = (agent.latest.stream(stream_id) for stream_id in (source.stream_id, destination))
+            if read is None or sent is None or not sent.consumers:
+                return False
+            limited = [each for each in read.consumers if each.label == label]
+            return (
+                [each.dropped.get("rate_limited", 0) > 0 for each in limited] == [True]
+                and (read.derived, sent.sources) == ((destination,), (source.stream_id,))
+                # Both producers and both consumers have a row of the ledger.
+                and sum(ledger().paths.values()) == 4
+            )
+
+        wait_until(is_shown, timeout=DEADLINE_S)
+
+        def is_exact() -> bool:
+            consumer.poll()
+            assert ledger().mismatches == ()
+            return ledger().paths[Verdict.EXACT] == 4
+
+        # At rest every frame of every path is accounted for: what was left out too.
+        wait_until(is_exact, timeout=DEADLINE_S)
+        assert consumer.ledger().dropped["gap"] > 0
 
 
 def test_settings_that_do_not_fit_are_named() -> None:
@@ -276,7 +356,8 @@ def test_command_runs_several_mappings_and_shows_them(
         )
         assert str(destinations[0]) in shown.stdout
     finally:
-        process.terminate()
+        # Ctrl-C.
+        process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, errors
 
