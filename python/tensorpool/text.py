@@ -6,12 +6,14 @@ move the cursor, change colours or retitle the window; a line break would forge 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-JsonObject: TypeAlias = dict[str, Any]
-"""A JSON object. Inside the package, dataclasses and typed dictionaries say what an object holds."""
+JsonValue: TypeAlias = "bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
+"""A value of JSON."""
+JsonMapping: TypeAlias = Mapping[str, JsonValue]
+"""A JSON object: what `to_json` returns, and what a reader has yet to check, value by value."""
 
 
 def safe_text(text: str) -> str:

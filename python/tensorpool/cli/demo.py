@@ -70,7 +70,7 @@ def demo(
 ) -> None:  # fmt: skip
     """Run a synthetic camera, two consumers and a recorder on a driver that owns the memory.
 
-    Each is a process. Shows rate, bandwidth, latency and drops by reason while it runs. At half time the demo
+    Each is a process. Shows rate, bandwidth, latency and drops by reason while it runs. Halfway through, it
     kills the camera and starts it again: the driver detects it, and the consumers continue by themselves.
     Then it kills the recorder, which continues its recording. At the end it prints a ledger of every frame,
     checks every recorded frame, compares checksums of a replay, and, if Spark is installed, runs a streaming

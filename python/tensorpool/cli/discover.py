@@ -129,7 +129,7 @@ class StreamQuery(TypedDict):
     type=click.FloatRange(0.05),
     help="Seconds between two requests.",
 )
-@click.option("--count", type=click.IntRange(1), help="With --watch: stop after so many lines.")
+@click.option("--count", type=click.IntRange(1), help="With --watch: stop after this many lines.")
 @connect_options
 def discover(
     to: ConnectOptions, watch: bool, period: float, count: int | None, **query: Unpack[StreamQuery]

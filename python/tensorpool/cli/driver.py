@@ -267,7 +267,7 @@ def revoke(
 @_instance
 @connect_options
 def stop(to: ConnectOptions, instance: str | None, token: str | None, reason: str) -> None:
-    """Stop the driver in good order, and wait for its end: it sends a notice to all clients and removes all
+    """Stop the driver cleanly, and wait for its end: it sends a notice to all clients and removes all
     regions.
 
     Needs the token of `[service]` in the driver's configuration.

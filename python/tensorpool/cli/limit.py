@@ -35,7 +35,7 @@ Examples:
 
 @click.group(cls=DefaultRunGroup, epilog=_EPILOG)
 def limit() -> None:
-    """Publish streams again, at most so many frames a second.
+    """Publish streams again, at most this many frames a second.
 
     Without a verb it runs. Consumers of the destination receive the newest frames of the source, with its
     sequences, capture times and metadata.

@@ -29,11 +29,11 @@ from ..errors import MediaDriverError, MediaDriverUnavailable
 from ..runtime.config.config import Config
 from ..runtime.config.sources import FILE_VARIABLE, Origin, Override
 from ..runtime.config.spec import FieldSpec, TableSpec, role_of, spec_of
-from ..runtime.config.toml import Path as KeyPath
+from ..runtime.config.toml_text import Path as KeyPath
 from ..service import ServiceClient
 from ..shm.inspect import user_of
 from ..transport import default_aeron_dir
-from ..transport.media_driver import read_mark_file
+from ..transport.media_driver import MARK_FILE, read_mark_file
 
 _SECONDS = click.FloatRange(0, 86_400)
 _CONNECT_TIMEOUT_S = 3.0
@@ -126,7 +126,7 @@ def _unavailable(aeron_dir: str) -> MediaDriverUnavailable:
     if directory.is_dir() and not os.access(directory, os.R_OK | os.X_OK):
         owner = user_of(directory.stat().st_uid)
         message = f"{directory} belongs to {owner}, and you have no access to it; see tensorpool doctor"
-    elif not (directory / "cnc.dat").exists():
+    elif not (directory / MARK_FILE).exists():
         message = f"no media driver is running in {directory}; {remedy}"
     elif _is_gone(directory) and not _is_stopped(directory):
         message = f"the media driver in {directory} no longer runs; {remedy}"

@@ -22,7 +22,6 @@ from ..runtime.logs import Logging
 from ..runtime.role import LogSettings, RuntimeSettings
 from ..runtime.runner import Readiness, Signals
 from ..service.config import ServiceSettings
-from ..text import JsonObject
 from .options import role_options
 from .output import format_bytes, format_duration
 
@@ -197,12 +196,12 @@ def _print_result(
 ) -> None:
 
     if json_output:
-        result: JsonObject = {
+        result = {
             "root": str(root),
             **stats.to_json(),
             "ledger": [ledger.to_json() for ledger in ledgers],
+            "balanced": all(ledger.balanced for ledger in ledgers),
         }
-        result["balanced"] = all(ledger.balanced for ledger in ledgers)
         click.echo(json.dumps(result, indent=2))
         return
     for ledger in ledgers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from ..text import JsonObject, safe_text
+from ..text import JsonMapping, safe_text
 from .output import BAD, DIM, GOOD, WARN, columns, console, format_bytes, format_duration, key_values
 from .params import CommandGroup, RecordingRef, StreamRef, Time
 
@@ -514,7 +514,7 @@ def _time_text(ns: int | None, *, with_seconds: bool) -> str:
     )
 
 
-def _info_json(recording_info: RecordingInfo) -> JsonObject:
+def _info_json(recording_info: RecordingInfo) -> Mapping[str, object]:
     return {
         "path": str(recording_info.root),
         "version": recording_info.version,
@@ -541,13 +541,13 @@ def _int_text(value: int | None) -> str | None:
     return None if value is None else str(value)
 
 
-def _problem_json(problem: Problem) -> JsonObject:
+def _problem_json(problem: Problem) -> JsonMapping:
     return {
         "kind": problem.kind, "path": str(problem.path), "offset": problem.offset, "message": problem.message,
     }  # fmt: skip
 
 
-def _gap_json(gap: Gap) -> JsonObject:
+def _gap_json(gap: Gap) -> JsonMapping:
     return {
         "stream_id": gap.stream_id, "epoch": str(gap.epoch), "first_seq": str(gap.first_seq),
         "count": gap.count, "reason": gap.reason,

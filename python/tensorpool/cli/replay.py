@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import click
 from rich.text import Text
 
-from ..text import JsonObject
+from ..text import JsonMapping
 from .output import DIM, WARN, console, format_bytes, format_duration, format_shape
 from .params import Duration, Offset, RecordingRef, Speed, StreamRef, StreamRemap, TimeOrOffset
 
@@ -76,7 +76,7 @@ def format_frame(frame: RecordedFrame) -> str:
     )
 
 
-def frame_json(frame: RecordedFrame) -> JsonObject:
+def frame_json(frame: RecordedFrame) -> JsonMapping:
     """A frame as JSON, with 64-bit numbers as text."""
     return {
         "stream_id": frame.stream_id, "epoch": str(frame.epoch), "seq": str(frame.seq),
@@ -198,10 +198,10 @@ def replay(
             time_base=cast("TimeBase", time_base), **options,
         ) as running,
     ):  # fmt: skip
-        _run(running, step, json_output)
+        show_replay(running, step, json_output)
 
 
-def _run(running: Replay, step: bool, json_output: bool) -> None:
+def show_replay(running: Replay, step: bool, json_output: bool) -> None:
     """Run to the end, and print the final stats exactly once, whatever ends the replay."""
     is_printed = False
     try:

@@ -61,7 +61,7 @@ SECTIONS: Final = {
         ),
         LazyCommand("bridge", "Publish streams of one host on another, over Aeron UDP."),
         LazyCommand("config", "Print the JSON Schema of configuration files, and check a file."),
-        LazyCommand("limit", "Publish streams again, at most so many frames a second."),
+        LazyCommand("limit", "Publish streams again, at most this many frames a second."),
         LazyCommand("media-driver", "Run Aeron's media driver in a process of its own."),
         LazyCommand("run", "Run the stages that FILE defines, until SIGTERM or Ctrl-C."),
         LazyCommand("registry", "Index the streams of many drivers, and answer discovery requests."),

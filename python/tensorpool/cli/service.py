@@ -141,7 +141,7 @@ def call(to: ConnectOptions, target: str, name: str, arguments: tuple[str, ...],
 def watch(to: ConnectOptions, target: str, name: str | None) -> None:
     """Print the events of a service from now on, until Ctrl-C."""
     with to.client(target) as client:
-        _print_events(client.watch(name), to.json_output)
+        print_events(client.watch(name), to.json_output)
 
 
 @service.command(
@@ -156,10 +156,11 @@ def log(to: ConnectOptions, count: int | None) -> None:
     nothing, `result`, `failed`, `rejected`, or `lost` where events are missing.
     """
     with to.context() as ctx:
-        _print_events(ctx.status_events(), json_output=True, count=count)
+        print_events(ctx.status_events(), json_output=True, count=count)
 
 
-def _print_events(events: Iterator[Event], json_output: bool, count: int | None = None) -> None:
+def print_events(events: Iterator[Event], json_output: bool, count: int | None = None) -> None:
+    """Print one line for each event."""
     try:
         for number, event in enumerate(events, start=1):
             text = safe_text(f"{event.tag} {event.key} = {event_text(event)}")

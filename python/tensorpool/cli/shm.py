@@ -9,8 +9,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from ..shm.inspect import EpochReport, RegionReport, inspect, to_json
-from ..shm.slots import RingReport
+from ..shm.inspect import EpochReport, RegionReport, RingReport, inspect, to_json
 from .output import (
     BAD,
     DIM,

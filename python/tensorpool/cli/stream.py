@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -19,7 +19,7 @@ from ..errors import TensorPoolError
 from ..monitor.listener import StreamKind, SystemMonitor
 from ..monitor.snapshot import StreamView
 from ..shm.inspect import region_path
-from ..text import JsonObject, safe_text
+from ..text import JsonMapping, JsonValue, safe_text
 from ..units import MAX_AERON_STREAM_ID, MAX_U64
 from .driver import leases_table
 from .options import ConnectOptions, connect_options
@@ -336,7 +336,7 @@ def _leases(planned: StreamRow | None) -> str:
     return f"{0 if planned['producer'] is None else 1}+{planned['consumers']}"
 
 
-def _stream_json(stream: StreamView, planned: _DriverRows) -> JsonObject:
+def _stream_json(stream: StreamView, planned: _DriverRows) -> Mapping[str, object]:
     directory = _directory(stream)
     return {
         "stream_id": stream.stream_id,
@@ -377,7 +377,7 @@ def attribute_rows(metadata: Metadata | None) -> list[tuple[str, str]]:
     return [*rows, *((f"  {key}", _attribute_text(metadata[key], metadata.raw(key)[0])) for key in metadata)]
 
 
-def _metadata_json(metadata: Metadata | None) -> JsonObject | None:
+def _metadata_json(metadata: Metadata | None) -> JsonMapping | None:
     if metadata is None:
         return None
     return {
@@ -399,7 +399,7 @@ def _attribute_json(value: Any, media_type: str, raw: bytes) -> Any:
     """The value; for an array or bytes, its format, length and, if it is short, its content as base64."""
     if not isinstance(value, np.ndarray | bytes):
         return value
-    shown: JsonObject = {"format": media_type, "bytes": len(raw)}
+    shown: dict[str, JsonValue] = {"format": media_type, "bytes": len(raw)}
     if isinstance(value, np.ndarray):
         shown |= {"shape": value.shape, "dtype": str(value.dtype)}
     if len(raw) <= _MAX_BASE64_BYTES:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 import numpy.typing as npt
@@ -23,7 +23,7 @@ from ..errors import FrameOverwritten, ReceiveTimeout, TensorPoolError
 from ..monitor.lineage import Lineage, LineageTracker, TracedFrame
 from ..monitor.rates import FrameIntervals, Rate, SampledRate
 from ..preview import encode_png, summarize, to_pixels
-from ..text import JsonObject
+from ..text import JsonMapping
 from ..transport.connection import Stream
 from ..units import MAX_STREAM_ID
 from .options import ConnectOptions
@@ -212,7 +212,7 @@ def _print_frame(frame: _native.Frame, image: Path | None, json_output: bool) ->
     summary = summarize(array, frame.element_type)
     path = None if image is None else _write_image(image, frame, array)
     if json_output:
-        line: JsonObject = {
+        line: JsonMapping = {
             "stream_id": frame.stream_id,
             "epoch": str(frame.epoch),
             "seq": str(frame.seq),
@@ -274,6 +274,13 @@ def print_lineage(
             subscription.close()
 
 
+class _WaitingFrame(NamedTuple):
+    """A frame whose lineage is printed when messages about its parents have had time to arrive."""
+
+    due_s: float
+    frame: TracedFrame
+
+
 def _collect_lineage(
     tracker: LineageTracker,
     subscriptions: list[_native.Subscription],
@@ -281,7 +288,7 @@ def _collect_lineage(
     count: int | None,
     to: ConnectOptions,
 ) -> None:
-    waiting: deque[tuple[float, TracedFrame]] = deque(maxlen=_MAX_WAITING)
+    waiting: deque[_WaitingFrame] = deque(maxlen=_MAX_WAITING)
     printed, is_stream = 0, wanted <= MAX_STREAM_ID
     _connect(tracker, subscriptions)
     deadline = time.monotonic() + to.timeout
@@ -290,10 +297,10 @@ def _collect_lineage(
             for message in subscription.poll(_POLL_LIMIT):
                 frame = tracker.on_message(message)
                 if frame is not None and (not is_stream or frame.stream_id == wanted):
-                    waiting.append((time.monotonic() + _SETTLE_S, frame))
+                    waiting.append(_WaitingFrame(time.monotonic() + _SETTLE_S, frame))
         now = time.monotonic()
-        while waiting and waiting[0][0] <= now and (count is None or printed < count):
-            _, frame = waiting.popleft()
+        while waiting and waiting[0].due_s <= now and (count is None or printed < count):
+            frame = waiting.popleft().frame
             lineage = tracker.lineage(frame.trace_id)
             if is_stream or any(ancestor.trace_id == wanted for ancestor in lineage):
                 _print_tree(frame, lineage, to.json_output)

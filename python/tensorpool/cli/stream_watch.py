@@ -36,7 +36,9 @@ _UPDATE_S: Final = 0.2
 _MIN_WINDOW_S: Final = 2.0
 _DRIVER_TIMEOUT_S: Final = 1.0
 """A driver that is slow to answer must not delay the reports."""
-_OWN_DROPS: Final = frozenset({"skipped", "late", "resync", "rested", "joining", "stale", "not_committed"})
+_OWN_DROPS: Final = frozenset(
+    {"skipped", "late", "resync", "rested", "joining", "ended", "stale", "not_committed"}
+)
 """Drops of a consumer that polls rarely: they say nothing about the stream."""
 
 
@@ -119,11 +121,12 @@ class _WatchedStream:
             "dtype": (newest.dtype or None) if newest is not None else None,
             "dropped": {reason: n for reason, n in dropped.items() if n and reason not in _OWN_DROPS},
             "refused": self.refused or None,
-            "latency": _highest_latency(self.view),
+            "latency": highest_latency(self.view),
         }
 
 
-def _highest_latency(view: StreamView) -> StreamLatency | None:
+def highest_latency(view: StreamView) -> StreamLatency | None:
+    """The latency of the slowest consumer; None if no consumer reports one."""
     latencies = [consumer.latency for consumer in view.consumers if consumer.latency is not None]
     if not latencies:
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -19,7 +19,7 @@ from ..runtime.config import Config
 from ..runtime.role import RuntimeSettings, run_role
 from ..service import ServiceClient
 from ..service.config import ServiceSettings
-from ..supervisor.agent import SupervisorAgent, SupervisorLedger, SupervisorStatus
+from ..supervisor.agent import ActiveRule, SupervisorAgent, SupervisorLedger, SupervisorStatus
 from ..supervisor.config import SupervisorSettings
 from ..supervisor.service import DecisionReply, SupervisedConsumer, SupervisedStream
 from .options import ConnectOptions, connect_options, role_options
@@ -131,8 +131,8 @@ def status(to: ConnectOptions, instance: str | None) -> None:
                 ("id collisions", reply["collisions"]),
                 ("ledger", _ledger_text(reply["ledger"])),
                 ("rules", ", ".join(reply["rules"]) or "none"),
-                ("active", ", ".join(_target_text(order) for order in reply["active"]) or "none"),
-                ("by hand", ", ".join(_target_text(order) for order in reply["manual"]) or "none"),
+                ("active", ", ".join(_rule_text(active) for active in reply["active"]) or "none"),
+                ("by hand", ", ".join(_target_text(**order) for order in reply["manual"]) or "none"),
             ]
         )
     )
@@ -145,7 +145,7 @@ def status(to: ConnectOptions, instance: str | None) -> None:
             table.add_row(str(stream["stream_id"]), stream["name"], stream["state"], *cells)
     screen.print(table)
     for decision in decisions[-10:]:
-        target = _target_text(decision)
+        target = _target_text(decision["stream_id"], decision["consumer_id"])
         screen.print(f"{decision['action']} {target} by {decision['by']}: {decision['reason']}")
 
 
@@ -176,10 +176,12 @@ def _consumer_cells(consumer: SupervisedConsumer) -> list[str]:
     return [who, consumer["mode"], rate, str(lost), behind]
 
 
-def _target_text(order: Mapping[str, object]) -> str:
-    rule = f"{order['rule']}: " if "rule" in order else ""
-    consumer = "" if order["consumer_id"] is None else f"/{order['consumer_id']}"
-    return f"{rule}{order['stream_id']}{consumer}"
+def _rule_text(active: ActiveRule) -> str:
+    return f"{active['rule']}: {_target_text(active['stream_id'], active['consumer_id'])}"
+
+
+def _target_text(stream_id: int, consumer_id: int | None) -> str:
+    return f"{stream_id}" if consumer_id is None else f"{stream_id}/{consumer_id}"
 
 
 @supervisor.command(epilog="\b\nExamples:\n  tensorpool supervisor limit 20000 271828 --hz 5\n")

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ..context import Context
-from ..text import JsonObject
+from ..text import JsonMapping
 from .options import ConnectOptions, connect_options
 from .output import console
 from .params import StreamRef
@@ -164,7 +164,7 @@ def _print(
         time.sleep(max(0.0, due - time.monotonic()))
 
 
-def _to_json(page: PageState) -> JsonObject:
+def _to_json(page: PageState) -> JsonMapping:
     """The snapshot with the time of day."""
     from ..monitor.snapshot import to_json
 

@@ -30,8 +30,8 @@ from ..context import open as open_context
 from ..monitor.ledger import LedgerRow, Verdict
 from ..monitor.listener import SystemMonitor
 from ..shm.epoch_files import HEADER_RING
-from ..shm.slots import read_ring
-from ..text import JsonObject
+from ..shm.inspect import read_ring
+from ..text import JsonMapping
 from .processes import NSLOTS, ChildProcess, DemoEnvironment, DemoFailed, DemoTimeout, matches_pattern
 from .reports import (
     CameraLedger,
@@ -96,7 +96,7 @@ class CameraEpoch:
                 faults.append(f"the {name} accounts for {viewer.accounted} of {self.committed} frames")
         return [f"epoch {self.epoch}: {fault}" for fault in faults]
 
-    def to_json(self) -> JsonObject:
+    def to_json(self) -> JsonMapping:
         """The entry of the demo's JSON output."""
         return {
             "epoch": self.epoch,
@@ -183,7 +183,7 @@ class KillReport:
         """A time as milliseconds after the kill."""
         return (time_ns - self.killed_ns) / 1e6
 
-    def to_json(self) -> JsonObject:
+    def to_json(self) -> JsonMapping:
         """The entry of the demo's JSON output."""
         return {
             "killed_process": self.pid,
@@ -323,7 +323,7 @@ class RecordingCheck:
             gaps.update(recorded.gaps)
         return sum(recorded.rows for recorded in self.epochs), dict(gaps)
 
-    def to_json(self) -> JsonObject:
+    def to_json(self) -> JsonMapping:
         """The entry of the demo's JSON output."""
         return {
             "epochs": [
@@ -386,7 +386,7 @@ class ReplayCheck:
             faults.append(f"the replay's viewer accounts for {checked} of {self.replayed} frames")
         return faults
 
-    def to_json(self) -> JsonObject:
+    def to_json(self) -> JsonMapping:
         """The entry of the demo's JSON output."""
         return {"replayed": self.replayed, "equal": self.equal, "wrong": self.wrong, "missed": self.missed}
 
@@ -482,14 +482,15 @@ class SparkCheck:
             return [f"the report has {page.frames} frames and drops {page.drops}, of {rows}, {missing}"]
         return [f"the report: {fault}" for fault in page.faults]
 
-    def to_json(self) -> JsonObject:
+    def to_json(self) -> JsonMapping:
         """The entry of the demo's JSON output."""
         return asdict(self)
 
 
-def parse_spark_check(document: JsonObject) -> SparkCheck:
-    """The check in the JSON that the Spark process prints."""
-    tables: JsonObject = document["tables"]
+def parse_spark_check(line: str) -> SparkCheck:
+    """The check in the JSON that the Spark process prints: that of `SparkCheck.to_json`."""
+    document = json.loads(line)
+    tables = document["tables"]
     counts = TableCounts(**{**tables, "report": ReportCounts(**tables["report"])})
     return SparkCheck(document["frames"], document["equal"], counts, document["store"])
 
@@ -552,7 +553,7 @@ def check_with_spark(
                 os.killpg(job.pid, signal.SIGKILL)
     if job.returncode != 0:
         raise DemoFailed(f"the Spark query failed:\n{errors[-2000:]}")
-    return parse_spark_check(json.loads(output.splitlines()[-1]))
+    return parse_spark_check(output.splitlines()[-1])
 
 
 # --- the ledger of the whole system

@@ -18,7 +18,6 @@ import sys
 import tempfile
 import threading
 import time
-import webbrowser
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -437,6 +436,8 @@ def console_process(demo: DemoEnvironment) -> Iterator[str]:
     """Runs `tensorpool console` on the demo, opens it on a desktop, and yields its address."""
     command = [sys.executable, "-m", "tensorpool", "console", "--port", "0", "--json"]
     command += ["--aeron-dir", demo.aeron_dir, "--recordings", str(demo.recording.parent)]
+    # Elsewhere `--open` would start a browser for terminals, over the output of the demo.
+    command += ["--open"] if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") else []
     variables = {**demo.variables, "TENSORPOOL_SHM__BASE_DIR": str(demo.base)}
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env=variables, start_new_session=True
@@ -447,9 +448,6 @@ def console_process(demo: DemoEnvironment) -> Iterator[str]:
         if not line:
             raise DemoFailed("the console ended early; its output is above")
         address: str = json.loads(line)["url"]
-        # Elsewhere `open` would start a browser for terminals, over the output of the demo.
-        if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
-            webbrowser.open(address)
         yield address
     finally:
         process.terminate()

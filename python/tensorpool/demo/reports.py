@@ -7,12 +7,12 @@ lease that it is about. Ids are text, because JSON numbers are exact up to 2**53
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from ..bridge.service import JoinedLedgerReply
 from ..monitor.ledger import LedgerRowJson
-from ..text import JsonObject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +33,8 @@ class ProcessReport:
         return json.dumps({"kind": type(self).__name__, **asdict(self)}) + "\n"
 
     @classmethod
-    def from_json(cls, document: JsonObject) -> Self:
-        """The report of a decoded line, without its kind."""
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """The report with the members of a decoded line, which `to_line` of this class has written."""
         return cls(**document)
 
 
@@ -182,10 +182,10 @@ class ViewerReport(FinalReport):
     epochs: dict[str, ViewerLedger]
 
     @classmethod
-    def from_json(cls, document: JsonObject) -> Self:
-        """The report of a decoded line, without its kind."""
-        epochs = {epoch: ViewerLedger(**ledger) for epoch, ledger in document.pop("epochs").items()}
-        return cls(epochs=epochs, **document)
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """As `ProcessReport.from_json`."""
+        epochs = {epoch: ViewerLedger(**ledger) for epoch, ledger in document["epochs"].items()}
+        return cls(**{**document, "epochs": epochs})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,8 +234,8 @@ class LabLedger(FinalReport):
     faults: list[str]
 
     @classmethod
-    def from_json(cls, document: JsonObject) -> Self:
-        """The report of a decoded line, without its kind."""
-        viewer = ViewerLedger(**document.pop("viewer"))
-        recorder = [RecordedSpan(**recorded) for recorded in document.pop("recorder")]
-        return cls(viewer=viewer, recorder=recorder, **document)
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """As `ProcessReport.from_json`."""
+        viewer = ViewerLedger(**document["viewer"])
+        recorder = [RecordedSpan(**recorded) for recorded in document["recorder"]]
+        return cls(**{**document, "viewer": viewer, "recorder": recorder})

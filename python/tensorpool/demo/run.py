@@ -87,7 +87,7 @@ def run(
     demo's own, or a URI. A step that takes longer than `timeout_s` is a fault; the ledger is printed with
     what is known without it.
     """
-    screen = Console(stderr=json_output, highlight=False)
+    screen = Console(stderr=json_output, highlight=False, markup=False)
     screen.print("starting a driver, a camera, two viewers and a recorder: a process each")
     with (
         early_stop() as stop,

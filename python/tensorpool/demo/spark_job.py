@@ -42,7 +42,7 @@ def run_spark_job(root: str, directory: Path, page: Path, store: str | None = No
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as F
 
-    from ..spark import tensors
+    from ..spark import start, tensors
 
     def checksum(array: Any) -> int:
         from tensorpool import _native
@@ -69,9 +69,9 @@ def run_spark_job(root: str, directory: Path, page: Path, store: str | None = No
         checked = tensors.map(frames, checksum, "computed bigint", keep=["crc32c"], verify=False)
         is_equal = F.when(F.col("computed") == F.col("crc32c"), 1).otherwise(0)
         totals = checked.agg(F.count(F.lit(1)).alias("frames"), F.sum(is_equal).alias("equal"))
-        query = (
+        query = start(
             totals.writeStream.format("memory").queryName("totals").outputMode("complete")
-            .option("checkpointLocation", str(directory / "checkpoint")).trigger(availableNow=True).start()
+            .option("checkpointLocation", str(directory / "checkpoint")).trigger(availableNow=True)
         )  # fmt: skip
         query.awaitTermination()
         row = spark.table("totals").first()

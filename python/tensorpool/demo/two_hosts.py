@@ -15,6 +15,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,7 +25,6 @@ import click
 
 from ..bridge.service import JoinedLedgerReply
 from ..monitor.ledger import LedgerRowJson
-from ..text import JsonObject
 from .checks import RecordingCheck, check_recording
 from .host import DEST, HostName, HostOptions
 from .processes import FRAME_BYTES, ChildProcess, EarlyStop, early_stop
@@ -140,7 +140,7 @@ class TwoHostsResult:
     rate_mib: float
     faults: list[str]
 
-    def to_json(self) -> JsonObject:
+    def to_json(self) -> Mapping[str, object]:
         """The demo's JSON output."""
         viewer = self.viewer
         return {

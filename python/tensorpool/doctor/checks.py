@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
-from ..text import JsonObject
+from ..text import JsonMapping
 
 
 class CheckStatus(StrEnum):
@@ -29,7 +29,7 @@ class Check:
     meaning: str = ""
     remedy: str = ""
 
-    def to_json(self) -> JsonObject:
+    def to_json(self) -> JsonMapping:
         """The fields by name."""
         return asdict(self)
 

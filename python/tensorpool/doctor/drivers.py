@@ -38,6 +38,7 @@ _PUBLISHER_LIMIT: Final = 1
 _SUBSCRIBER_POSITION: Final = 4
 _PUBLISHER_POSITION: Final = 12
 _POSITION_KEY: Final = struct.Struct("<qiii")
+_LABEL_PARTS_BEFORE_CHANNEL: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +236,8 @@ def _positions(counters: list[AeronCounterValue], type_id: int, stream_id: int) 
         if counter.type_id == type_id and len(counter.key) >= _POSITION_KEY.size:
             registration_id, session_id, counted_id, _ = _POSITION_KEY.unpack_from(counter.key)
             if counted_id == stream_id:
-                # Label: "sub-pos: 11 -123 1000 aeron:ipc @0"
-                channel = " ".join(counter.label.split()[4:5])
+                # Name, three ids, channel: "sub-pos: 11 -123 1000 aeron:ipc @0".
+                channel = next(iter(counter.label.split()[_LABEL_PARTS_BEFORE_CHANNEL:]), "")
                 positions.append(_Position(registration_id, session_id, counter.value, channel))
     return positions
 

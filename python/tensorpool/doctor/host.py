@@ -33,7 +33,7 @@ _FAST_CLOCKS: Final = frozenset(
 )
 """Clocks that are read without a system call; the others take a microsecond and more."""
 _JAVA_TIMEOUT_S: Final = 20.0
-_NVIDIA_DEVICE: Final = Path("/dev/nvidiactl")
+NVIDIA_DEVICE: Final = Path("/dev/nvidiactl")
 
 # --- process limits
 
@@ -298,14 +298,18 @@ class GpuFacts:
 
 def read_gpu_facts() -> GpuFacts:
     """What this machine has of CUDA; opens no device."""
-    has_files = _NVIDIA_DEVICE.exists()
+    has_files = NVIDIA_DEVICE.exists()
     try:
         from cuda.bindings import runtime
     except ImportError:
         return GpuFacts(has_files, has_bindings=False)
     if not has_files:
         return GpuFacts(has_device_files=False, has_bindings=True)
-    error, count = runtime.cudaGetDeviceCount()
+    try:
+        error, count = runtime.cudaGetDeviceCount()
+    except RuntimeError as loading:
+        # Older bindings look for the library of the driver here.
+        return GpuFacts(has_files, has_bindings=True, fault=str(loading))
     if int(error) != 0:
         return GpuFacts(has_files, has_bindings=True, fault=error.name)
     attribute = runtime.cudaDeviceAttr.cudaDevAttrHostRegisterReadOnlySupported

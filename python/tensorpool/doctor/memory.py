@@ -107,8 +107,8 @@ _HUGE_OPTION: Final = "huge="
 
 
 def check_transparent_hugepages(base: Path, mount: Mount | None) -> Check:
-    """Finding on transparent huge pages of the filesystem of the regions. They are never needed, so it is ok
-    in any case, and says what to type."""
+    """Finding on transparent huge pages of the filesystem of the regions. They are never
+    required: the check is always ok, and says what to type to have them."""
     name = "transparent huge pages"
     if mount is None or mount.kind != "tmpfs":
         return ok(name, f"{base} is not on tmpfs, which alone has them for shared memory")
@@ -116,7 +116,7 @@ def check_transparent_hugepages(base: Path, mount: Mount | None) -> Check:
     if chosen == "huge=never":
         return ok(
             name,
-            f"{mount.point} has none. Large frames are copied with fewer address translations after: "
+            f"{mount.point} has none. With them, copies of large frames need fewer address translations: "
             f"mount -o remount,huge=advise {mount.point}",
         )
     return ok(name, f"{mount.point} has them ({chosen}); regions of 2 MiB and more use them")
@@ -150,7 +150,8 @@ def read_last_level_cache(directory: Path = Path("/sys/devices/system/cpu/cpu0/c
             caches.append((int(level), parse_size(f"{size}iB" if size[-1:] in "KM" else size)))
         except (OSError, ValueError, ConfigError):
             continue
-    return max(caches)[1] if caches else None
+    _, size_bytes = max(caches, default=(0, None))
+    return size_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Final
 
 from ..errors import ConfigError
 from ..shm.epoch_files import HEADER_SLOT_BYTES, SUPERBLOCK_BYTES
-from ..text import JsonObject
+from ..text import JsonMapping
 from ..transport.channels import DEFAULT_DESCRIPTOR_TERM_BYTES, MAX_TERM_BYTES
 from ..units import format_bytes
 from .checks import Check, fail, ok, warn
@@ -101,13 +101,13 @@ class Sizing:
         """Whether the term differs from the default, so that the configuration has to set it."""
         return self.descriptor_term_bytes != DEFAULT_DESCRIPTOR_TERM_BYTES
 
-    def to_json(self) -> JsonObject:
+    def to_json(self) -> JsonMapping:
         """The fields by name."""
         return asdict(self)
 
 
 def size_stream(needs: Needs, *, cache_bytes: int | None = None) -> Sizing:
-    """The smallest ring, pool and descriptor log that suffice. Raises ConfigError if none does.
+    """The smallest ring, pool and descriptor log that are large enough. Raises ConfigError if none does.
 
     `cache_bytes` of the last-level cache: with it, the notes say when a smaller ring is faster.
     """

@@ -32,7 +32,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import TensorPoolError
@@ -55,24 +55,28 @@ def label_text(value: object) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
+class _Labels(NamedTuple):
+    values: dict[str, str]
+    text: str
+
+
 def render(families: Iterable[Metric]) -> str:
     """The page of these counters and gauges."""
-    formatted: dict[int, tuple[dict[str, str], str]] = {}
+    formatted: dict[int, _Labels] = {}
     return "".join(line for family in families for line in _lines(family, formatted))
 
 
-def _lines(family: Metric, formatted: dict[int, tuple[dict[str, str], str]]) -> Iterator[str]:
+def _lines(family: Metric, formatted: dict[int, _Labels]) -> Iterator[str]:
     # The library's counters carry their name without the suffix.
     name = f"{family.name}_total" if family.type == "counter" else family.name
     yield f"# HELP {name} {family.documentation.translate(_HELP_ESCAPES)}\n"
     yield f"# TYPE {name} {family.type}\n"
     for sample in family.samples:
-        labels = sample.labels
-        entry = formatted.get(id(labels))
-        if entry is None:
+        labels = formatted.get(id(sample.labels))
+        if labels is None:
             # The entry holds the label set: its id stays unique until the page is complete.
-            entry = formatted[id(labels)] = (labels, _label_pairs(labels))
-        yield f"{name}{entry[1]} {number(sample.value)}\n"
+            labels = formatted[id(sample.labels)] = _Labels(sample.labels, _label_pairs(sample.labels))
+        yield f"{name}{labels.text} {number(sample.value)}\n"
 
 
 def _label_pairs(labels: dict[str, str]) -> str:

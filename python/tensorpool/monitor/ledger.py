@@ -1,4 +1,4 @@
-"""The ledger of a running system: the fate of every frame, on every path, with its reason (wire §15.4).
+"""The ledger of a running system: what became of every frame, on every path, with its reason (wire §15.4).
 
 Pure. Published = delivered + dropped by reason. The counts of each endpoint are consistent, but endpoints
 report at different moments. Sequences join the reports: frames between a reader's last sequence and the
@@ -29,7 +29,7 @@ _MAX_ENDPOINTS: Final = 20_000
 _PATHS: Final = ("producer", "consumer", "recorder", "bridge send", "bridge receive")
 _PATH_ORDER: Final = {path: position for position, path in enumerate(_PATHS)}
 _VIEW_PERIODS: Final = 5
-"""A ledger may have thousands of rows: it is joined anew only after so many periods."""
+"""A ledger may have thousands of rows: it is joined again only after this many periods."""
 _FORGET_PERIODS: Final = 300
 _MAX_MISMATCHES: Final = 64
 _Key = tuple[str, int, str]
@@ -95,7 +95,7 @@ class LedgerRow:
 
     @property
     def unaccounted(self) -> int:
-        """Frames without a known fate."""
+        """Frames with an unknown outcome."""
         return self.published - self.delivered - sum(self.dropped.values()) - self.waiting
 
     def to_json(self) -> LedgerRowJson:

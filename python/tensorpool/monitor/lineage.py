@@ -12,7 +12,7 @@ from typing import Final
 
 from ..errors import CodecError
 from ..sbe import FrameDescriptor, TraceLinkSet, decode
-from ..text import JsonObject
+from ..text import JsonMapping
 
 _MAX_TRACES: Final = 100_000
 _MAX_FRAMES: Final = 64
@@ -29,7 +29,7 @@ class TracedFrame:
     seq: int
     trace_id: int
 
-    def to_json(self) -> JsonObject:
+    def to_json(self) -> JsonMapping:
         """Stream, epoch and sequence; 64-bit numbers are text."""
         return {"stream_id": self.stream_id, "epoch": str(self.epoch), "seq": str(self.seq)}
 
@@ -42,7 +42,7 @@ class Lineage:
     frames: tuple[TracedFrame, ...] = ()
     parents: tuple[Lineage, ...] = ()
 
-    def to_json(self) -> JsonObject:
+    def to_json(self) -> JsonMapping:
         """The whole tree; 64-bit numbers are text."""
         return {
             "trace_id": str(self.trace_id),

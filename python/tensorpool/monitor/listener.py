@@ -51,7 +51,7 @@ _HEADER_RING: Final = re.compile(r"/tensorpool-[^/]+/[^/]+/(\d+)/(\d+)/header\.r
 _OPEN_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _OPEN_VERDICTS: Final = frozenset({Verdict.SETTLING, Verdict.WAITING})
 _SETTLE_PERIODS: Final = 2.5
-"""After so long every endpoint has reported at least twice."""
+"""After this long every endpoint has reported at least twice."""
 _GC_THRESHOLD: Final = 100_000
 
 
@@ -316,7 +316,7 @@ class SystemMonitor:
         return self.model.ledger_rows(self._clock.monotonic_ns())
 
     def watch(self, seconds: float, until: Callable[[], bool] = lambda: False) -> bool:
-        """Polls for so long; True as soon as `until` returns True."""
+        """Polls for this long; True as soon as `until` returns True."""
         deadline = time.monotonic() + seconds
         while True:
             received = self.poll()

@@ -66,8 +66,8 @@ _MAX_NOTICES: Final = 512
 _MAX_ERROR_TEXT: Final = 256
 _STALE_ACTIVITY_PERIODS: Final = 5
 _MIN_CONTRADICTIONS: Final = {"stream": 3, "consumer": 2, "producer": 2}
-"""A collision is shown after so many contradictions: one of them may be the last message of an endpoint that
-closes, or the first of one that restarted."""
+"""A collision is shown after this many contradictions: one of them may be the last message of an endpoint
+that closes, or the first of one that restarted."""
 
 
 class ModelView:

@@ -6,9 +6,9 @@ import math
 from collections import deque
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
-from ..text import JsonObject
+from ..text import JsonMapping
 
 _MAX_SAMPLES: Final = 4
 """Samples that a `RateMeter` keeps: three periods lie between four reports."""
@@ -25,7 +25,7 @@ class Rate:
     max_s: float
     std_dev_s: float
 
-    def to_json(self) -> JsonObject:
+    def to_json(self) -> JsonMapping:
         """The rate as `stream hz --json` prints it."""
         return {
             "frames": self.frames,
@@ -65,22 +65,27 @@ class FrameIntervals:
         return Rate(len(gaps), seconds, len(gaps) / seconds, min(gaps), max(gaps), deviation)
 
 
+class _CountSample(NamedTuple):
+    at_ns: int
+    total: int
+
+
 class SampledRate:
     """The rate of a growing count over the last `window_ns`, from samples taken at any time."""
 
     def __init__(self, window_ns: int = 2_000_000_000) -> None:
         self._window_ns = window_ns
-        self._changes: deque[tuple[int, int]] = deque()
+        self._changes: deque[_CountSample] = deque()
 
     def add(self, at_ns: int, count: int) -> None:
         """Adds a sample. A count that fell (another epoch) starts a new window."""
-        if self._changes and count < self._changes[-1][1]:
+        if self._changes and count < self._changes[-1].total:
             self._changes.clear()
         # Only changes are kept: the time between two changes is more exact than that between two samples.
-        if not self._changes or count > self._changes[-1][1]:
-            self._changes.append((at_ns, count))
+        if not self._changes or count > self._changes[-1].total:
+            self._changes.append(_CountSample(at_ns, count))
         # The newest change that is a whole window old stays: the changes always span a whole window.
-        while len(self._changes) > 2 and at_ns - self._changes[1][0] >= self._window_ns:
+        while len(self._changes) > 2 and at_ns - self._changes[1].at_ns >= self._window_ns:
             self._changes.popleft()
 
     def per_second(self, now_ns: int) -> float | None:
@@ -104,7 +109,7 @@ class RateMeter:
         self._samples: list[tuple[int, int]] = []
 
     def add(self, now_ns: int, count: int) -> None:
-        """Adds a sample. A count that fell starts anew; a sample of the same time replaces the last one."""
+        """Adds a sample. A count that fell starts again; a sample of the same time replaces the last one."""
         samples = self._samples
         if samples:
             last_ns, last = samples[-1]

@@ -32,7 +32,7 @@ from ..sbe.wire import (
     QosProducer,
     ShmPoolAnnounce,
 )
-from ..text import JsonObject
+from ..text import JsonMapping
 from .snapshot import DriverView, LatencyView, LeaseView, MappingView, RecordedView, RecorderView
 
 _MAX_REASONS: Final = 64
@@ -226,7 +226,7 @@ class BridgeReport:
 
 @dataclass(frozen=True, slots=True)
 class ListenerPaused:
-    """The listener did not poll for so long. Messages of that time may still be unread, so that no endpoint
+    """The listener did not poll for this long. Messages of that time may still be unread, so that no endpoint
     may be taken for stale."""
 
     for_ns: int
@@ -298,7 +298,28 @@ def read_number(value: object) -> float:
     return float(value)
 
 
-def read_rows(value: object) -> tuple[JsonObject, ...]:
+def read_object(value: object) -> JsonMapping:
+    """A JSON object. Raises ValueError."""
+    if not isinstance(value, dict):
+        raise ValueError("not an object")
+    return value
+
+
+def read_integer(value: object) -> int:
+    """A whole number of at most 64 bits; negative ones too. Raises ValueError."""
+    if type(value) is not int or abs(value) >= _UINT64_LIMIT:
+        raise ValueError("not a whole number")
+    return value
+
+
+def read_ids(value: object) -> tuple[int, ...]:
+    """A list of ids. Raises ValueError."""
+    if not isinstance(value, list):
+        raise ValueError("not a list of ids")
+    return tuple(map(read_unsigned, value))
+
+
+def read_rows(value: object) -> tuple[JsonMapping, ...]:
     """A list of JSON objects, cut to a bounded length. Raises ValueError."""
     if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
         raise ValueError("not a list of objects")

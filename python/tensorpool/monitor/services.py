@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from ..service import Event
 from ..service.events import ALL_SERVICES, RESULT
-from ..text import JsonObject
+from ..text import JsonMapping
 from .rates import RateMeter
 from .reports import (
     BridgeReport,
@@ -28,7 +28,10 @@ from .reports import (
     StatusEvent,
     parse_json,
     read_counts,
+    read_ids,
+    read_integer,
     read_number,
+    read_object,
     read_rows,
     read_text,
     read_unsigned,
@@ -62,7 +65,7 @@ class _OpenQuery:
 
     service: str
     key: str
-    rows: list[JsonObject] = field(default_factory=list)
+    rows: list[JsonMapping] = field(default_factory=list)
 
 
 class ServicePoller:
@@ -144,7 +147,7 @@ class ServicePoller:
         service: str,
         key: str,
         value: str | None = None,
-        rows: list[JsonObject] | None = None,
+        rows: list[JsonMapping] | None = None,
     ) -> Event:
         self._next_id += 1
         self._open[self._next_id] = _OpenQuery(service, key, rows or [])
@@ -156,7 +159,7 @@ class ServicePoller:
 # --- answers as views; all raise ValueError, KeyError or TypeError for an invalid answer
 
 
-def read_driver(tag: str, status: JsonObject) -> DriverView:
+def read_driver(tag: str, status: JsonMapping) -> DriverView:
     """The status of a driver."""
     quota = status["quota"]
     return DriverView(
@@ -173,7 +176,7 @@ def read_driver(tag: str, status: JsonObject) -> DriverView:
     )
 
 
-def read_lease(tag: str, row: JsonObject) -> LeaseView:
+def read_lease(tag: str, row: JsonMapping) -> LeaseView:
     """A lease of the driver `tag`."""
     expires_in_s = row["expires_in_s"]
     return LeaseView(
@@ -188,7 +191,7 @@ def read_lease(tag: str, row: JsonObject) -> LeaseView:
     )
 
 
-def read_recorder(tag: str, status: JsonObject) -> RecorderView:
+def read_recorder(tag: str, status: JsonMapping) -> RecorderView:
     """The status of a recorder, without its ledger."""
     return RecorderView(
         tag=tag,
@@ -203,13 +206,13 @@ def read_recorder(tag: str, status: JsonObject) -> RecorderView:
         bytes_per_s=read_number(status["bytes_per_s"]),
         backlog_bytes=read_unsigned(status["backlog_bytes"]),
         disk_free_bytes=read_unsigned(status["disk_free_bytes"]),
-        streams=tuple(read_unsigned(stream_id) for stream_id in status["streams"]),
+        streams=read_ids(status["streams"]),
         written=(),
         report_age_ns=0,
     )
 
 
-def read_recorded(row: JsonObject) -> RecordedView:
+def read_recorded(row: JsonMapping) -> RecordedView:
     """A row of a recorder's ledger."""
     return RecordedView(
         stream_id=read_unsigned(row["stream_id"]),
@@ -222,31 +225,38 @@ def read_recorded(row: JsonObject) -> RecordedView:
     )
 
 
-def read_mapping(row: JsonObject) -> MappingView:
+def read_mapping(row: JsonMapping) -> MappingView:
     """A mapping of a bridge, without its rate."""
     is_sender = row["direction"] == "send"
     epoch = row["epoch"]
-    joined = None if is_sender else row["ledger"]
     published = read_unsigned(row["published"]) if is_sender else None
-    network, sender = None, 0
-    if joined is not None:
-        published, network = read_unsigned(joined["published"]), int(joined["dropped"]["network"])
-        sender = read_unsigned(joined["dropped"]["sender"])
+    network, sender, exact = None, 0, is_sender
+    frames = read_unsigned(row["sent"] if is_sender else row["delivered"])
+    counts = read_counts(row["dropped"])
+    if not is_sender and row["ledger"] is not None:
+        joined = read_object(row["ledger"])
+        dropped = read_object(joined["dropped"])
+        network, sender = read_integer(dropped["network"]), read_unsigned(dropped["sender"])
+        # The sender's count is up to a second old; frames that have arrived since were published too.
+        counted = read_unsigned(joined["delivered"]) + read_unsigned(dropped["receiver"])
+        published = read_unsigned(joined["published"]) + max(0, frames + sum(counts.values()) - counted)
+        exact = bool(joined["exact"]) and bool(joined["whole"])
     return MappingView(
         direction=read_text(row["direction"]),
         source_stream_id=read_unsigned(row["source_stream_id"]),
         dest_stream_id=read_unsigned(row["dest_stream_id"] or 0),
         connected=bool(row["connected"]),
         epoch=None if epoch is None else read_unsigned(epoch),
-        frames=read_unsigned(row["sent"] if is_sender else row["delivered"]),
+        frames=frames,
         nbytes=read_unsigned(row["bytes"]),
         frames_per_s=None,
-        dropped=read_counts(row["dropped"]),
+        dropped=counts,
         published=published,
         network=network,
         sender=sender,
-        exact=is_sender or (joined is not None and bool(joined["exact"]) and bool(joined["whole"])),
+        exact=exact,
         fault="" if is_sender else read_text(row["fault"] or ""),
+        channel=read_text(row.get("payload") or ""),
     )
 
 

@@ -9,7 +9,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import StrEnum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
+
+from ..text import JsonValue
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 ON_PURPOSE: Final = frozenset({"rate_limited", "skipped"})
 """Drop reasons that are no loss: the consumer or the supervisor asked for them."""
@@ -245,6 +250,8 @@ class MappingView:
     fault: str = ""
     sender: int = 0
     """Drops of the sender, as the receiver knows them."""
+    channel: str = ""
+    """The UDP channel of its frames, with the host that receives them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,16 +401,23 @@ def _without_consumers(stream: StreamView, consumer_ids: set[int]) -> StreamView
     return replace(stream, consumers=consumers, dropped=dropped)
 
 
-def to_json(view: Any) -> Any:
-    """Any view as JSON values; 64-bit numbers are text."""
-    if is_dataclass(view) and not isinstance(view, type):
-        return {member.name: _member(member.name, getattr(view, member.name)) for member in fields(view)}
-    if isinstance(view, Mapping):
-        return {str(name): to_json(value) for name, value in view.items()}
-    if isinstance(view, tuple | list):
-        return [to_json(item) for item in view]
-    return view
+def to_json(view: DataclassInstance) -> dict[str, JsonValue]:
+    """Any view as JSON; 64-bit numbers are text."""
+    return {member.name: _member(member.name, getattr(view, member.name)) for member in fields(view)}
 
 
-def _member(name: str, value: Any) -> Any:
-    return str(value) if name in _WIDE and isinstance(value, int) else to_json(value)
+def _member(name: str, value: object) -> JsonValue:
+    return str(value) if name in _WIDE and isinstance(value, int) else _value(value)
+
+
+def _value(value: object) -> JsonValue:
+    match value:
+        case Mapping():
+            return {str(name): _value(item) for name, item in value.items()}
+        case tuple() | list():
+            return [_value(item) for item in value]
+        case None | bool() | int() | float() | str():
+            return value
+    if is_dataclass(value) and not isinstance(value, type):
+        return to_json(value)
+    raise TypeError(f"{type(value).__name__} is no value of a view")

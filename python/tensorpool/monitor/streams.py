@@ -32,17 +32,17 @@ class ModelLimits:
 
     @property
     def stale_ns(self) -> int:
-        """A stream that is not announced for so long is stale."""
+        """A stream that is not announced for this long is stale."""
         return 3 * self.announce_period_ns
 
     @property
     def forget_stream_ns(self) -> int:
-        """A stale stream is shown for so long."""
+        """A stale stream is shown for this long."""
         return 30 * self.announce_period_ns
 
     @property
     def forget_consumer_ns(self) -> int:
-        """A consumer without reports for so long has left; a producer uses the same limit."""
+        """A consumer without reports for this long has left; a producer uses the same limit."""
         return 5 * self.report_period_ns
 
     @property
@@ -52,18 +52,18 @@ class ModelLimits:
 
     @property
     def quiet_ns(self) -> int:
-        """A stream without a new frame for so long is quiet."""
+        """A stream without a new frame for this long is quiet."""
         return 3 * self.report_period_ns
 
     @property
     def pause_ns(self) -> int:
-        """A listener that did not poll for so long was paused. After as long again it has received messages
+        """A listener that did not poll for this long was paused. After as long again it has received messages
         of all endpoints."""
         return 2 * max(self.announce_period_ns, self.report_period_ns)
 
     @property
     def forget_service_ns(self) -> int:
-        """A service without answers for so long is forgotten."""
+        """A service without answers for this long is forgotten."""
         return 15 * self.report_period_ns
 
 
@@ -275,6 +275,9 @@ class MonitoredProducer:
     """Epoch and sequence of the last QoS report; the status report may be newer than the next one."""
     status: ProducerReport | None = None
     seqs: RateMeter = field(default_factory=RateMeter)
+    frames: RateMeter = field(default_factory=RateMeter)
+    """Frames that it has committed, by its status reports. A limiter keeps the sequences of its source, and
+    leaves most of them out."""
     bytes: RateMeter = field(default_factory=RateMeter)
 
     def on_qos(self, report: ProducerQos, now_ns: int) -> bool:
@@ -294,6 +297,7 @@ class MonitoredProducer:
         self.status = status
         self.received_ns = now_ns
         self.bytes.add(now_ns, status.nbytes)
+        self.frames.add(now_ns, status.committed)
         # Before the first frame of an epoch there are no QoS reports of it.
         self._enter(status.epoch)
         if status.epoch == self.epoch and status.next_seq:
@@ -314,6 +318,10 @@ class MonitoredProducer:
         self.current_seq = seq
         self.seqs.add(now_ns, seq)
 
+    def _rate_hz(self) -> float | None:
+        """Frames a second. Of a producer without status reports, sequences a second."""
+        return self.frames.per_s() or self.seqs.per_s()
+
     def view(self, now_ns: int) -> ProducerView:
         """The producer as a snapshot shows it."""
         status = self.status
@@ -322,7 +330,7 @@ class MonitoredProducer:
             epoch=self.epoch,
             current_seq=self.current_seq,
             watermark=self.watermark,
-            rate_hz=self.seqs.per_s(),
+            rate_hz=self._rate_hz(),
             bytes_per_s=self.bytes.per_s(),
             report_age_ns=now_ns - self.received_ns,
             quiet_ns=now_ns - self.moved_ns,

@@ -12,7 +12,7 @@ import os
 from collections import deque
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Final, TypedDict
+from typing import Final, TypedDict, cast
 
 from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock
@@ -310,7 +310,7 @@ class SupervisorAgent:
                 for stream_id, consumer_id in sorted(self._orders.manual)
             ],
             "rejected": dict(latest.rejected),
-            "ledger": None if latest.ledger is None else to_json(latest.ledger),
+            "ledger": None if latest.ledger is None else cast("SupervisorLedger", to_json(latest.ledger)),
             "counters": self.counters.snapshot(),
         }
 

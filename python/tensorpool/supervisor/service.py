@@ -6,7 +6,7 @@ Every decision, of a rule or of a command, is an event on the status stream with
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Literal, TypedDict, cast
 
 from ..errors import RequestRejected
 from ..monitor.snapshot import MismatchView, to_json
@@ -87,12 +87,12 @@ class SupervisorService(Service, name="supervisor"):
         """Streams from the id `first` on, with their producers and consumers."""
         start, maximum = _read_id("first", first), min(_read_id("limit", limit), _MAX_STREAMS)
         streams = [stream for stream in self._agent.latest.streams if stream.stream_id >= start]
-        return [to_json(stream) for stream in streams[:maximum]]
+        return [cast("SupervisedStream", to_json(stream)) for stream in streams[:maximum]]
 
     @command(reads=True)
     def decisions(self) -> list[DecisionReply]:
         """The last decisions, oldest first."""
-        return [to_json(decision) for decision in self._agent.decisions]
+        return [_decision_reply(decision) for decision in self._agent.decisions]
 
     @command
     def limit(self, stream_id: int, consumer_id: int, max_rate_hz: int, reason: str = "") -> DecisionReply:
@@ -142,8 +142,11 @@ class SupervisorService(Service, name="supervisor"):
             fallback_uri=fallback_uri,
         )
         self._agent.decide(decision)
-        decided: DecisionReply = to_json(decision)
-        return decided
+        return _decision_reply(decision)
+
+
+def _decision_reply(decision: Decision) -> DecisionReply:
+    return cast("DecisionReply", to_json(decision))
 
 
 def _read_id(name: str, value: object) -> int:

@@ -39,7 +39,7 @@ class SnapshotSource(Protocol):
         ...
 
     def is_settled(self, polled_s: float) -> bool:
-        """Whether every endpoint had the time to report, after so many seconds of polling."""
+        """Whether every endpoint had the time to report, after this many seconds of polling."""
         ...
 
 

@@ -24,8 +24,16 @@ ENTER, ESCAPE, BACKSPACE, TAB, BACK_TAB, INTERRUPT = (
     "interrupt",
 )
 
-_ESC: Final = 0x1B
-_SINGLE: Final = {0x0D: ENTER, 0x0A: ENTER, 0x7F: BACKSPACE, 0x08: BACKSPACE, 0x09: TAB, 0x03: INTERRUPT}
+_ESC, _CR, _LF, _DEL, _BS, _HT, _ETX, _SPACE = b"\x1b\r\n\x7f\b\t\x03 "
+_SINGLE: Final = {_CR: ENTER, _LF: ENTER, _DEL: BACKSPACE, _BS: BACKSPACE, _HT: TAB, _ETX: INTERRUPT}
+# What follows ESC in the sequence of a key (ECMA-48): a control sequence with parameters and a final byte, or
+# one character.
+_CONTROL_SEQUENCE, _SINGLE_SHIFT = b"[O"
+_FINAL_BYTES: Final = range(0x40, 0x7F)
+_PARAMETER_BYTES: Final = range(0x20, 0x40)
+# The first bytes of UTF-8 characters of two, three and four bytes.
+_UTF8_LEADS: Final = {2: range(0xC2, 0xE0), 3: range(0xE0, 0xF0), 4: range(0xF0, 0xF5)}
+_FIRST_NOT_ASCII: Final = 0x80
 _SEQUENCES: Final = {
     b"[A": UP, b"[B": DOWN, b"[5~": PAGE_UP, b"[6~": PAGE_DOWN, b"[H": TO_START, b"[F": TO_END,
     b"[1~": TO_START,
@@ -68,7 +76,7 @@ class KeyDecoder:
 
     def settle(self) -> list[str]:
         """Ends an incomplete sequence: a lone ESC is the key itself, anything else is discarded."""
-        was_escape, self._rest = self._rest == b"\x1b", b""
+        was_escape, self._rest = self._rest == bytes([_ESC]), b""
         return [ESCAPE] if was_escape else []
 
 
@@ -79,12 +87,15 @@ def _first(received: bytes) -> tuple[int, str]:
         return _sequence(received)
     if first in _SINGLE:
         return 1, _SINGLE[first]
-    if first < 0x20:
+    if first < _SPACE:
         return 1, ""
-    if 0x80 <= first < 0xC2 or first > 0xF4:
-        # Not the first byte of a UTF-8 character.
+    if first < _FIRST_NOT_ASCII:
+        length = 1
+    else:
+        length = next((size for size, leads in _UTF8_LEADS.items() if first in leads), 0)
+    if length == 0:
+        # Not the first byte of a character.
         return 1, ""
-    length = 1 if first < 0x80 else 2 if first < 0xE0 else 3 if first < 0xF0 else 4
     if len(received) < length:
         return 0, ""
     try:
@@ -96,17 +107,18 @@ def _first(received: bytes) -> tuple[int, str]:
 def _sequence(received: bytes) -> tuple[int, str]:
     if len(received) < 2:
         return 0, ""
-    if received[1] == _ESC:
+    kind = received[1]
+    if kind == _ESC:
         return 1, ESCAPE
-    if received[1] not in b"[O":
+    if kind not in (_CONTROL_SEQUENCE, _SINGLE_SHIFT):
         # Alt and a key, which is not the key alone.
         return 2, ""
-    if received[1] == ord("O"):
+    if kind == _SINGLE_SHIFT:
         return (0, "") if len(received) < 3 else (3, _SEQUENCES.get(received[1:3], ""))
     for index, byte in enumerate(received[2:_MAX_SEQUENCE], start=2):
-        if 0x40 <= byte <= 0x7E:
+        if byte in _FINAL_BYTES:
             return index + 1, _SEQUENCES.get(received[1 : index + 1], "")
-        if not 0x20 <= byte <= 0x3F:
+        if byte not in _PARAMETER_BYTES:
             return index, ""
     return (0, "") if len(received) < _MAX_SEQUENCE else (_MAX_SEQUENCE, "")
 
