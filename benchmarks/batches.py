@@ -39,7 +39,9 @@ class BatchRuns:
 
     def _ratio(self, name: str, to: str) -> float | None:
         pairs = list(zip(self.runs.get(name, []), self.runs.get(to, []), strict=False))
-        return statistics.median(a["delivered_hz"] / b["delivered_hz"] for a, b in pairs) if pairs else None
+        # A reader that other programs kept from running received nothing in a short run.
+        ratios = [a["delivered_hz"] / b["delivered_hz"] for a, b in pairs if b["delivered_hz"]]
+        return statistics.median(ratios) if ratios else None
 
     def targets(self) -> list[Target]:
         """Bounds on the delivered rate of batches."""

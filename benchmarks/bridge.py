@@ -290,7 +290,6 @@ def _published(
         )
 
     _wait_for(is_up, "the bridge did not connect")
-    native = next(iter(sender._ends.sender._senders.values()))
     turn = 0
 
     def offer() -> None:
@@ -298,7 +297,7 @@ def _published(
         producer = producers[turn % streams]
         turn += 1
         # The frames wait in their slots. Polling more often would take the cores from the bridge.
-        while producer.next_seq - _processed_frames(native, producer.stream_id) >= nslots // 2:
+        while producer.next_seq - _processed_frames(sender, producer.stream_id) >= nslots // 2:
             time.sleep(1e-3)
         with producer.claim(frame.shape, frame.dtype):
             pass
@@ -307,8 +306,8 @@ def _published(
         yield lambda: sum(row["bytes"] for row in receiver.receiver_rows())
 
 
-def _processed_frames(native: _native.BridgeSender, stream_id: int) -> int:
-    counters = native.counters(stream_id)
+def _processed_frames(sender: BridgeAgent, stream_id: int) -> int:
+    counters = sender.sender_counters(stream_id)
     dropped = counters.dropped
     return counters.sent + dropped["overwritten"] + dropped["unannounced"] + dropped["not_connected"]
 

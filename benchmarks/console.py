@@ -4,6 +4,10 @@ A hundred streams, two of them with 1 MiB frames at 25 Hz and a reader each. The
 The other one is its control: both have the same load of the machine, at the same time. Readers, console and
 viewer are processes of their own, so that no interpreter waits for another. The viewer takes frames as a
 browser does, without drawing them; where Chromium is installed, it draws them, too.
+
+The effect is a ratio of two percentiles that other programs disturb far more than the console does. So the
+viewer looks, and then console and viewer are paused, in short periods that alternate in random order: a
+disturbance that lasts meets both alike. The interval around the ratio comes from drawing such pairs again.
 """
 
 from __future__ import annotations
@@ -11,21 +15,24 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import random
 import select
+import signal
 import statistics
-import struct
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 import tensorpool as tp
+from tensorpool.console.frames import unpack_message
 
 from .dataplane import Run, Settings, measure_undisturbed, show_progress
 from .pacing import repeating
@@ -33,18 +40,23 @@ from .targets import Target
 
 HEAD = [
     "streams", "console % of a core", "frames a second", "capture to viewer p50 ms", "p99 ms",
-    "capture to pixels p50 ms", "reader p99 µs: watched", "its control", "no console", "lost: watched",
-    "its control",
+    "capture to pixels p50 ms", "reader p99 µs: watched", "not watched", "ratio", "95 % from", "to",
+    "ratio to its control", "95 % from", "to", "lost: watched", "not watched",
+    "1,000 streams: first view s", "between updates s", "console % of a core",
 ]  # fmt: skip
 NOTE = (
     "Console: processor time of `tensorpool console` with one viewer of a stream of 1 MiB frames at 25 Hz "
     "among 100 streams; the age of a frame when the viewer has received it, and when Chromium has drawn it; "
-    "p99 and losses of another reader of that stream, beside those of a reader of a like stream that is not "
-    "watched, at the same time; and p99 of both while there is no console."
+    "p99 and losses of another reader of that stream while the viewer looks and while console and viewer are "
+    "paused, in periods of a second that alternate; the median over these pairs of the ratio of their p99, "
+    "with its 95 % interval; the same as a ratio to that of a reader of a like stream without a viewer. The "
+    "page of 1,000 streams with 4,000 consumers in Chromium: from the load to the whole view, and between "
+    "two drawn updates."
 )
-_STREAMS, _HZ, _WATCHED, _CONTROL = 100, 25.0, 30_000, 30_001
+_STREAMS, _HZ, _WATCHED, _CONTROL, _MANY = 100, 25.0, 30_000, 30_001, 1000
 _MAX_AGE_MS = 60.0
 _WAIT_S = 60.0
+_DRAWS = 1000
 
 
 @dataclass(slots=True)
@@ -58,6 +70,11 @@ class ConsoleCosts:
         """Median of a value over the runs."""
         return statistics.median(run[key] for run in self.runs) if self.runs else None
 
+    def _optional(self, key: str) -> float | None:
+        """Median of a value that needs Chromium."""
+        values = [run[key] for run in self.runs if key in run]
+        return statistics.median(values) if values else None
+
     def others(self) -> float | None:
         """Largest load by other processes during a measurement, in cores."""
         return max((run["others_cores"] for run in self.runs), default=None)
@@ -67,14 +84,18 @@ class ConsoleCosts:
         if not self.runs:
             return []
         share, age = self.median("share"), self.median("age_p50_ms")
-        effect = statistics.median(run["watched_p99_us"] / run["control_p99_us"] for run in self.runs)
-        pixels = [run["pixels_p50_ms"] for run in self.runs if "pixels_p50_ms" in run]
-        drawn = statistics.median(pixels) / _MAX_AGE_MS if pixels else None
+        effect, net = self.median("effect_p99_low"), self.median("net_p99_low")
+        pixels = self._optional("pixels_p50_ms")
+        drawn = None if pixels is None else pixels / _MAX_AGE_MS
+        first, gap = self._optional("first_view_s"), self._optional("update_gap_s")
         return [
             Target("processor time of the console, 100 streams", "a core", 0.25, True, share),
             Target("capture to viewer, p50", "60 ms", 1.0, True, None if age is None else age / _MAX_AGE_MS),
             Target("capture to pixels in Chromium, p50", "60 ms", 1.0, True, drawn),
-            Target("p99 of a watched stream", "a like one", 1.2, True, effect),
+            Target("p99 of a watched stream, lower end of 95 %", "without the console", 1.0, True, effect),
+            Target("its effect, lower end of 95 %", "that on a like stream", 1.0, True, net),
+            Target("first view of 1,000 streams", "s", 2.0, True, first),
+            Target("time between updates of 1,000 streams", "s", 1.2, True, gap),
         ]
 
     def rows(self) -> list[list[str]]:
@@ -82,10 +103,16 @@ class ConsoleCosts:
         if not self.runs:
             return []
         values = [f"{self.median(key):.1f}" for key in ("hz", "age_p50_ms", "age_p99_ms")]
-        pixels = [run["pixels_p50_ms"] for run in self.runs if "pixels_p50_ms" in run]
-        values.append(f"{statistics.median(pixels):.1f}" if pixels else "-")
-        keys = ("watched_p99_us", "control_p99_us", "without_p99_us", "watched_lost", "control_lost")
-        values += [f"{self.median(key):.1f}" for key in keys]
+        pixels = self._optional("pixels_p50_ms")
+        values.append("-" if pixels is None else f"{pixels:.1f}")
+        values += [f"{self.median(key):.0f}" for key in ("watched_p99_us", "paused_p99_us")]
+        for key in ("effect_p99", "net_p99"):
+            values += [f"{self.median(key + end):.2f}" for end in ("", "_low", "_high")]
+        values += [f"{self.median(key):.0f}" for key in ("watched_lost", "paused_lost")]
+        large = [self._optional(key) for key in ("first_view_s", "update_gap_s")]
+        values += ["-" if value is None else f"{value:.2f}" for value in large]
+        share = self._optional("large_share")
+        values.append("-" if share is None else f"{100 * share:.1f}")
         return [[str(_STREAMS), f"{100 * (self.median('share') or 0):.1f}", *values]]
 
 
@@ -103,8 +130,81 @@ def measure(settings: Settings) -> ConsoleCosts:
     return costs
 
 
+# --- the effect on a stream
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Latencies of a reader in two periods that follow each other: with the viewer, and without."""
+
+    on: list[float]
+    off: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """A ratio of latencies with the viewer to those without, and its 95 % interval."""
+
+    ratio: float
+    low: float
+    high: float
+
+    def to_run(self, name: str) -> Run:
+        """The values under their names in a run."""
+        return {name: self.ratio, f"{name}_low": self.low, f"{name}_high": self.high}
+
+
+def effect(pairs: Sequence[Pair], percentile: float, like: Sequence[Pair] | None = None) -> Effect:
+    """The median over the pairs of the ratio of the percentile within each pair.
+
+    It says what a period with the viewer usually costs, and one long disturbance by another program cannot
+    move it. With the pairs of a like reader in the same periods the ratio is that to the reader's own ratio:
+    what meets both readers, as the processor time of the console does, cancels.
+    """
+    ratios = _ratios(pairs, percentile) / (1.0 if like is None else _ratios(like, percentile))
+    return _with_interval(len(pairs), lambda chosen: float(np.median(ratios[chosen])))
+
+
+def _ratios(pairs: Sequence[Pair], percentile: float) -> npt.NDArray[np.float64]:
+    on, off = (
+        np.array([np.percentile(side, percentile) for side in sides])
+        for sides in zip(*((p.on, p.off) for p in pairs), strict=True)
+    )
+    return np.asarray(on / off, np.float64)
+
+
+def pooled_effect(pairs: Sequence[Pair], percentile: float) -> Effect:
+    """The ratio of the percentile over all periods with the viewer to that over all without.
+
+    It contains what happens rarely, of the console and of all other programs.
+    """
+    on, off = (
+        [np.asarray(values) for values in side] for side in zip(*((p.on, p.off) for p in pairs), strict=True)
+    )
+
+    def ratio(chosen: Sequence[int]) -> float:
+        above, below = (
+            np.percentile(np.concatenate([side[i] for i in chosen]), percentile) for side in (on, off)
+        )
+        return float(above / below)
+
+    return _with_interval(len(pairs), ratio)
+
+
+def _with_interval(count: int, ratio: Callable[[Sequence[int]], float]) -> Effect:
+    """The ratio over all pairs, with the bootstrap's interval over whole pairs.
+
+    Latencies of one period depend on each other: a disturbance that lasts for a pair must not count as fifty
+    independent ones.
+    """
+    generator = np.random.default_rng(1)
+    drawn = [ratio(generator.integers(0, count, count).tolist()) for _ in range(_DRAWS)]
+    low, high = (float(value) for value in np.percentile(drawn, (2.5, 97.5)))
+    return Effect(ratio(range(count)), low, high)
+
+
 def _run(directory: str, is_quick: bool) -> Run:
-    seconds, rounds = (2.0, 1) if is_quick else (10.0, 3)
+    seconds, pairs, period_s = (2.0, 3, 0.4) if is_quick else (8.0, 80, 1.0)
     with ExitStack() as stack:
         ctx = stack.enter_context(tp.open("embedded", aeron_dir=f"{directory}/aeron", shm_base_dir=directory))
         large = [
@@ -115,44 +215,65 @@ def _run(directory: str, is_quick: bool) -> Run:
             stack.enter_context(ctx.producer(_CONTROL + number, pools=[4096], nslots=8))
             for number in range(1, _STREAMS - 1)
         ]
-        watched, control = (stack.enter_context(_Reader(directory, each.stream_id)) for each in large)
+        readers = [stack.enter_context(_Reader(directory, each.stream_id)) for each in large]
         stack.enter_context(_publishing(large, small))
-        latencies: dict[str, list[float]] = {"without": [], "watched": [], "control": []}
-        lost = {"without": 0, "watched": 0, "control": 0}
-        ages: list[float] = []
-        shares: list[float] = []
-
-        def read(names: tuple[str, str]) -> None:
-            """Both readers read for a period."""
-            for reader in (watched, control):
-                reader.begin()
+        with _console(directory) as (url, pid), _viewer(url) as viewer:
+            viewer.look()
+            count, begin, cpu_s = len(viewer.ages), time.monotonic(), _cpu_s(pid)
             time.sleep(seconds)
-            for name, reader in zip(names, (watched, control), strict=True):
-                period = reader.end()
-                latencies[name] += period.latencies_us
-                lost[name] += period.lost
-
-        for _ in range(rounds):
-            read(("without", "without"))
-            with _console(directory) as (url, pid), _viewer(url) as received:
-                deadline = time.monotonic() + _WAIT_S
-                while len(received) < _HZ and time.monotonic() < deadline:
-                    time.sleep(0.1)
-                count, begin, cpu_s = len(received), time.monotonic(), _cpu_s(pid)
-                read(("watched", "control"))
-                elapsed = time.monotonic() - begin
-                shares.append((_cpu_s(pid) - cpu_s) / elapsed)
-                ages += received[count:]
-                hz = (len(received) - count) / elapsed
+            elapsed = time.monotonic() - begin
+            ages = viewer.ages[count:]
+            run: Run = {"share": (_cpu_s(pid) - cpu_s) / elapsed, "hz": len(ages) / elapsed}
+            run |= _measure_effect(readers, viewer, pid, pairs, period_s)
         drawn = _drawn_ages(directory, seconds)
-    run: Run = {"share": statistics.median(shares), "hz": hz}
-    for name, values in latencies.items():
-        run[f"{name}_p99_us"] = float(np.percentile(values, 99))
-        run[f"{name}_lost"] = lost[name]
     run["age_p50_ms"], run["age_p99_ms"] = (float(v) for v in np.percentile(ages or [np.nan], (50, 99)))
     if drawn:
         run["pixels_p50_ms"] = statistics.median(drawn)
+    # The streams above have ended: this one has a media driver of its own.
+    return run | _large_page(f"{directory}/large", seconds)
+
+
+def _measure_effect(
+    readers: Sequence[_Reader], viewer: _Viewer, pid: int, count: int, period_s: float
+) -> Run:
+    """Both readers, in pairs of periods: while the viewer looks, and while console and viewer are paused."""
+    order = random.Random(1)
+    measured: list[list[Pair]] = [[] for _ in readers]
+    lost = {True: 0, False: 0}
+    for number in range(count):
+        show_progress(f"console: pair {number + 1} of {count}")
+        periods: dict[bool, list[_Period]] = {}
+        for is_on in order.sample((True, False), 2):
+            if is_on:
+                viewer.look()
+            else:
+                viewer.look_away()
+                for process in (pid, viewer.pid):
+                    os.kill(process, signal.SIGSTOP)
+            try:
+                for reader in readers:
+                    reader.begin()
+                time.sleep(period_s)
+                periods[is_on] = [reader.end() for reader in readers]
+            finally:
+                for process in (pid, viewer.pid):
+                    os.kill(process, signal.SIGCONT)
+            lost[is_on] += periods[is_on][0].lost
+        for pairs, on, off in zip(measured, periods[True], periods[False], strict=True):
+            pairs.append(Pair(on.latencies_us, off.latencies_us))
+    watched, control = measured
+    run: Run = {"watched_lost": lost[True], "paused_lost": lost[False], "pairs": count}
+    for name, percentile in (("p50", 50.0), ("p99", 99.0)):
+        run[f"watched_{name}_us"] = float(np.percentile([v for pair in watched for v in pair.on], percentile))
+        run[f"paused_{name}_us"] = float(np.percentile([v for pair in watched for v in pair.off], percentile))
+        run |= effect(watched, percentile).to_run(f"effect_{name}")
+        run |= effect(control, percentile).to_run(f"control_{name}")
+        run |= effect(watched, percentile, control).to_run(f"net_{name}")
+        run |= pooled_effect(watched, percentile).to_run(f"pooled_{name}")
     return run
+
+
+# --- processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +339,67 @@ def read(aeron_dir: str, stream_id: int) -> None:
             latencies_us, before = [], lost
 
 
+_RECORD_VIEW = """
+window.drawn = [];
+const look = () => {
+  const page = window.tensorpool;
+  if (page && document.querySelectorAll(".node.stream").length === 48 && window.firstView === undefined) {
+    window.firstView = performance.now();
+    const note = () => drawn.push(performance.now());
+    page.connection.addEventListener("update", () => requestAnimationFrame(note));
+  }
+  requestAnimationFrame(look);
+};
+requestAnimationFrame(look);
+"""
+"""Notes when the graph is complete, and when each later update has been drawn."""
+
+
+def _large_page(directory: str, seconds: float) -> Run:
+    """The page of a thousand streams with four consumers each: nothing where Chromium is not installed."""
+    # The load and the browser of the tests: they are no part of the package.
+    from tests.browser import browser, missing
+    from tests.integration.supervisor.load import SyntheticSystem
+    from tests.remote_process import RemoteProcess
+
+    if missing() is not None:
+        return {}
+    Path(directory).mkdir()
+    aeron_dir = f"{directory}/aeron"
+    with tp.MediaDriver(aeron_dir), RemoteProcess(SyntheticSystem) as system:
+        options = {"aeron_dir": aeron_dir, "shm_base_dir": directory}
+        system.call("publish", options=options, streams=_MANY, consumers=4)
+        with _console(directory) as (url, pid), browser() as chromium:
+            chromium.resize(1440, 900)
+            chromium.visit(url)
+            counts = "const s = tensorpool.connection.document.system['']; return [s?.streams, s?.consumers]"
+            deadline = time.monotonic() + _WAIT_S
+            while chromium.run(counts) != [_MANY, 4 * _MANY]:
+                if time.monotonic() > deadline:
+                    raise ValueError("the page does not show all streams and consumers")
+                time.sleep(0.2)
+            chromium.devtools("Page.addScriptToEvaluateOnNewDocument", source=_RECORD_VIEW)
+            chromium.visit(url.partition("?")[0])
+            begin, cpu_s = time.monotonic(), _cpu_s(pid)
+            time.sleep(max(seconds, 5.0))
+            look, deadline = "return [window.firstView ?? null, drawn]", time.monotonic() + _WAIT_S
+            # On a busy machine this takes longer, which is a figure and no failure.
+            while len((found := chromium.run(look))[1]) < 3 and time.monotonic() < deadline:
+                time.sleep(0.5)
+            first_ms, drawn = found
+            share = (_cpu_s(pid) - cpu_s) / (time.monotonic() - begin)
+        system.call("close")
+    if first_ms is None or len(drawn) < 3:
+        raise ValueError("the page of a thousand streams was not drawn in time")
+    gaps = np.diff(drawn) / 1e3
+    return {
+        "first_view_s": first_ms / 1e3,
+        "update_gap_s": float(np.median(gaps)),
+        "longest_gap_s": float(gaps.max()),
+        "large_share": share,
+    }
+
+
 def _drawn_ages(directory: str, seconds: float) -> list[float]:
     """The ages of frames when Chromium has drawn them, in milliseconds; none where it is not installed."""
     # The browser of the tests: it is no part of the package.
@@ -271,32 +453,69 @@ def _console(directory: str) -> Iterator[tuple[str, int]]:
         process.communicate(timeout=_WAIT_S)
 
 
+class _Viewer:
+    """A viewer as a process; `ages` are those of the frames that it has received, in milliseconds."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.ages: list[float] = []
+        self.pid = process.pid
+        self._process = process
+
+    def collect(self) -> None:
+        """Reads the ages until the process ends."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.ages.append(float(line))
+
+    def _order(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line)
+        self._process.stdin.flush()
+
+    def look(self) -> None:
+        """Watches the stream; returns when frames arrive."""
+        self._order("watch\n")
+        count, deadline = len(self.ages), time.monotonic() + _WAIT_S
+        while len(self.ages) < count + 3:
+            if time.monotonic() > deadline:
+                raise ValueError("the viewer receives no frames")
+            time.sleep(0.02)
+
+    def look_away(self) -> None:
+        """Watches no more; returns when no more frames arrive."""
+        self._order("unwatch\n")
+        count = -1
+        while count != len(self.ages):
+            count = len(self.ages)
+            time.sleep(5 / _HZ)
+
+
 @contextmanager
-def _viewer(url: str) -> Iterator[list[float]]:
-    """Runs a viewer as a process; yields the ages of the frames that it has received, in milliseconds."""
+def _viewer(url: str) -> Iterator[_Viewer]:
+    """Runs a viewer as a process."""
     program = "import sys; from benchmarks.console import view; view(sys.argv[1])"
-    process = subprocess.Popen([sys.executable, "-c", program, url], stdout=subprocess.PIPE, text=True)
-    ages: list[float] = []
-
-    def collect() -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            ages.append(float(line))
-
-    thread = threading.Thread(target=collect)
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    viewer = _Viewer(process)
+    thread = threading.Thread(target=viewer.collect)
     thread.start()
     try:
-        yield ages
+        yield viewer
     finally:
         process.kill()
         process.wait(_WAIT_S)
         thread.join()
-        if process.stdout is not None:
-            process.stdout.close()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
 
 
 def view(url: str) -> None:
-    """Takes frames as a browser does, and prints the age of each; runs in a process of its own."""
+    """Takes frames as a browser does, and prints the age of each; runs in a process of its own.
+
+    A line of stdin is `watch` or `unwatch`.
+    """
     from websockets.exceptions import ConnectionClosed
     from websockets.sync.client import connect
 
@@ -310,12 +529,16 @@ def view(url: str) -> None:
         suppress(ConnectionClosed),
         connect(f"ws://{host}/ws", additional_headers=headers, compression=None, max_size=None) as socket,
     ):
-        socket.send(json.dumps({"type": "watch", "watch": 1, "stream": _WATCHED, "hz": _HZ, "view": {}}))
+
+        def send_lines() -> None:
+            for line in sys.stdin:
+                socket.send(json.dumps({"type": line.strip(), "watch": 1, "stream": _WATCHED, "hz": _HZ}))
+
+        threading.Thread(target=send_lines, daemon=True).start()
         for message in socket:
             if isinstance(message, str):
                 continue
-            (size,) = struct.unpack_from("<I", message)
-            header = json.loads(message[4 : 4 + size])
+            header, _ = unpack_message(message)
             if "age_ms" in header:
                 print(header["age_ms"] + time.time() * 1e3 - header["sent_ms"], flush=True)
             socket.send('{"type":"drawn","watch":1}')

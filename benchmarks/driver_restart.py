@@ -26,7 +26,7 @@ LOADS: dict[str, int | None] = {"100 Hz": 100, "full speed": None}
 END_SIGNALS = {"in order": signal.SIGTERM, "kill -9": signal.SIGKILL}
 _CONSUMERS = 2
 _RECOVERY_TIMEOUT_S = 30.0
-# Frames have to arrive without a gap for so long before a restart counts as over.
+# Frames have to arrive without a gap for this long before a restart counts as over.
 _STEADY_S = 1.0
 _POLL_S = 0.02
 

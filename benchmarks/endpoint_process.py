@@ -28,7 +28,7 @@ _GAP_NS = _S // 20
 _TAIL_NS = _S // 10
 _CONNECT_PERIOD_S = 0.002
 _CONNECT_TIMEOUT_NS = 20 * _S
-# At full speed the clock is read once per so many frames. At 4 MiB these take a few milliseconds.
+# At full speed the clock is read once per this many frames. At 4 MiB these take a few milliseconds.
 _FRAMES_PER_CLOCK_READ = 16
 
 clock = time.monotonic_ns

@@ -38,8 +38,9 @@ def private_directory() -> Iterator[str]:
     finally:
         shutil.rmtree(directory, ignore_errors=True)
         # iceoryx2 leaves one file for later nodes, under the prefix of this measurement.
-        for path in _SHM.glob(f"{Path(directory).name}*"):
-            path.unlink(missing_ok=True)
+        for name in (Path(directory).name, f"{directory[-8:]}-"):
+            for path in _SHM.glob(f"{name}*"):
+                path.unlink(missing_ok=True)
         _remove_zenoh_files(before)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from . import (
+    as_written,
     batches,
     bridge,
     console,
@@ -48,6 +49,17 @@ def _section(
     """Builds the section of a measurement; `targets` replaces the measurement's own list."""
     chosen = runs.targets() if targets is None else targets
     return Section(key, data, list(tables), chosen, notes, runs.failures, runs.others())
+
+
+def _as_written(settings: Settings) -> Section:
+    runs = as_written.measure(settings)
+    return _section(
+        "as_written",
+        runs,
+        runs.to_json(),
+        Table("As a user would write it", as_written.HEAD, runs.rows()),
+        notes=[runs.note()],
+    )
 
 
 def _batches(settings: Settings) -> Section:
@@ -203,6 +215,7 @@ def _joins(settings: Settings) -> Section:
 
 
 SECTIONS: dict[str, Callable[[Settings], Section]] = {
+    "as-written": _as_written,
     "batches": _batches,
     "fan-out": _fan_out,
     "large-frames": _large_frames,

@@ -80,7 +80,7 @@ class TableRuns:
 
 
 NOTE = (
-    "Tables: a reader opens the table anew for each read and checks that every row is there once. The log of "
+    "Tables: a reader opens the table for each read, and checks that every row is there once. The log of "
     "many files is made by hand, one file a micro-batch of ten seconds with all streams, a thousand of them "
     "merged to one; the merged ones are still in the log, as within their retention. Payloads: frames of 640 "
     "KiB, archived on versitygw; both sides read parts of 4 MiB with eight connections of the same client."

@@ -57,6 +57,9 @@ def targets(measured: DataPlaneRuns) -> list[Target]:
     result.append(Target("delivered rate, 4 MiB", "the bare copy, same ring", 0.9, False, bare("4 MiB")))
     for size in ("64 B", "64 KiB"):
         result.append(Target(f"p50 latency, {size}", PEER, 0.6, True, pair(size, "p50_us")))
+    for size in ("64 B", "64 KiB"):
+        result.append(Target(f"p99 latency, {size}", PEER, 1.0, True, pair(size, "p99_us")))
+        result.append(Target(f"p99.9 latency, {size}", PEER, 2.0, True, pair(size, "p999_us")))
     for size in ("64 B", "64 KiB", "640 KiB"):
         with_leases = pair(size, "delivered_hz", STANDALONE)
         result.append(

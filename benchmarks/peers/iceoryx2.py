@@ -50,8 +50,23 @@ class Iceoryx2:
 
     @contextmanager
     def consumer(self, plan: Plan) -> Iterator[Frames]:
-        subscriber = _service(plan).subscriber_builder().buffer_size(plan.nslots).create()
-        yield _frames(subscriber, plan.size_bytes // WORD_BYTES)
+        yield _frames(subscriber(plan), plan.size_bytes // WORD_BYTES)
+
+
+def subscriber(plan: Plan) -> Any:
+    """A subscriber with a buffer as deep as the ring."""
+    return _service(plan).subscriber_builder().buffer_size(plan.nslots).create()
+
+
+def event_service(plan: Plan) -> Any:
+    """The service of the notifier and the listener of a measurement."""
+    # The path of a listener's socket has 107 bytes at most.
+    return (
+        _node(plan, Path(plan.directory).name[-8:])
+        .service_builder(iox2.ServiceName.new("arrivals"))
+        .event()
+        .open_or_create()
+    )
 
 
 def _frames(subscriber: Any, count: int) -> Frames:
@@ -65,15 +80,19 @@ def _frames(subscriber: Any, count: int) -> Frames:
         yield None
 
 
-def _service(plan: Plan) -> Any:
+def _node(plan: Plan, prefix: str) -> Any:
     iox2.set_log_level(iox2.LogLevel.Error)
     config = iox2.config.default()
     # All files carry the name of this measurement, so that leftovers can be found and removed.
     config.global_cfg.root_path = iox2.Path.new(f"{plan.directory}/")
-    config.global_cfg.prefix = iox2.FileName.new(f"{Path(plan.directory).name}-")
-    node = iox2.NodeBuilder.new().config(config).create(iox2.ServiceType.Ipc)
+    config.global_cfg.prefix = iox2.FileName.new(f"{prefix}-")
+    return iox2.NodeBuilder.new().config(config).create(iox2.ServiceType.Ipc)
+
+
+def _service(plan: Plan) -> Any:
     return (
-        node.service_builder(iox2.ServiceName.new(f"frames-{os.path.basename(plan.directory)}"))
+        _node(plan, Path(plan.directory).name)
+        .service_builder(iox2.ServiceName.new(f"frames-{os.path.basename(plan.directory)}"))
         .publish_subscribe(iox2.Slice[ctypes.c_uint64])
         .payload_alignment(iox2.Alignment.new(64))
         .enable_safe_overflow(True)
