@@ -75,7 +75,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         Panel(
             "New epochs",
             ((f"increase(tensorpool_stream_epochs_total{{{_STREAM}}}[10m])", "{{stream_id}}"),),
-            doc="A stream that begins anew again and again has a producer that dies.",
+            doc="A stream that starts again and again has a producer that dies.",
         ),
         Panel(
             "Not published, by reason",

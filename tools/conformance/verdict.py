@@ -22,7 +22,7 @@ class Status(StrEnum):
     SKIPPED = "skipped"
     """All its tests were skipped."""
     UNTESTABLE = "untestable"
-    """It binds something else than this code; the list says what."""
+    """It binds something other than this code; the list says what."""
     FAILED = "failed"
     """A test of it failed."""
     NOT_RUN = "not run"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import functools
 import importlib
@@ -67,7 +68,8 @@ Every public name of `tensorpool.recording`. {_MADE}
 [Record and replay](../how-to/record-and-replay.md) shows them in use.
 """,
         {
-            "Reading": "open Recording Frames RecordedFrame FrameBatch FrameDataset Gap RecordingLedger",
+            "Reading": "open Recording Frames FrameSlice RecordedFrame FrameBatch FrameDataset Gap "
+            "RecordingLedger",
             "Checking and copying": "info verify repair cut merge export apply_retention",
             "Other names": "*",
         },
@@ -241,7 +243,7 @@ class _Writer:
         yield from self._attributes(kind)
         rows, methods = [], []
         for name, owner, member in class_members(kind):
-            text = _doc(member)
+            text = _doc(member) or source_text.slot_note(kind, name)
             is_short = "\n\n" not in text and len(text) <= _MAX_NOTE
             if isinstance(member, _PROPERTIES) and is_short:
                 returns = _returns(owner, name)
@@ -383,9 +385,26 @@ def _keywords(owner: type | str, node: source_text.Function) -> list[str]:
     bases = (
         (*reversed(types.get_original_bases(kind)), kind) if hasattr(types, "get_original_bases") else (kind,)
     )
+    defaults = _defaults(kind)
     return [
-        f"{item.name}: {item.annotation} = ..."
+        f"{item.name}: {item.annotation} = {defaults.get(item.name, '...')}"
         for base in bases
         if isinstance(base, type) and base.__module__.startswith("tensorpool")
         for item in source_text.attributes(base)
     ]
+
+
+def _defaults(keywords: type | None) -> dict[str, str]:
+    """The defaults of `SomeKeywords`, which the dataclass `SomeOptions` beside it has."""
+    if keywords is None:
+        return {}
+    name = keywords.__name__.removesuffix("Keywords") + "Options"
+    options = getattr(importlib.import_module(keywords.__module__), name, None)
+    if not isinstance(options, type) or not dataclasses.is_dataclass(options):
+        return {}
+    return {
+        item.name: repr(item.default if factory is dataclasses.MISSING else factory())
+        for item in dataclasses.fields(options)
+        if (factory := item.default_factory) is not dataclasses.MISSING
+        or item.default is not dataclasses.MISSING
+    }

@@ -12,7 +12,7 @@ from typing import Final
 import tensorpool
 from tensorpool.runtime.config.sources import dotted, variable
 from tensorpool.runtime.config.spec import ROLES, FieldSpec, TableSpec, spec_of
-from tensorpool.runtime.config.toml import Path as KeyPath
+from tensorpool.runtime.config.toml_text import Path as KeyPath
 
 _OPENING: Final = """\
 # Configuration

@@ -80,9 +80,15 @@ def function_node(owner: type | str, name: str) -> Function | None:
     """The definition of a method of a class, or of a function of a module."""
     node = _tree(owner) if isinstance(owner, str) else class_node(owner)
     body = node.body if node is not None else []
-    # The last definition: overloads come before it.
-    found = [item for item in body if isinstance(item, Function) and item.name == name]
+    # The last definition: overloads come before it. A setter takes what the getter returns.
+    found = [
+        item for item in body if isinstance(item, Function) and item.name == name and not _is_setter(item)
+    ]
     return found[-1] if found else None
+
+
+def _is_setter(node: Function) -> bool:
+    return any(isinstance(item, ast.Attribute) and item.attr == "setter" for item in node.decorator_list)
 
 
 def method_order(kind: type) -> dict[str, int]:
@@ -109,8 +115,32 @@ def attributes(kind: type) -> list[Attribute]:
             continue
         if isinstance(target, ast.Name) and not target.id.startswith("_") and node is not None:
             value = _text(item.value) if item.value is not None else ""
-            found.append(Attribute(target.id, annotation, value, _note(node.body, index + 1)))
+            note = _note(node.body, index + 1) or _setting_text(item.value)
+            found.append(Attribute(target.id, annotation, value, note))
     return found
+
+
+def slot_note(kind: type, name: str) -> str:
+    """The text below `self.<name> = …` in the constructor of a class with slots."""
+    node = function_node(kind, "__init__")
+    for index, item in enumerate(node.body if node is not None else []):
+        targets = item.targets if isinstance(item, ast.Assign) else []
+        is_slot = any(isinstance(target, ast.Attribute) and target.attr == name for target in targets)
+        if is_slot and node is not None:
+            return _note(node.body, index + 1)
+    return ""
+
+
+def _setting_text(value: ast.expr | None) -> str:
+    """What a `setting("…")` says of itself."""
+    if (
+        isinstance(value, ast.Call)
+        and isinstance(value.func, ast.Name)
+        and value.func.id == "setting"
+        and isinstance(text := value.args[0], ast.Constant)
+    ):
+        return str(text.value)
+    return ""
 
 
 def _note(body: list[ast.stmt], index: int) -> str:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import argparse
 import platform
+import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 from . import checks, emulation
-from .build import ROOT, TARGETS, BuiltWheel, WheelError, build_sdist, build_wheel
+from .build import ROOT, TARGETS, BuiltWheel, WheelError, build_sdist, build_wheel, require_target
 from .installation import Interpreter, install, try_package
 
 
@@ -42,13 +43,15 @@ def make(arguments: argparse.Namespace) -> None:
     """Builds and checks what is asked for."""
     out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
+    machines = [] if arguments.no_wheel else arguments.arch or list(TARGETS)
+    _require_tools(machines, emulate=not arguments.no_emulation)
     if not arguments.no_sdist:
         sdist = build_sdist(out)
         checks.check_sdist(sdist)
         _report(sdist)
         if arguments.from_sdist:
             _try_here(sdist)
-    for machine in [] if arguments.no_wheel else arguments.arch or TARGETS:
+    for machine in machines:
         started = time.monotonic()
         built = build_wheel(TARGETS[machine], out)
         checks.check_wheel(built)
@@ -58,6 +61,23 @@ def make(arguments: argparse.Namespace) -> None:
             _try_here(built.wheel)
         elif not arguments.no_emulation:
             _try_emulated(built)
+
+
+def _require_tools(machines: list[str], *, emulate: bool) -> None:
+    """Raises WheelError if a wheel of these could be built, but not finished or tried, minutes later.
+
+    Packages of the system that are missing are installed, or named with the command that installs them.
+    """
+    if not machines:
+        return
+    foreign = [machine for machine in machines if machine != platform.machine()]
+    parts = ["strip", *(["emulation"] if foreign and emulate else [])]
+    if subprocess.run([ROOT / "tools" / "system-packages", *parts], check=False).returncode:
+        raise WheelError("`make wheel` needs packages of the system, which are named above")
+    for machine in machines:
+        require_target(TARGETS[machine])
+    for machine in foreign if emulate else []:
+        emulation.require(machine)
 
 
 def _try_here(distribution: Path) -> None:

@@ -54,6 +54,12 @@ def missing_tools(machine: str) -> list[str]:
     return missing if shutil.which("debootstrap") else [*missing, "debootstrap"]
 
 
+def require(machine: str) -> None:
+    """Raises WheelError if a wheel of the architecture cannot be run here."""
+    if missing := missing_tools(machine):
+        raise WheelError(f"the {machine} wheel cannot be run: apt-get install {' '.join(missing)}")
+
+
 def find_emulator(machine: str) -> str | None:
     """QEMU's program for the architecture: the package qemu-user names it without a suffix."""
     return shutil.which(f"qemu-{machine}-static") or shutil.which(f"qemu-{machine}")
@@ -62,8 +68,6 @@ def find_emulator(machine: str) -> str | None:
 def prepare(built: BuiltWheel, cache: Path) -> EmulatedPython:
     """Unpacks Python into `cache`, where a later run finds it; beside it the wheel and its dependencies."""
     machine = built.target.machine
-    if missing := missing_tools(machine):
-        raise WheelError(f"the {machine} wheel cannot be run: apt-get install {' '.join(missing)}")
     root = cache / f"{machine}-{SUITE}"
     if not (root / ".complete").exists():
         _unpack_python(machine, root)
