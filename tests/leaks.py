@@ -28,7 +28,7 @@ SHM = Path("/dev/shm")
 SHM_NAMES = re.compile(r"^(tensorpool|aeron)")
 # The names of directories of the fixtures contain the process id of the test run: see `is_foreign`.
 PROGRAM_DIRECTORY = re.compile(r"^(?:tensorpool|aeron-tensorpool|aeron)-(?:demo|bench|clean|wheel)-")
-TEST_DIRECTORY = re.compile(r"^(?:tensorpool|aeron)-(?:test|chaos)-(\d+)-")
+TEST_DIRECTORY = re.compile(r"^(?:tensorpool|aeron)-(?:test|chaos|leaked)-(\d+)")
 # The interpreter opens these once and keeps them.
 KEPT_OPEN = ("/dev/urandom", "/dev/random")
 PR_SET_CHILD_SUBREAPER = 36
@@ -112,6 +112,13 @@ class Leaks:
         lines += [f"mapping of {text}" for text in self.mappings]
         lines += [f"{text} in shared memory" for text in self.files.values()]
         return sorted(lines)
+
+    def in_directories(self, own: re.Pattern[str]) -> Leaks:
+        """The leaks without entries of /dev/shm that have other names: another program may have left them."""
+        files = {
+            key: text for key, text in self.files.items() if own.match(Path(key).relative_to(SHM).parts[0])
+        }
+        return replace(self, files=files)
 
     def end_processes(self) -> None:
         """Kills the leaked processes, so that they do not affect later tests."""

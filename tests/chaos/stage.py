@@ -224,7 +224,7 @@ class Stage:
         return self.driver.process.pid
 
     def end_driver(self) -> None:
-        """SIGTERM, which a driver obeys in time and with exit status 0, whatever it went through."""
+        """SIGTERM, on which a driver ends in time and with exit status 0, whatever happened to it before."""
         if self.driver is None:
             return
         self.driver.end()

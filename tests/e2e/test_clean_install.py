@@ -215,6 +215,14 @@ def test_doctor_runs(installation: Installation, scratch: Path) -> None:
     assert "shared memory" in done.stdout.lower()
 
 
+def test_demo_without_spark_names_the_extra_to_install(installation: Installation, scratch: Path) -> None:
+    done = installation.run("tensorpool", "demo", "--seconds", "1", "--no-kill", scratch=scratch)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "every frame is accounted for, none was torn" in done.stdout
+    # The words of the line are folded at the width of the terminal.
+    assert "pip install 'aeron-tensorpool[spark]'" in " ".join(done.stdout.split())
+
+
 def test_every_extra_is_tried() -> None:
     assert set(EXTRAS) == set(declared_extras())
 

@@ -88,7 +88,7 @@ def test_trace_command_prints_the_shown_lineage(programs: list[Path], environmen
 
 
 def test_table_lists_the_carrier_of_every_type() -> None:
-    from tensorpool.attributes.dtypes import CARRIERS
+    from tensorpool.attributes.extension_types import CARRIERS
 
     rows = [line.split("|")[1:3] for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| `")]
     documented = {name.strip(" `"): how.strip() for names, how in rows for name in names.split(",")}

@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
+import tensorpool as tp
 from tests.e2e.pages import ROOT, blocks
 
 
@@ -103,6 +105,97 @@ def test_rolling_shutter_example_processes_partial_frames(environment: dict[str,
     assert len(parts) == len(lines) == 50
     assert max(parts) > 10, "the frames were not received in parts"
     assert re.fullmatch(r"-?\d+\.\d\d ms won: .* ms after the last row instead of .* ms", gain)
+
+
+def test_jax_example_publishes_what_it_computed_from_each_frame(
+    environment: dict[str, str], aeron_dir: Path
+) -> None:
+    # Images of the camera are full of their sequence, so that each result says which frame it was made from.
+    environment |= {"JAX_PLATFORMS": "cpu"}
+    with (
+        tp.open(aeron_dir=aeron_dir) as ctx,
+        running(ROOT / "examples" / "find" / "camera.py", environment),
+        running(ROOT / "examples" / "jax" / "tiles.py", environment) as tiles,
+        ctx.consumer(20_000) as camera,
+        ctx.consumer(name="tiles", find_timeout=60) as results,
+    ):
+        taken: dict[int | None, tuple[int, int]] = {}
+        checked = 0
+        for image in islice(camera, 3000):
+            taken[image.trace_id] = (image.seq, image.timestamp_ns)
+            for result in results.poll():
+                if result.trace_id not in taken:
+                    continue
+                seq, taken_ns = taken[result.trace_id]
+                with suppress(tp.FrameOverwritten):
+                    means = result.copy()
+                    assert (means.shape, means.dtype.name) == ((12, 16), "float32")
+                    assert (means == seq % 4096).all()
+                    assert result.timestamp_ns == taken_ns
+                    checked += 1
+            if checked >= 5:
+                break
+        assert checked >= 5
+        assert tiles.stdout is not None
+        lines = [tiles.stdout.readline() for _ in range(2)]
+    for line in lines:
+        match = re.fullmatch(r"frame (\d+) on cpu: brightest tile (\d+)\.0\n", line)
+        assert match is not None, line
+        assert int(match[1]) % 4096 == int(match[2])
+
+
+def test_cupy_example_publishes_what_changed(environment: dict[str, str]) -> None:
+    # A stand-in for the device and for CuPy: `make test-gpu` runs the example on a GPU.
+    program = str(ROOT / "examples" / "cupy" / "motion.py")
+    with running(ROOT / "examples" / "find" / "camera.py", environment):
+        result = subprocess.run(
+            [sys.executable, "-m", "tests.stand_in_cupy", program, "--frames", "30"],
+            env=environment,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+    assert result.returncode == 0, result.stderr
+    match = re.fullmatch(r"frame (\d+) on cuda:0: changed by up to (\d+\.\d)\n", result.stdout)
+    assert match is not None, result.stdout
+    assert int(match[1]) >= 29
+    # Every image is brighter by one than the one before, or by more where frames were skipped.
+    assert float(match[2]) >= 12.6
+
+
+@pytest.mark.parametrize(
+    ("cupy", "message"),
+    [
+        ("raise ImportError('no module cupy')", "this example needs CuPy (no module cupy): pip install"),
+        (
+            "class cuda:\n"
+            "    class runtime:\n"
+            "        CUDARuntimeError = OSError\n"
+            "        def getDeviceCount():\n"
+            "            raise OSError('cudaErrorInsufficientDriver')\n",
+            "this example needs an NVIDIA GPU (cudaErrorInsufficientDriver); ",
+        ),
+    ],
+    ids=["no CuPy", "no driver"],
+)
+def test_cupy_example_names_what_it_needs(
+    environment: dict[str, str], tmp_path: Path, cupy: str, message: str
+) -> None:
+    (tmp_path / "cupy.py").write_text(cupy, "utf-8")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [environment.get("PYTHONPATH")])])
+    result = subprocess.run(
+        [sys.executable, ROOT / "examples" / "cupy" / "motion.py"],
+        env={**environment, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.startswith(message)
+    assert result.stderr.count("\n") == 1
 
 
 def test_python_code_of_the_first_page_of_the_site_runs(environment: dict[str, str], tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tensorpool.pipeline import report
 from tests.browser import Browser, browser, missing
-from tests.unit.pipeline.conftest import _arrows_threads  # noqa: F401  a fixture
+from tests.unit.pipeline.conftest import arrows_threads  # noqa: F401  a fixture
 from tests.unit.pipeline.report.sample_tables import pipeline
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")

@@ -52,7 +52,7 @@ def test_live_block_of_the_readme_receives_both_frames(environment: dict[str, st
 
 
 def test_stage_of_the_readme_is_the_example_that_is_run_by_tests() -> None:
-    _, stage, _, _ = blocks(README, "python")
+    _, _, _, stage = blocks(README, "python")
     assert stage.strip() in (ROOT / "examples" / "stage" / "difference.py").read_text("utf-8")
 
 
@@ -60,7 +60,7 @@ def test_stage_of_the_readme_is_the_example_that_is_run_by_tests() -> None:
 def test_record_and_spark_blocks_of_the_readme_work_on_one_recording(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
-    _, _, record, spark = blocks(README, "python")
+    _, record, spark, _ = blocks(README, "python")
     assert run(record, tmp_path, environment).split() == ["100", "(100,", "48,", "64)"]
     pytest.importorskip("pyspark")
     assert float(run(spark, tmp_path, environment, timeout=300)) == 99.0

@@ -85,7 +85,7 @@ class Reader:
                 frames = [] if newest is None else [newest]
             else:
                 frames = consumer.poll(16)
-            # Never sleep: otherwise the writer would seldom overwrite a frame during its inspection.
+            # Never sleep: otherwise the writer would rarely overwrite a frame during its inspection.
             if not frames and stop.is_set():
                 return
             # Newest first on every other turn: the writer then overwrites the old frames during the

@@ -1,4 +1,4 @@
-"""A full disk under a recorder, again and again, with room made in between."""
+"""A full disk under a recorder, again and again, with room made in between and producers replaced."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ _KEEP_FREE = 4 << 20
 # Less than the disk without what is kept free: the recorder's own files do not fill it.
 _RETAIN = 6 << 20
 _ROWS_AFTER_ROOM = 50
+_REPLACED = 0.3
 
 
 def run(stage: Stage) -> None:
     """Another program fills the recorder's disk. The space that is kept free stays free of frames, consumers
-    lose nothing by it, and the recorder writes again whenever there is room."""
+    lose nothing by it, and the recorder writes again whenever there is room. Producers that are killed leave
+    gaps of two epochs, which the recorder has to keep apart until it can write them."""
     disk = stage.work / "disk"
     with mounted(disk, _DISK_BYTES):
         try:
@@ -30,7 +32,7 @@ def run(stage: Stage) -> None:
 
 def _fill_again_and_again(stage: Stage) -> None:
     disk, rng, checker = stage.work / "disk", stage.rng, stage.checker
-    stage.start("producer", hz=500)
+    producer = stage.start("producer", hz=500)
     consumer = stage.start("consumer")
     recorder = stage.start(
         "recorder", root=str(disk / "recording"), keep_free=str(_KEEP_FREE), retain_bytes=str(_RETAIN),
@@ -45,6 +47,9 @@ def _fill_again_and_again(stage: Stage) -> None:
         with filler.open("ab") as file, contextlib.suppress(OSError):
             file.write(bytes(rng.randrange(1 << 20, 8 << 20)))
         checker.count("disk filled")
+        if rng.random() < _REPLACED:
+            stage.kill(producer)
+            producer = stage.start("producer", hz=500)
         if rng.random() < 0.4:
             filler.unlink(missing_ok=True)
             checker.count("room made")

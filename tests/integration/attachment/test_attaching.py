@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import tensorpool as tp
 from tensorpool import _native
 from tensorpool.client import LeaseOptions, Producer, ProducerOptions
 from tensorpool.client.lease import lease_status
+from tensorpool.sbe.wire import ClockDomain, PayloadPool, ShmPoolAnnounce
 from tensorpool.shm import EpochSpec
 from tests.remote_process import RemoteProcess
 
@@ -62,6 +64,45 @@ def test_announces_of_another_owner_end_no_lease(open_context, free_stream_id, w
     camera.close()
     successor = ctx.producer(free_stream_id, pools=["4KiB"])
     wait_until(lambda: viewer.epoch == successor.epoch)
+
+
+def test_announce_of_a_later_epoch_without_regions_ends_no_lease(
+    options, open_context, free_stream_id, wait_until
+) -> None:
+    """Any client can send one for the directory of the driver's streams."""
+    ctx = open_context()
+    camera, viewer = ctx.producer(free_stream_id, pools=["4KiB"]), ctx.consumer(free_stream_id)
+    wait_until(lambda: viewer.epoch == camera.epoch and camera.is_connected)
+    epoch = camera.epoch
+    (ring,) = Path(options["shm_base_dir"]).rglob(f"{free_stream_id}/{epoch}/header.ring")
+    directory = ring.parents[1] / str(epoch + 1)
+    announces = ctx.connection.publication(ctx.stream_ids.announce)
+    wait_until(lambda: announces.is_connected)
+
+    def has_come() -> bool:
+        now_ns = time.monotonic_ns()
+        pool_uri = f"shm:file?path={directory}/1.pool"
+        announce = ShmPoolAnnounce(
+            stream_id=free_stream_id, producer_id=7, epoch=epoch + 1, layout_version=1,
+            announce_timestamp_ns=now_ns, announce_clock_domain=ClockDomain.MONOTONIC,
+            header_region_uri=f"shm:file?path={directory}/header.ring",
+            header_nslots=8, header_slot_bytes=256,
+            payload_pools=(
+                PayloadPool(pool_id=1, pool_nslots=8, stride_bytes=4096, region_uri=pool_uri),
+            ),
+        )  # fmt: skip
+        announces.offer(announce.encode())
+        # Its consumer counts those of an unknown layout, so it has read the others too.
+        announces.offer(replace(announce, layout_version=99).encode())
+        return bool(viewer.counters().announces_ignored["layout"] > 2)
+
+    wait_until(has_come)
+    assert camera.offer(np.arange(4)).outcome == "published"
+    assert viewer.receive(DEADLINE_S).seq == 0
+    assert (camera.epoch, viewer.epoch, viewer.counters().mapped) == (epoch, epoch, 1)
+    leases = [endpoint.lease() for endpoint in (camera, viewer)]
+    assert [(lease.granted, lease.ended) for lease in leases] == [(1, 0), (1, 0)]
+    announces.close()
 
 
 def test_layout_that_contradicts_the_stream_is_an_attach_error(open_context, free_stream_id) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tensorpool as tp
+from tensorpool.context import driver_host
 
 DEADLINE_S = 60.0
 LARGE = np.zeros(6 << 20, np.uint8)
@@ -70,6 +71,19 @@ def test_default_pools_follow_the_first_frame(
         producer.offer(LARGE, strict=True)
     ledger = producer.ledger()
     assert not any(ledger.dropped.values())
+
+
+def test_pool_of_a_large_first_frame_gets_fewer_slots_than_an_earlier_program_chose(
+    open_context: Callable[..., tp.Context], free_stream_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver_host, "FITTED_POOL_BYTES", 64 << 20)
+    context = open_context()
+    # The driver keeps this layout of the stream: 256 slots of 8 MiB would be two GiB.
+    context.producer(free_stream_id, pools=["4KiB"], nslots=256).close()
+    producer = context.producer(free_stream_id)
+    assert producer.nslots == 256
+    producer.offer(LARGE, strict=True)
+    assert (producer.pools, producer.nslots) == ((4096, 8 << 20), 8)
 
 
 def test_pools_that_were_chosen_are_kept(open_context, free_stream_id) -> None:

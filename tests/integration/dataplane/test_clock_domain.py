@@ -121,8 +121,9 @@ def test_partial_frame_has_the_time_of_the_announced_clock(
     context = open_context("standalone", clock_domain="realtime_synced")
     before_ns = time.time_ns()
     producer = context.producer(free_stream_id, nslots=8, pools=[64])
-    context.consumer(free_stream_id, progress=True)
+    consumer = context.consumer(free_stream_id, progress=True)
     wait_until(lambda: producer.has_progress_consumers)
+    assert not consumer.closed, "without a reference it is closed, perhaps before it has sent its hello"
     with producer.claim((4, 8), "u1", progress="rows"):
         # Its header is written before its rows, for consumers that read the rows.
         [ring] = shm_base.rglob("header.ring")

@@ -126,3 +126,88 @@ def test_recorder_has_the_same_gap(hostile, context, free_stream_id, tmp_path, w
         (ledger,) = opened.ledger(free_stream_id)
     assert (ledger.first_seq, ledger.last_seq, ledger.rows) == (before, before + 5, 1)
     assert (ledger.gaps, ledger.balanced) == ({"joining": 5}, True)
+
+
+@pytest.mark.parametrize("read", [0, 3])
+def test_frames_that_were_not_read_before_their_epoch_ended_are_charged(map_into, hostile, read) -> None:
+    producer, consumer = map_into(0)
+    for seq in range(read):
+        producer.publish(seq)
+        assert consumer.receive(DEADLINE_S).seq == seq
+    for seq in range(read, 5):
+        producer.write(seq)
+    successor = hostile(epoch=producer.epoch + 1)
+    successor.announce_until(lambda: consumer.epoch == successor.epoch)
+    # A descriptor that comes after its epoch is not counted a second time.
+    producer.describe(4)
+    successor.publish(0)
+    assert consumer.receive(DEADLINE_S).seq == 0
+    ledger = consumer.ledger()
+    assert (ledger.span, ledger.received, ledger.balanced) == (6, read + 1, True)
+    assert drops_of(consumer) == {"ended": 5 - read}
+
+
+def test_frames_of_the_next_epoch_in_the_same_regions_are_not_charged_to_the_last(map_into, hostile) -> None:
+    """A driver gives regions that no producer has used to its first producer, under the next epoch."""
+    producer, consumer = map_into(0)
+    producer.poke_superblock(producer.header, "epoch", producer.epoch + 1)
+    for seq in range(5):
+        producer.write(seq)
+    successor = hostile(epoch=producer.epoch + 1)
+    successor.announce_until(lambda: consumer.epoch == successor.epoch)
+    successor.publish(0)
+    assert consumer.receive(DEADLINE_S).seq == 0
+    assert (drops_of(consumer), consumer.ledger().span) == ({}, 1)
+
+
+def test_unread_frames_of_a_mirror_are_charged_from_the_first_that_it_held(map_into, hostile) -> None:
+    producer, consumer = map_into(0)
+    for seq in range(1_000_001, 1_000_004):
+        producer.write(seq)
+    successor = hostile(epoch=producer.epoch + 1)
+    successor.announce_until(lambda: consumer.epoch == successor.epoch)
+    successor.publish(0)
+    assert consumer.receive(DEADLINE_S).seq == 0
+    assert drops_of(consumer) == {"ended": 3}
+
+
+@pytest.mark.parametrize("stray", [0, 1 << 60 | 3])
+def test_stray_commit_word_hides_no_loss_at_the_beginning(map_into, stray) -> None:
+    producer, consumer = map_into(0)
+    for seq in range(30):
+        producer.write(seq)
+    # Neither the newest slot nor the oldest.
+    producer.write_word(25 % producer.nslots, stray)
+    producer.publish(30)
+    assert consumer.receive(DEADLINE_S).seq == 30
+    assert drops_of(consumer) == {"joining": 30}
+
+
+def test_recorder_has_the_unread_end_of_an_epoch_as_a_gap(
+    hostile, context, free_stream_id, tmp_path, wait_until
+) -> None:
+    root = tmp_path / "recording"
+    producer = hostile()
+    with context.record(root, streams=[free_stream_id], buffer="8MiB", keep_free=0) as recorder:
+
+        def is_mapped(owner) -> bool:
+            owner.announce()
+            return any(event.kind == "mapped" and event.epoch == owner.epoch for event in context.events(0.0))
+
+        wait_until(lambda: is_mapped(producer))
+        producer.publish(0)
+        wait_until(lambda: recorder.stats().rows == 1)
+        for seq in range(1, 5):
+            producer.write(seq)
+        successor = hostile(epoch=producer.epoch + 1)
+        wait_until(lambda: is_mapped(successor))
+        # They come too late, and are not recorded a second time.
+        for seq in range(1, 5):
+            producer.describe(seq)
+        successor.publish(0)
+        wait_until(lambda: recorder.stats().rows == 2)
+    with recording.open(root) as opened:
+        first, second = opened.ledger(free_stream_id)
+    assert (first.first_seq, first.last_seq, first.rows, first.gaps) == (0, 4, 1, {"ended": 4})
+    assert (second.rows, second.gaps) == (1, {})
+    assert (first.balanced, second.balanced) == (True, True)

@@ -314,7 +314,7 @@ def test_another_consumer_may_close_during_the_start_of_a_wait(context, free_str
             assert not closer.is_alive()
             return super().submit(*args, **more)
 
-    monkeypatch.setattr("tensorpool.client.iteration.ThreadPoolExecutor", ClosingOther)
+    monkeypatch.setattr("tensorpool.client.consumer.ThreadPoolExecutor", ClosingOther)
     with pytest.raises(tp.ReceiveTimeout):
         asyncio.run(asyncio.wait_for(anext(aiter(consumer)), 2 * DEADLINE_S))
 
@@ -327,7 +327,7 @@ def test_close_right_before_an_async_wait_ends_it(context, free_stream_id, monke
             consumer.close()
             return super().submit(*args, **more)
 
-    monkeypatch.setattr("tensorpool.client.iteration.ThreadPoolExecutor", ClosingConsumer)
+    monkeypatch.setattr("tensorpool.client.consumer.ThreadPoolExecutor", ClosingConsumer)
 
     async def read() -> int:
         return len([frame async for frame in consumer])

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 import tensorpool as tp
+from tensorpool import _native
 
 ELEMENTS = 64
 # Members of a context that belong to services and are not tested here.
@@ -66,6 +67,7 @@ ARGUMENTS: dict[str, list[Any]] = {
     "find_stream": [1],
     "set_device": [None],
     "commit_after": [1],
+    "commit_by_stream": [_native.StreamCommits()],
     "claim": [(1,), "uint8"],
     "producer": [4_000_000_000],
     "consumer": [4_000_000_000],

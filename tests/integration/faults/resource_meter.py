@@ -106,10 +106,22 @@ class ResourceMeter:
             pass
         counts["poll"] = counted(poll)
         counts["latest"] = counted(latest)
+        # The other input never comes: each frame is matched and held back, and an earlier one is dropped.
+        inputs = {"here": self.stream_id, "nowhere": self.stream_id + 1}
+        with self.context.join(inputs, by="sequence", depth=64) as join:
+            while join.inputs["here"].epoch is None:
+                time.sleep(0.01)
+
+            def match() -> None:
+                producer.offer(payload)
+                join.poll()
+
+            counts["join"] = counted(match)
+            matched = join.ledger().inputs["here"].received
         counts["array"] = counted(lambda: frame.array)
         counts["copy_free_check"] = counted(frame.valid)
         counts["known"] = counted(lambda: bytes(2000))
-        return {**counts, "received": received}
+        return {**counts, "received": received, "matched": matched}
 
     def grow(self, frames: int) -> dict[str, int]:
         """Growth of the process and of Python's heap over this number of frames."""

@@ -69,7 +69,8 @@ def test_frames_need_no_native_allocation(environment: Environment, counting_mal
     # The counter works: Python must get these objects from the C library.
     assert counts.pop("known") >= frames
     assert counts.pop("received") > frames / 2
-    assert counts.keys() == {"offer", "claim", "poll", "latest", "array", "copy_free_check"}
+    assert counts.pop("matched") > frames / 2
+    assert counts.keys() == {"offer", "claim", "poll", "latest", "array", "copy_free_check", "join"}
     for what, count in counts.items():
         assert count < frames / 100, what
 

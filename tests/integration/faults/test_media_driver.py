@@ -95,7 +95,7 @@ def test_processes_reconnect_to_a_restarted_media_driver(
     assert list(received["received"]) == [str(epoch)]
     first, last, _ = received["received"][str(epoch)]
     assert ledger["balanced"], ledger
-    # The account begins when the consumer is mapped, which may be before its first frame.
+    # The ledger begins when the consumer is mapped, which may be before its first frame.
     assert ledger["span"] >= last - first + 1
     assert ledger["dropped"]["gap"] + ledger["dropped"]["resync"] > 0
     assert received["wrong"] == 0

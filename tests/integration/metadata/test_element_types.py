@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tensorpool as tp
-from tensorpool.attributes.dtypes import CARRIERS, extension
+from tensorpool.attributes.extension_types import CARRIERS, extension
 
 from .conftest import DEADLINE_S, MetadataHarness
 

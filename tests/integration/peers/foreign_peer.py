@@ -1,7 +1,7 @@
-"""A peer as other implementations may be: it keeps to the protocol's words and to none of its habits.
+"""A peer as other implementations may be: it follows the protocol, and has none of our habits.
 
 It announces on the control stream and maps the regions again at every announce. It polls announces ten times
-a second and the control stream seldom, or never, with tethered subscriptions. It answers late, uses random
+a second and the control stream rarely, or never, with tethered subscriptions. It answers late, uses random
 correlation ids, and leaves out empty text at the end of a message.
 """
 
@@ -35,7 +35,7 @@ from tests.unit.discovery.provider_harness import announce
 
 # It polls announces ten times a second: enough to hold no publication back, and late by all other measures.
 PAUSE_S = 0.1
-# It polls the control stream only every so many turns: more than a second passes in between.
+# It polls the control stream only once in this many turns: more than a second passes in between.
 CONTROL_TURNS = 12
 # Messages with invented ids in each turn.
 INVENTED = 20

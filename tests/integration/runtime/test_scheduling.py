@@ -48,7 +48,6 @@ def test_threads_of_a_connection_have_their_cores_and_priority(
     before = scheduling_by_thread()
     monkeypatch.setenv("TENSORPOOL_AERON__CPU_AFFINITY", str(core))
     monkeypatch.setenv("TENSORPOOL_AERON__PRIORITY", f"nice:{lower}")
-    monkeypatch.setenv("TENSORPOOL_AERON__IDLE", "rest")
     with tp.open("standalone", aeron_dir=aeron_dir, shm_base_dir=shm_base):
 
         def of_connection() -> list[ThreadScheduling]:

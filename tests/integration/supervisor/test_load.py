@@ -85,7 +85,7 @@ def sees_all(url: str) -> bool:
 
 
 def watch(supervisor: SupervisorProcess, url: str, seconds: float) -> list[int]:
-    """Scrapes for so long. Returns the memory after each scrape."""
+    """Scrapes for this long. Returns the memory after each scrape."""
     samples: list[int] = []
     deadline = time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0 or not samples:

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from tensorpool.cli.pipeline import pipeline as command
 from tensorpool.cli.pipeline import report
-from tests.unit.pipeline.conftest import _arrows_threads  # noqa: F401  a fixture
+from tests.unit.pipeline.conftest import arrows_threads  # noqa: F401  a fixture
 from tests.unit.pipeline.report.sample_tables import pipeline
 
 

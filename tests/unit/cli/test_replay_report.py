@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from tensorpool.cli.replay import _run
+from tensorpool.cli.replay import show_replay
 
 
 def ctrl_c() -> None:
@@ -55,6 +55,6 @@ def fail() -> None:
 def test_report_is_printed_once(replay: FakeReplay, capsys: pytest.CaptureFixture[str]) -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with suppress(KeyboardInterrupt, ValueError):
-        _run(cast("Any", replay), False, True)
+        show_replay(cast("Any", replay), False, True)
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [{"frames": 3}]
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before

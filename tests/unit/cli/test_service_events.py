@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tensorpool import sbe
-from tensorpool.cli.service import _print_events
+from tensorpool.cli.service import print_events
 from tensorpool.service import Event
 
 REPORT = sbe.ProducerStatus(
@@ -30,7 +30,7 @@ TAG = "service:producer:5"
 
 
 def printed(capsys: pytest.CaptureFixture[str], event: Event, json_output: bool) -> str:
-    _print_events(iter([event]), json_output)
+    print_events(iter([event]), json_output)
     return capsys.readouterr().out.strip()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensorpool.cli.stream_watch import _highest_latency, announce_age_ns, announced_streams
+from tensorpool.cli.stream_watch import announce_age_ns, announced_streams, highest_latency
 from tensorpool.monitor.model import SystemModel
 from tensorpool.monitor.reports import LatencyStatus
 from tensorpool.monitor.snapshot import Snapshot
@@ -52,10 +52,10 @@ def test_announce_that_was_sent_long_ago_is_not_listed() -> None:
 def test_latency_report_has_the_highest_values_of_all_consumers() -> None:
     model = SystemModel()
     model.observe(announce(), 0)
-    assert _highest_latency(stream_of(model, 0)) is None
+    assert highest_latency(stream_of(model, 0)) is None
     for consumer_id, values in ((7, (10, 90, 100)), (8, (20, 50, 200))):
         model.observe(report(consumer_id), 0)
         model.observe(LatencyStatus(5, consumer_id, 1, *values, "publish"), 0)
-    assert _highest_latency(stream_of(model, 0)) == {
+    assert highest_latency(stream_of(model, 0)) == {
         "consumers": 2, "p50_ns": 20, "p99_ns": 90, "max_ns": 200,
     }  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tensorpool.demo.checks import CameraEpoch, find_faults, viewer_ledgers
@@ -25,7 +27,8 @@ def test_frames_are_received_dropped_or_in_flight() -> None:
     second = CameraEpoch("2", 5, viewer_ledgers("2", reports), published=4, unpublished={"back_pressured": 1})
     assert find_faults([killed, second], reports) == []
     assert [killed.in_flight(viewer) for viewer in killed.viewers.values()] == [1, 0]
-    assert second.to_json()["viewers"]["slow model"]["dropped"] == {"skipped": 4}
+    shown: Any = second.to_json()
+    assert shown["viewers"]["slow model"]["dropped"] == {"skipped": 4}
     assert ledger_table([killed, second]).row_count == 6
 
 

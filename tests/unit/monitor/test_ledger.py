@@ -185,6 +185,10 @@ def test_recorders_and_bridges_are_paths_of_the_ledger() -> None:
     assert (found.published, found.delivered, found.unaccounted) == (12, 7, 0)
     assert dict(found.dropped) == {"sender": 1, "network": 3, "conflict": 1}
     assert found.verdict is Verdict.EXACT
+    # The count of the sender is up to a second old: frames have arrived since.
+    ledger.observe(BridgeReport("service:bridge:b", 4, (read_mapping(mapping | {"delivered": 20}),)), 0)
+    found = row(ledger, 60 * S, "bridge receive")
+    assert (found.published, found.delivered, found.unaccounted) == (25, 20, 0)
     # The sender's ledger starts later than the receiver's: only the receiver counts the frames before it.
     later = mapping | {"delivered": 9, "ledger": mapping["ledger"] | {"whole": False}}
     ledger.observe(BridgeReport("service:bridge:b", 4, (read_mapping(later),)), 0)

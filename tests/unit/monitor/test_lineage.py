@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,7 +29,8 @@ def test_lineage_is_built_from_frames_and_links_in_any_order() -> None:
     assert [one.trace_id for one in tree] == [30, 10, 20]
     assert tree.frames == (TracedFrame(4, 1, 7, 30),)
     assert [(f.stream_id, f.seq) for f in tree.parents[0].frames] == [(1, 5), (3, 0)]
-    assert tree.to_json()["parents"][1] == {
+    shown: Any = tree.to_json()
+    assert shown["parents"][1] == {
         "trace_id": "20",
         "frames": [{"stream_id": 2, "epoch": "1", "seq": "6"}],
         "parents": [],

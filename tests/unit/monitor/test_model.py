@@ -16,6 +16,7 @@ from tensorpool.monitor.reports import (
     ConsumerQos,
     ConsumerReport,
     ProducerQos,
+    ProducerReport,
     RecorderLedgerReport,
     RecorderReport,
     RepeatedAnnounce,
@@ -65,6 +66,21 @@ def stream_of(model: SystemModel, now_ns: int) -> StreamView:
 
 def consumer_ids(model: SystemModel, now_ns: int) -> list[int]:
     return [consumer.consumer_id for consumer in stream_of(model, now_ns).consumers]
+
+
+def test_left_out_sequences_are_no_frames_of_the_rate() -> None:
+    """A limiter publishes every tenth frame under the sequence of its source."""
+    model = SystemModel()
+    model.observe(announce(), 0)
+    for second in range(4):
+        committed = 1 + 10 * second
+        report = ProducerReport(
+            5, 9, 1, 1, 1 + 100 * second, committed, committed, {}, 0, {}, 90 * second, 0, (), False
+        )
+        model.observe(report, second * S)
+    stream = stream_of(model, 3 * S)
+    assert stream.producer is not None
+    assert (stream.producer.rate_hz, stream.producer.current_seq) == (10.0, 300)
 
 
 def test_rates_backlog_and_drops_follow_from_reports() -> None:
@@ -295,7 +311,7 @@ def test_recorder_status_and_ledger_are_joined_and_expire() -> None:
         "disk_free_bytes": 9,
         "streams": [5],
     }
-    recorded = {
+    recorded: dict[str, Any] = {
         "stream_id": 5,
         "epoch": "1",
         "first_seq": "0",
@@ -318,7 +334,7 @@ def test_removed_mappings_of_a_bridge_leave_no_rates() -> None:
     model = SystemModel()
 
     def status(source_id: int, frames: int) -> BridgeReport:
-        row = {
+        row: dict[str, Any] = {
             "direction": "send", "source_stream_id": source_id, "dest_stream_id": 1, "connected": True,
             "epoch": "1", "sent": frames, "published": frames, "bytes": 0, "dropped": {},
         }  # fmt: skip

@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 TOOLS = ROOT / "tools"
 # Programs that the scripts call.
-SHELL_PROGRAMS = ["sh", "sed", "sort", "head", "cut", "dirname", "basename", "rm"]
+SHELL_PROGRAMS = ["sh", "sed", "sort", "head", "cut", "dirname", "basename", "rm", "uname"]
 
 
 class Machine:
@@ -180,6 +180,19 @@ def test_rust_comes_from_rustup_or_the_packages_for_browsers(
     result = machine.run("system-packages", "rust", "rust-checks")
     assert result.returncode == 0
     assert result.stderr.splitlines()[-1].endswith(f"--no-install-recommends {expected}")
+
+
+def test_wheels_of_other_architectures_get_an_emulator_and_an_objcopy(machine: Machine) -> None:
+    add_package_tools(machine, missing="*qemu*|*debootstrap|*llvm", user=1000)
+    result = machine.run("system-packages", "strip", "emulation")
+    assert result.returncode == 1
+    message, command = result.stderr.splitlines()
+    assert "(llvm debootstrap qemu-user-static)" in message
+    assert command == "    sudo tools/system-packages strip emulation"
+    for program in ("llvm-objcopy", "debootstrap", "qemu-aarch64-static", "qemu-x86_64-static"):
+        machine.add_program(program, "")
+    result = machine.run("system-packages", "strip", "emulation")
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_no_package_is_installed_if_none_is_missing(machine: Machine) -> None:

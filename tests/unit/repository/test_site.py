@@ -167,6 +167,27 @@ def test_page_in_no_section_is_refused(tmp_path: Path) -> None:
         navigation(tmp_path / "staged")
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(missing() is not None, reason=missing() or "")
+def test_colours_follow_the_system_until_the_reader_chooses(site: Path, wait_until) -> None:
+    with browser() as window:
+
+        def shows(scheme: str) -> bool:
+            return bool(window.run("return document.body.dataset.mdColorScheme") == scheme)
+
+        window.prefer("light")
+        window.open(site / "index.html")
+        wait_until(lambda: shows("default"), timeout=120)
+        # The first visit decides nothing for the next one.
+        window.prefer("dark")
+        window.open(site / "index.html")
+        wait_until(lambda: shows("slate"), timeout=120)
+        window.run("document.querySelector('[data-md-component=palette] label:not([hidden])').click()")
+        wait_until(lambda: shows("default"), timeout=120)
+        window.open(site / "index.html")
+        wait_until(lambda: shows("default"), timeout=120)
+
+
 def test_versions_are_beside_each_other(tmp_path: Path) -> None:
     pytest.importorskip("zensical")
     root, target = make_tree(tmp_path / "tree", "# Start\n"), tmp_path / "site"

@@ -50,6 +50,9 @@ PLANTED = {
     "attribute.py": 'class C:\n    x: int\n    """The wish of a consumer."""\n',
     "message.py": 'raise ValueError(f"{x}: nobody answers")\n',
     "stub.pyi": "# whoever asks\n",
+    "page.js": "const x = 1; // nobody reads it\n",
+    "script.sh": "#!/bin/sh\n# The build\n# goes on.\n",
+    "settings.toml": "x = 1  # told by the driver\n",
     "page.md": "# Page\n\nThe producer lets\ngo of it.\n",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tools.wheel import __main__ as command_line
 from tools.wheel import build, checks, emulation
 from tools.wheel.archive import pack, unpack
 from tools.wheel.build import NATIVE, TARGETS, BuiltWheel, WheelError
@@ -126,6 +128,7 @@ def test_source_distribution_has_what_its_build_needs(tmp_path: Path) -> None:
 
 
 def put_program(directory: Path, name: str, script: str) -> None:
+    directory.mkdir(exist_ok=True)
     program = directory / name
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
@@ -154,6 +157,22 @@ def test_missing_emulator_error_names_the_packages(monkeypatch: pytest.MonkeyPat
     # The package qemu-user has the same program, without a suffix.
     put_program(tmp_path, "qemu-aarch64", "true")
     assert emulation.missing_tools("aarch64") == ["debootstrap"]
+
+
+def test_missing_tools_are_named_before_anything_is_built(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_program(tmp_path / "tools", "system-packages", f'echo "$*" >{tmp_path}/asked; exit 1')
+    monkeypatch.setattr(command_line, "ROOT", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["make wheel", "--out", str(tmp_path / "dist")])
+    assert command_line.main() == 1
+    assert "needs packages of the system" in capsys.readouterr().err
+    assert (tmp_path / "asked").read_text() == "strip emulation\n"
+    assert not list((tmp_path / "dist").iterdir())
+    # This machine's own wheel needs no emulator.
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--arch", platform.machine()])
+    assert command_line.main() == 1
+    assert (tmp_path / "asked").read_text() == "strip\n"
 
 
 def test_package_of_this_environment_passes_the_trial() -> None:

@@ -1,6 +1,7 @@
 """The vocabulary check: retired words in the names and in the prose of the source tree.
 
-Prose is comments of Rust and Python, docstrings, messages of the package, and pages of the documentation.
+Prose is comments of Rust, Python, JavaScript and scripts, docstrings, messages of the package, and pages of
+the documentation.
 `docs/reference/vocabulary.md` has the terms that replace the retired words. Prints the offences below a path:
 
     python -m tests.unit.repository.vocabulary [PATH ...]
@@ -100,7 +101,7 @@ _OTHER_PAGES = (
     "CODE_OF_CONDUCT.md",  # is about people
     "docs/protocol",  # the text of the specifications
 )
-_ENDINGS = ("py", "pyi", "rs", "md")
+_ENDINGS = ("py", "pyi", "rs", "md", "js", "toml", "yaml", "yml", "cmake", "sh")
 # The check itself has to contain the retired words.
 _CHECK = "tests/unit/repository"
 
@@ -109,6 +110,7 @@ _PREFIXES = {"MOST": "MAX", "LONGEST": "MAX"}
 
 _PARTS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z]+")
 _RUST_COMMENT = re.compile(r"(?:^|\s)//[/!]? ?(.*)")
+_SCRIPT_COMMENT = re.compile(r"(?:^|\s)#!?\s?(.*)")
 _RUST_NAME = re.compile(
     r"\b(?:fn|struct|enum|trait|type|const|static|mod|let(?:\s+mut)?|ref)\s+(\w+)"
     r"|^\s*(?:pub(?:\([a-z]+\))?\s+)?(\w+):\s"
@@ -173,10 +175,11 @@ def prose(path: Path, source: str) -> Iterator[tuple[int, str]]:
     """Paragraphs of prose of a file, with the line where each begins."""
     if path.suffix == ".md":
         return _paragraphs(enumerate(source.splitlines(), 1))
-    if path.suffix == ".rs":
-        comments = ((n, _RUST_COMMENT.search(line)) for n, line in enumerate(source.splitlines(), 1))
-        return _paragraphs((n, match[1] if match else "") for n, match in comments)
-    return _python_prose(path, source)
+    if path.suffix in (".py", ".pyi"):
+        return _python_prose(path, source)
+    pattern = _RUST_COMMENT if path.suffix in (".rs", ".js") else _SCRIPT_COMMENT
+    comments = ((n, pattern.search(line)) for n, line in enumerate(source.splitlines(), 1))
+    return _paragraphs((n, match[1] if match else "") for n, match in comments)
 
 
 def _python_prose(path: Path, source: str) -> Iterator[tuple[int, str]]:
@@ -211,10 +214,12 @@ def _prose_files(root: Path) -> Iterator[Path]:
     if root.is_file():
         yield root
         return
-    trees = [root / tree for tree in (*TREES, "docs", "deploy")] if root == ROOT else [root]
+    trees = [root / tree for tree in (*TREES, "docs", "deploy", "cmake")] if root == ROOT else [root]
     paths = [path for tree in trees for ending in _ENDINGS for path in tree.rglob(f"*.{ending}")]
     if root == ROOT:
-        paths += ROOT.glob("*.md")
+        paths += [*ROOT.glob("*.md"), *ROOT.glob("*.toml"), ROOT / "Makefile"]
+        # Scripts have no ending.
+        paths += [path for path in (ROOT / "tools").iterdir() if path.is_file() and not path.suffix]
     for path in sorted(paths):
         name = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
         if not any(name == other or name.startswith(f"{other}/") for other in (*_OTHER_PAGES, _CHECK)):

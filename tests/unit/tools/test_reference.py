@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import re
 import subprocess
 import sys
 
@@ -26,6 +27,18 @@ REMEDY = "run: python -m tools.reference"
 def test_reference_page_is_up_to_date(name: str) -> None:
     present = (reference.DIRECTORY / name).read_text("utf-8")
     assert present == reference.PAGES[name](present), REMEDY
+
+
+@pytest.mark.parametrize("name", api.PAGES)
+def test_every_attribute_and_property_has_a_text(name: str) -> None:
+    page = (reference.DIRECTORY / name).read_text("utf-8")
+    owner, silent = "", []
+    for line in page.splitlines():
+        if heading := re.match(r"#+ `(.*)`", line):
+            owner = heading[1]
+        elif row := re.match(r"\| `(\w+)` \|.*\| +\|$", line):
+            silent.append(f"{owner}.{row[1]}")
+    assert not silent, "write a docstring below the field"
 
 
 @pytest.mark.parametrize("document", reference.PROTOCOL_DOCUMENTS)
@@ -89,8 +102,18 @@ def test_api_page_shows_native_members_with_signature_and_text() -> None:
     assert "Raises [`UnsupportedDtype`](#UnsupportedDtype)" in offer
     # An indented example of a docstring is a code block.
     assert "```python\nresult = producer.offer(image)\n" in offer
-    # The keywords of a TypedDict are listed.
-    assert "    nslots: int | None = ...,\n" in page.split("\n#### `Context.producer`\n")[1].split("```\n")[0]
+    # The keywords of a TypedDict are listed, with the defaults that the options have.
+    producer = page.split("\n#### `Context.producer`\n")[1].split("```\n")[0]
+    assert "    nslots: int | None = None,\n" in producer
+
+
+@pytest.mark.parametrize("name", api.PAGES)
+def test_examples_of_docstrings_are_code_blocks(name: str) -> None:
+    text = re.sub(r"(?s)```.*?```", "", api.render(name))
+    assert re.findall(r"(?m)^(?:for|with|class|def|async for) .*:(?: *#.*)?$", text) == [], (
+        "indent the example in the docstring by four spaces"
+    )
+    assert " = ...," not in api.render(name)
 
 
 def test_public_name_without_a_section_is_refused(monkeypatch) -> None:
