@@ -17,6 +17,7 @@ with (
         name="camera-1",
         tags=["lab", "calibrated"],
         metadata={"tensorpool.data_source_id": 4711},
+        traces=True,
     ) as camera,
 ):
     while True:
