@@ -101,7 +101,10 @@ class Recorder:
         return self._agent.recovered
 
     def start(self) -> None:
-        """Continue after `stop`; frames published in between are a gap with the reason `not_recording`."""
+        """Continue after `stop`; frames published in between are a gap with the reason `not_recording`.
+
+        Not those of them that the stream's ring still holds and a reader has yet to take: they may be rows.
+        """
         self._agent.call(self._agent.start)
 
     def stop(self) -> None:
