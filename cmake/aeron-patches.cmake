@@ -7,6 +7,19 @@
 cmake_policy(VERSION 3.30)
 
 function(tensorpool_patch_aeron)
+    if(NOT TARGET aeron_static AND NOT TARGET aeron_driver_static)
+        return() # one of the programs that CMake compiles to try the compiler
+    endif()
+
+    # A datagram whose place in the stream was forged or changed on its way may lie across the border of two
+    # frames. A reader then takes bytes of a payload for the length of a frame: one beyond the term, or
+    # shorter than a header, which makes the length of its payload wrap around. Reading it ends the process.
+    # The stream stands still instead.
+    set(directory "${CMAKE_SOURCE_DIR}/aeron-client/src/main/c")
+    tensorpool_replace_source("${directory}" aeron_image.c
+        "if (frame_length <= 0)"
+        "if (frame_length < (int32_t)AERON_DATA_HEADER_LENGTH || frame_length > capacity - (int32_t)((const uint8_t *)frame - term_buffer))")
+
     set(directory "${CMAKE_SOURCE_DIR}/aeron-driver/src/main/c")
     if(NOT TARGET aeron_driver_static OR NOT EXISTS "${directory}")
         return() # the client is built alone
@@ -24,7 +37,34 @@ function(tensorpool_patch_aeron)
     tensorpool_replace_source("${directory}" aeron_driver.c
         "if (aeron_mkdir_recursive(dirname, S_IRWXU | S_IRWXG | S_IRWXO) != 0)"
         "if (aeron_mkdir_recursive(dirname, S_IRWXU) != 0)")
+
+    # The same lengths are read where a receiver looks for gaps. It looks no further than the first that
+    # cannot be true: what lies behind it is unknown, and a NAK would be answered without end.
+    tensorpool_replace_source("${directory}" aeron_loss_detector.c
+        "        rebuild_offset = aeron_term_gap_scanner_scan_for_gap("
+        "${TENSORPOOL_BELIEVABLE_LIMIT}        rebuild_offset = aeron_term_gap_scanner_scan_for_gap(")
 endfunction()
+
+set(TENSORPOOL_BELIEVABLE_LIMIT [[
+        int32_t believable_offset = rebuild_offset;
+        while (believable_offset < limit_offset)
+        {
+            const aeron_frame_header_t *believable = (const aeron_frame_header_t *)(buffer + believable_offset);
+            int32_t believable_length;
+            AERON_GET_ACQUIRE(believable_length, believable->frame_length);
+            if (0 == believable_length)
+            {
+                break;
+            }
+            if (believable_length < (int32_t)AERON_DATA_HEADER_LENGTH ||
+                believable_length > limit_offset - believable_offset)
+            {
+                return believable_offset;
+            }
+            believable_offset += AERON_ALIGN(believable_length, AERON_LOGBUFFER_FRAME_ALIGNMENT);
+        }
+
+]])
 
 function(tensorpool_replace_source directory name old new)
     file(READ "${directory}/${name}" text)
@@ -35,7 +75,7 @@ function(tensorpool_replace_source directory name old new)
     string(REPLACE "${old}" "${new}" text "${text}")
     set(copy "${CMAKE_BINARY_DIR}/tensorpool/${name}")
     file(CONFIGURE OUTPUT "${copy}" CONTENT "${text}" @ONLY)
-    foreach(target IN ITEMS aeron_driver aeron_driver_static)
+    foreach(target IN ITEMS aeron aeron_static aeron_driver aeron_driver_static)
         if(TARGET ${target})
             get_target_property(sources ${target} SOURCES)
             list(TRANSFORM sources REPLACE "^(.*/)?${name}$" "${copy}")

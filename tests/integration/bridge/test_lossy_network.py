@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -88,29 +90,37 @@ def bridged_stream(
     *,
     seed: int = 1,
     reliable: bool = True,
+    relayed: str = "payload",
     **settings: Any,
 ) -> Iterator[BridgedStream]:
     source, dest = ids(), ids()
     payload, control, _ = pair.ports
     mapping = {"source_stream_id": source, "dest_stream_id": dest}
     common = {
-        "control_channel": channel(control),
         "forward_metadata": False,
         "mappings": [mapping],
         **settings,
     }
-    with LossyRelay(payload, impairments, seed) as relay:
+    with LossyRelay(payload if relayed == "payload" else control, impairments, seed) as relay:
+        ports = {"payload": payload, "control": control, relayed: relay.port}
         extra = () if reliable else ("reliable=false",)
         receiver = pair.there.bridge(
             settings_of(
                 instance_id="there",
                 direction="receive",
                 payload_channel=channel(payload, *extra),
+                control_channel=channel(control),
                 **common,
             )
         )
         sender = pair.here.bridge(
-            settings_of(instance_id="here", direction="send", payload_channel=channel(relay.port), **common)
+            settings_of(
+                instance_id="here",
+                direction="send",
+                payload_channel=channel(ports["payload"]),
+                control_channel=channel(ports["control"]),
+                **common,
+            )
         )
         producer = pair.here.context.producer(source, pools=["64KiB"], nslots=256)
         consumer = pair.there.context.consumer(dest)
@@ -223,14 +233,33 @@ def later(frame: bytes) -> bytes:
     )
 
 
+def with_lengths(length: int) -> Callable[[bytes], bytes]:
+    """Such a frame, whose payload reads as headers of frames of this length, wherever one begins."""
+
+    def forge(frame: bytes) -> bytes:
+        # A datagram may have several frames: the first one alone.
+        payload_bytes = -(-int.from_bytes(frame[:4], "little") // 32) * 32 - 32
+        header = struct.pack("<iBBHi20x", length, 0, 0xC0, 1, 0)
+        return later(frame[:32] + header * (payload_bytes // 32))
+
+    return forge
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [
+        pytest.param(later, id="moved"),
+        *(pytest.param(with_lengths(length), id=hex(length)) for length in (1, 1 << 24, 0x7FFF_FFFF)),
+    ],
+)
 def test_stream_that_a_changed_header_has_stopped_is_opened_again(
     pair: Pair, free_stream_ids: Callable[[], int], monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, forge: Callable[[bytes], bytes],
 ) -> None:  # fmt: skip
     monkeypatch.setattr(bridge_receiver, "MIN_PATIENCE_NS", 2_000_000_000)
     with bridged_stream(pair, free_stream_ids, Impairments()) as bridged:
         bridged.send(5)
-        bridged.relay.forge = later
+        bridged.relay.forge = forge
 
         def continues() -> bool:
             bridged.producer.offer(content(bridged.producer.next_seq))
@@ -238,3 +267,41 @@ def test_stream_that_a_changed_header_has_stopped_is_opened_again(
 
         sent = bridged.producer.next_seq
         bridged.wait_until(continues, timeout=DEADLINE_S)
+        # The frames between are counted, and every later one arrives.
+        last = bridged.producer.next_seq
+        bridged.send(5)
+        ledger = bridged.settle(last + 5)
+        seqs = bridged.receive()
+        assert seqs[-5:] == list(range(last, last + 5))
+        assert ledger["exact"]
+        assert ledger["delivered"] == len(seqs) == last + 5 - sum(ledger["dropped"].values())
+        assert ledger["dropped"]["network"] > 0
+
+
+def test_control_stream_that_a_changed_header_has_stopped_is_opened_again(
+    pair: Pair, free_stream_ids: Callable[[], int], monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    def overlapping(frame: bytes) -> bytes:
+        """A data frame that begins within itself: the one behind it has no place any more."""
+        forged = with_lengths(0x7FFF_FFFF)(frame)
+        return forged[:8] + (int.from_bytes(frame[8:12], "little") + 32).to_bytes(4, "little") + forged[12:]
+
+    monkeypatch.setattr(bridge_receiver, "MIN_PATIENCE_NS", 2_000_000_000)
+    with bridged_stream(pair, free_stream_ids, Impairments(), relayed="control") as bridged:
+        bridged.send(5)
+        bridged.settle(5)
+        bridged.relay.forge = overlapping
+        caplog.set_level(logging.INFO)
+
+        def continues() -> bool:
+            bridged.send(1)
+            return "is opened again" in caplog.text and bridged.relay.forge is None
+
+        bridged.wait_until(continues, timeout=DEADLINE_S)
+        # All frames arrived meanwhile, and the ledger says so again.
+        sent = bridged.producer.next_seq
+        ledger = bridged.settle(sent)
+        assert bridged.receive() == list(range(sent))
+        assert ledger["exact"]
+        assert ledger["delivered"] == sent
