@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["TensorPoolSource", "lag", "register", "start", "tensors"]
 
-_STARTING: Final = "Initializing sources"
+# How Spark's messages begin while a query has no sources yet, and while one that failed has not ended yet.
+_STARTING: Final = "Initializing"
+_ENDING: Final = "Terminated with exception"
 _NOT_CONNECTED: Final = "Python worker failed to connect back"
 _STATUS_PERIOD_S: Final = 0.05
 
@@ -62,6 +64,6 @@ def start(writer: DataStreamWriter, path: str | None = None, *, attempts: int = 
 
 def _with_sources(query: StreamingQuery) -> StreamingQuery:
     """The query, when it has its sources or has ended."""
-    while query.isActive and query.status["message"] == _STARTING:
+    while query.isActive and query.status["message"].startswith((_STARTING, _ENDING)):
         time.sleep(_STATUS_PERIOD_S)
     return query
