@@ -772,9 +772,9 @@ mod tests {
         // The producer begins to count with its first frame.
         assert!(!reader.admits(66 * MS));
         assert!(reader.admits(266 * MS));
-        assert!(reader.admits(300 * MS), "from here on the rate is the producer's");
+        assert!(reader.admits(280 * MS), "from here on the rate is the producer's");
         reader.on_per_consumer = false;
-        assert!(!reader.admits(333 * MS));
+        assert!(!reader.admits(290 * MS));
     }
 
     #[test]
