@@ -92,7 +92,8 @@ lint: check-rust
 	@tools/step "stub of the native module" \
 	    env MYPYPATH=python python -m mypy.stubtest tensorpool._native \
 	        --allowlist tools/stubtest.allowlist --ignore-unused-allowlist
-	@tools/step clippy tools/with-maturin-env cargo clippy $(CARGO_FLAGS) --all-targets --quiet -- --deny warnings
+	@tools/step clippy tools/with-maturin-env cargo clippy $(CARGO_FLAGS) --all-targets --quiet -- \
+	    $$(tools/toolchains lints)
 
 # Takes no package from a registry: on the GPU machine python3 has torch, and build/gpu has the rest.
 GPU_PYTHON ?= /usr/bin/env -u VIRTUAL_ENV PYTHONPATH=$(CURDIR)/build/gpu python3

@@ -37,8 +37,8 @@ PAGES: Final = {
 # Python API
 
 Every public name of `tensorpool`. {_MADE}
-[Recordings](api-recording.md), [services](api-service.md) and [pipelines](api-pipeline.md) have pages of
-their own.
+[Recorders](api-recorder.md), [replays](api-replay.md), [recordings](api-recording.md),
+[services](api-service.md) and [pipelines](api-pipeline.md) have pages of their own.
 `help()` shows the same texts.
 
 ```python
@@ -73,6 +73,26 @@ Every public name of `tensorpool.recording`. {_MADE}
             "Checking and copying": "info verify repair cut merge export apply_retention",
             "Other names": "*",
         },
+    ),
+    "reference/api-recorder.md": Page(
+        "tensorpool.recorder.recorder",
+        f"""\
+# Python API: recorders
+
+What `tp.record` and `ctx.record` return. {_MADE}
+[Record and replay](../how-to/record-and-replay.md) shows it in use.
+""",
+        {"Recorders": "*"},
+    ),
+    "reference/api-replay.md": Page(
+        "tensorpool.replayer",
+        f"""\
+# Python API: replays
+
+What `tp.replay` and `ctx.replay` return. {_MADE}
+[Record and replay](../how-to/record-and-replay.md) shows it in use.
+""",
+        {"Replays": "replay Replay *"},
     ),
     "reference/api-service.md": Page(
         "tensorpool.service",

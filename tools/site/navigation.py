@@ -24,6 +24,8 @@ FIRST: Final = {
     "reference": (
         "api",
         "api-recording",
+        "api-recorder",
+        "api-replay",
         "api-service",
         "api-pipeline",
         "commands",

@@ -43,7 +43,7 @@ drops! {
     Resync = "resync", true;
     /// The media driver put this reader to rest because it did not poll.
     Rested = "rested", true;
-    /// Published after this consumer was mapped and before the first descriptor it received.
+    /// Published while this consumer joined: before its first descriptor, or just before it was mapped.
     Joining = "joining", true;
     /// Held back: this reader requested fewer frames a second.
     RateLimited = "rate_limited", true;

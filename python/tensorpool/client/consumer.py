@@ -184,7 +184,11 @@ class Consumer(_native.Consumer):
         return True
 
     def receive(self, timeout: float | None = None) -> _native.Frame:
-        """The next frame. Raises ReceiveTimeout after `timeout` seconds without a frame, or when closed."""
+        """The next frame. Raises ReceiveTimeout after `timeout` seconds without a frame, or when closed.
+
+        Without a `timeout` it is that of the consumer; without that, too, it waits without end.
+        """
+        timeout = self.timeout if timeout is None else timeout
         frame = self.receive_or_none(timeout)
         if frame is None:
             raise self._timeout_error(timeout)
@@ -215,8 +219,10 @@ class Consumer(_native.Consumer):
         that were overwritten before are left out, and count in the ledger. A batch ends before a frame of
         another shape, element type, metadata version or epoch. `at_least` waits for more frames than one, up
         to `timeout` seconds; then it returns those that came. `out` is an array to fill instead of a new one.
-        Raises ReceiveTimeout after `timeout` seconds without a frame, or when closed.
+        Raises ReceiveTimeout after `timeout` seconds without a frame, or when closed. Without a `timeout` it
+        is that of the consumer; without that, too, it waits without end.
         """
+        timeout = self.timeout if timeout is None else timeout
         batch = self.take_or_none(n, out, timeout, at_least)
         if batch is None:
             raise self._timeout_error(timeout)

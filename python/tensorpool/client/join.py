@@ -351,7 +351,11 @@ class JoinResults(ABC):
         """
 
     def receive(self, timeout: float | None = None) -> _native.JoinedFrames:
-        """The next result. Raises ReceiveTimeout after `timeout` seconds without one, or when closed."""
+        """The next result. Raises ReceiveTimeout after `timeout` seconds without one, or when closed.
+
+        Without a `timeout` it is that of the join; without that, too, it waits without end.
+        """
+        timeout = self.timeout if timeout is None else timeout
         joined = self.receive_or_none(timeout)
         if joined is None:
             raise self._timeout_error(timeout)

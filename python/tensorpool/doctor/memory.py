@@ -206,10 +206,11 @@ def check_leftovers(leftovers: list[Leftover]) -> Check:
 def memory_checks(base: Path, *, wants_hugepages: bool) -> list[Check]:
     """Findings on shared memory below the base directory."""
     if not base.is_dir():
-        missing = f"{base} is not a directory"
-        return [
-            fail("shared memory", missing, "No region can be created.", 'Set [shm] base_dir = "/dev/shm".')
-        ]
+        if base.exists():
+            found, remedy = f"{base} is not a directory", 'Set [shm] base_dir = "/dev/shm".'
+        else:
+            found, remedy = f"{base} does not exist", f"Create it: mkdir -m 700 {base}"
+        return [fail("shared memory", found, "No region can be created.", remedy)]
     known = mounts()
     mount = mount_of(base, known)
     return [

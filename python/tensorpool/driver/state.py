@@ -406,8 +406,8 @@ class DriverState:
             return plan
         return Refusal(
             ResponseCode.REJECTED,
-            f"stream {request.stream_id} is not provisioned: it is created when its producer attaches, "
-            "or any client with EXISTING_OR_CREATE",
+            f"stream {request.stream_id} has no producer yet and is not provisioned: it is created when its "
+            "producer attaches, or any client with EXISTING_OR_CREATE",
         )
 
     def _mismatch(self, request: Attach, plan: StreamPlan) -> Refusal | None:

@@ -20,6 +20,8 @@ from .config import RecorderSettings
 from .service import RecorderService
 from .state import RecorderStats
 
+__all__ = ["Recorder", "RecorderStats"]
+
 _LOG = logging.getLogger(__name__)
 _open_recorders: set[Recorder] = set()
 
@@ -32,12 +34,14 @@ class _NoIdle(IdleStrategy):
 
 
 class Recorder:
-    """A running recorder. Create it with `tensorpool.record(...)` or `context.record(...)`.
+    """A running recorder.
 
-    with tp.record("recording", streams=[10000]) as recorder:
-        ...
-        recorder.mark("light on")
-    print(recorder.ledger())
+    Create it with `tensorpool.record(...)` or `context.record(...)`:
+
+        with tp.record("recording", streams=[10000]) as recorder:
+            ...
+            recorder.mark("light on")
+        print(recorder.ledger())
     """
 
     def __init__(

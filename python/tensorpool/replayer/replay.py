@@ -151,17 +151,19 @@ class Replay:
     # --- the thread
 
     def _run(self) -> None:
+        last_ns = self._clock.monotonic_ns()
         try:
             while not self._stop:
                 self._run_calls()
-                start_ns = self._clock.monotonic_ns()
                 was_ended, frames_before = self._agent.is_ended, self._agent.totals.frames
                 work = 0 if was_ended else self._agent.do_work()
                 now_ns = self._clock.monotonic_ns()
                 if self._agent.totals.frames != frames_before:
                     self._last_frame_ns = now_ns
+                # Also the time in which it waits for the next frame.
                 if self._state() == "playing" and self._agent.position_ns is not None:
-                    self._played_ns += now_ns - start_ns
+                    self._played_ns += now_ns - last_ns
+                last_ns = now_ns
                 with self._condition:
                     if self._agent.is_ended and not was_ended:
                         self._condition.notify_all()

@@ -43,7 +43,7 @@ class Rule:
     when: Condition = setting(
         "The value: `drops` (frames a second that a consumer loses), `staleness` (seconds without a new "
         "frame of a stream), `latency` (p99 of a consumer, in seconds), `backlog` (frames that a consumer is "
-        "behind its producer)."
+        "behind its producer; those that a rate limit withholds are among them)."
     )
     above: float = setting("The value is too high if it is above this.", check=_threshold_fault)
     for_ns: DurationNs = setting(

@@ -53,6 +53,13 @@ def test_wait_lasts_as_long_as_its_timeout(unannounced) -> None:
         assert time.monotonic() - started >= timeout
 
 
+def test_timeout_of_the_consumer_is_that_of_its_methods(context, free_stream_id) -> None:
+    with context.consumer(free_stream_id, timeout=0.1) as consumer:
+        for wait in (consumer.receive, lambda: consumer.take(4)):
+            with pytest.raises(tp.ReceiveTimeout, match=r"within 0\.1 s"):
+                wait()
+
+
 def test_iteration_timeout_limits_each_step(connect) -> None:
     stream = connect(consumer={"timeout": 0.1})
     stream.producer.offer(np.zeros(1))

@@ -160,13 +160,14 @@ def test_qos_reports_before_the_first_frame_have_no_invented_sequence(
 
 def test_consumer_with_a_used_id_chooses_a_new_one(context, raw_messages, free_stream_id, wait_until) -> None:
     producer, consumer = context.producer(free_stream_id), context.consumer(free_stream_id)
-    wait_until(lambda: consumer.epoch is not None)
-    before = consumer.state().consumer_id
+    before, epoch = wait_until(
+        lambda: None not in (pair := (consumer.state().consumer_id, consumer.epoch)) and pair
+    )
     raw_messages(context.stream_ids.qos).publish(
         QosConsumer(
             stream_id=free_stream_id,
             consumer_id=before,
-            epoch=consumer.epoch,
+            epoch=epoch,
             last_seq_seen=123_456,
             drops_gap=0,
             drops_late=0,

@@ -196,6 +196,16 @@ def test_replay_without_consumers_ends(ctx: tp.Context, root: Path, free_stream_
         replay.pause()
 
 
+def test_elapsed_time_contains_the_waits_between_frames(
+    ctx: tp.Context, root: Path, free_stream_id: int
+) -> None:
+    record(root, free_stream_id, every_ns=25 * MS)
+    with ctx.replay(root, linger=0.0) as replay:
+        assert replay.wait(60)
+        stats = replay.stats()
+    assert stats.elapsed_s >= 0.95 * 39 * 0.025
+
+
 def test_replay_opens_and_closes_its_own_context(
     root: Path, free_stream_id: int, aeron_dir: Path, shm_base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

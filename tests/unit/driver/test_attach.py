@@ -79,8 +79,8 @@ def test_attach_without_create_needs_a_provisioned_stream(
     code, reason = harness.refusal(harness.request_attach(20_000, 5, mode=mode))
     assert code is ResponseCode.REJECTED
     assert reason == (
-        "stream 20000 is not provisioned: it is created when its producer attaches, or any client with "
-        "EXISTING_OR_CREATE"
+        "stream 20000 has no producer yet and is not provisioned: it is created when its producer attaches, "
+        "or any client with EXISTING_OR_CREATE"
     )
     assert harness.jobs == []
     assert harness.attach(20_000, 6, mode=PublishMode.EXISTING_OR_CREATE).code is ResponseCode.OK

@@ -100,7 +100,7 @@ def test_absent_enum_is_255_and_has_the_safe_default(harness: StateHarness) -> N
     request = ShmAttachRequest(correlation_id=1, stream_id=20_000, client_id=5, role=Role.CONSUMER).encode()
     assert request[8 + 22 : 8 + 24] == b"\xff\xff"
     harness.send(request)
-    assert "not provisioned" in harness.refusal(1)[1]
+    assert "is not provisioned" in harness.refusal(1)[1]
 
 
 def test_detach_response_is_short() -> None:

@@ -15,7 +15,15 @@ DOCS = ROOT / "docs"
 # Programs and sessions. Shell commands are checked by test_documents.py: each command and option exists.
 RUN_LANGUAGES = ("python", "console")
 # Generated from docstrings and from --help: signatures, and examples of a few lines.
-GENERATED = {"api.md", "api-pipeline.md", "api-recording.md", "api-service.md", "commands.md"}
+GENERATED = {
+    "api.md",
+    "api-pipeline.md",
+    "api-recorder.md",
+    "api-recording.md",
+    "api-replay.md",
+    "api-service.md",
+    "commands.md",
+}
 
 RUN_BY = {
     "README.md": "tests/e2e/test_readme.py",

@@ -201,6 +201,13 @@ def test_no_package_is_installed_if_none_is_missing(machine: Machine) -> None:
     assert (result.returncode, result.stderr) == (0, "")
 
 
+@pytest.mark.parametrize(("release", "arguments"), [("1.90.0", "--deny warnings\n"), ("2.4.1", "")])
+def test_lints_of_a_newer_rust_are_warnings(machine: Machine, release: str, arguments: str) -> None:
+    machine.add_program("rustc", f"echo 'rustc {release} (0123456789 2026-01-01)'")
+    result = machine.run("toolchains", "lints")
+    assert (result.returncode, result.stdout) == (0, arguments)
+
+
 def test_toolchains_from_elsewhere_need_no_package(machine: Machine) -> None:
     add_package_tools(machine, missing="*rust*|*maven|*jdk*", user=1000)
     machine.add_program("cargo", "")

@@ -381,10 +381,8 @@ impl MappedEpoch {
     #[inline]
     pub fn describe_bytes(&self, seq: u64, bytes: &[u8; HEADER_SLOT_BYTES]) {
         let at = self.slot_at(self.index(seq));
-        for (i, chunk) in bytes.chunks_exact(8).enumerate().skip(1) {
-            let mut bytes = [0u8; 8];
-            bytes.copy_from_slice(chunk);
-            let (word, value) = (self.header.word(at + 8 * i), u64::from_le_bytes(bytes));
+        for (i, chunk) in bytes.as_chunks().0.iter().enumerate().skip(1) {
+            let (word, value) = (self.header.word(at + 8 * i), u64::from_le_bytes(*chunk));
             // No other process writes here, so this value is what readers will read.
             if word.load(Ordering::Relaxed) != value {
                 word.store(value, Ordering::Relaxed);
@@ -498,8 +496,8 @@ impl MappedEpoch {
     fn slot_bytes(&self, seq: u64) -> [u8; HEADER_SLOT_BYTES] {
         let at = self.slot_at(self.index(seq));
         let mut bytes = [0u8; HEADER_SLOT_BYTES];
-        for (i, chunk) in bytes.chunks_exact_mut(8).enumerate() {
-            chunk.copy_from_slice(&self.header.word(at + 8 * i).load(Ordering::Relaxed).to_le_bytes());
+        for (i, chunk) in bytes.as_chunks_mut().0.iter_mut().enumerate() {
+            *chunk = self.header.word(at + 8 * i).load(Ordering::Relaxed).to_le_bytes();
         }
         bytes
     }

@@ -320,18 +320,16 @@ impl Region {
     /// A copy of the current superblock.
     pub fn superblock(&self) -> Superblock {
         let mut bytes = [0u8; SUPERBLOCK_SIZE];
-        for (i, chunk) in bytes.chunks_exact_mut(8).enumerate() {
-            chunk.copy_from_slice(&self.word(i * 8).load(Ordering::Acquire).to_le_bytes());
+        for (i, chunk) in bytes.as_chunks_mut().0.iter_mut().enumerate() {
+            *chunk = self.word(i * 8).load(Ordering::Acquire).to_le_bytes();
         }
         Superblock::decode(&bytes)
     }
 
     pub(crate) fn write_superblock(&self, block: &Superblock) {
         debug_assert_eq!(self.access, Access::Write);
-        for (i, chunk) in block.encode().chunks_exact(8).enumerate() {
-            let mut word = [0u8; 8];
-            word.copy_from_slice(chunk);
-            self.word(i * 8).store(u64::from_le_bytes(word), Ordering::Release);
+        for (i, word) in block.encode().as_chunks().0.iter().enumerate() {
+            self.word(i * 8).store(u64::from_le_bytes(*word), Ordering::Release);
         }
     }
 

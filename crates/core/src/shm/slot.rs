@@ -105,9 +105,9 @@ impl HeaderPattern {
     pub fn timestamp_in(&self, index: u32, word: impl Fn(usize) -> u64) -> Option<u64> {
         let mut own = [0u8; SLOT_HEADER_PAD.next_multiple_of(8)];
         let mut other = 0;
-        for (i, chunk) in own.chunks_exact_mut(8).enumerate().skip(1) {
+        for (i, chunk) in own.as_chunks_mut().0.iter_mut().enumerate().skip(1) {
             let value = word(i);
-            chunk.copy_from_slice(&value.to_le_bytes());
+            *chunk = value.to_le_bytes();
             other |= (value & SHARED_BITS[i]) ^ self.0[i];
         }
         for (i, shared) in self.0.iter().enumerate().skip(own.len() / 8) {

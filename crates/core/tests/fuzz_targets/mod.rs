@@ -268,9 +268,9 @@ pub fn sealed(data: &[u8]) {
     let (message, changes) = rest.split_at(rest.len() / 2);
     let Some(whole) = sealer.seal_message(message, NOW_NS) else { return };
     let mut changed = whole.clone();
-    for change in changes.chunks_exact(3) {
-        let at = usize::from(u16::from_le_bytes([change[0], change[1]])) % changed.len();
-        changed[at] ^= change[2];
+    for &[low, high, bits] in changes.as_chunks().0 {
+        let at = usize::from(u16::from_le_bytes([low, high])) % changed.len();
+        changed[at] ^= bits;
     }
     // Byte by byte: libFuzzer learns from calls of memcmp, and would send the sealed message as its own.
     let is_same = whole.iter().zip(&changed).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0;

@@ -213,6 +213,9 @@ pub(crate) struct Reader {
     /// Holds frames back here while no per-consumer stream is read: the request was declined, a supervisor ordered
     /// a rate and the producer grants no stream, or frames come from a bridge.
     shared_gate: Option<RateGate>,
+    /// A frame of the shared stream was admitted: the first one of a per-consumer stream may follow no sooner
+    /// than the next one of the shared stream would. The producer knows nothing of it.
+    is_changing_streams: bool,
     shared_rate_hz: u32,
     /// A per-consumer stream is read, so the producer keeps the rate.
     pub(crate) on_per_consumer: bool,
@@ -231,6 +234,7 @@ impl Reader {
             progress: None,
             gate: None,
             shared_gate: None,
+            is_changing_streams: false,
             shared_rate_hz: 0,
             on_per_consumer: false,
             tails: Vec::new(),
@@ -265,8 +269,18 @@ impl Reader {
     /// The rate limit that this consumer keeps itself.
     #[inline]
     fn own_gate(&mut self) -> Option<&mut RateGate> {
-        let shared = if self.on_per_consumer { None } else { self.shared_gate.as_mut() };
-        self.gate.as_mut().or(shared)
+        let is_in_force = !self.on_per_consumer || self.is_changing_streams;
+        self.gate.as_mut().or(self.shared_gate.as_mut().filter(|_| is_in_force))
+    }
+
+    /// Whether the rate limit that this consumer keeps itself lets a frame pass.
+    fn admits(&mut self, timestamp_ns: u64) -> bool {
+        let Some(gate) = self.own_gate() else { return true };
+        let admitted = gate.admits(timestamp_ns);
+        if admitted {
+            self.is_changing_streams = !self.on_per_consumer;
+        }
+        admitted
     }
 
     /// The mapped regions will not be mapped any more. `newest` is the last sequence in their ring.
@@ -381,6 +395,11 @@ impl Reader {
             {
                 DropReason::RateLimited
             }
+            // An earlier frame was still in the ring. What follows it was published before this consumer
+            // was mapped, perhaps while it had no consumer.
+            DropReason::Gap if self.epoch.entitled.is_some_and(|entitled| d.seq - missed < entitled) => {
+                DropReason::Joining
+            }
             other => other,
         };
         if missed == 0 && self.rate_limit == RateLimit::Ending {
@@ -490,9 +509,7 @@ impl Reader {
         match mapping.locate(d.seq) {
             Ok(slot_ref) => {
                 let mapping = mapping.clone();
-                if let Some(gate) = self.own_gate()
-                    && !gate.admits(d.timestamp_ns.unwrap_or(slot_ref.info.timestamp_ns))
-                {
+                if !self.admits(d.timestamp_ns.unwrap_or(slot_ref.info.timestamp_ns)) {
                     counters.drops.add(DropReason::RateLimited, 1);
                     observer.on_drop(d.epoch, d.seq, 1, DropReason::RateLimited);
                     return None;
@@ -723,6 +740,41 @@ mod tests {
         }
         let received = counters.received.load(Ordering::Relaxed);
         assert_eq!(counters.span.load(Ordering::Relaxed), received + counters.drops.in_span());
+    }
+
+    #[test]
+    fn sequences_from_before_the_mapping_are_missed_by_joining() {
+        let pools = [PoolSpec { pool_id: 1, stride_bytes: 64 }];
+        let mapping = Arc::new(MappedEpoch::anonymous(1, 7, NSLOTS as u32, &pools, 1 << 20).unwrap());
+        (0..4).for_each(|seq| write(&mapping, seq));
+        let (counters, mut gaps, mut reader) =
+            (Counters::default(), Gaps::default(), Reader::new(1_000, 256));
+        reader.follow_epoch(&counters, 7, NSLOTS, Some(4));
+        reader.epoch.mapping = Some(mapping.clone());
+        // Aeron had kept the descriptor of 1; 2 and 3 had no consumer. 5 is lost on the way.
+        assert!(reader.is_next(&counters, &descriptor(7, 1), &mut gaps));
+        (4..7).for_each(|seq| write(&mapping, seq));
+        assert!(reader.is_next(&counters, &descriptor(7, 4), &mut gaps));
+        assert!(reader.is_next(&counters, &descriptor(7, 6), &mut gaps));
+        assert_eq!(counters.drops.get(DropReason::Joining), 2);
+        assert_eq!(counters.drops.get(DropReason::Gap), 1);
+        assert_eq!(gaps.0, [2, 3, 5]);
+    }
+
+    #[test]
+    fn first_frame_of_a_per_consumer_stream_keeps_the_distance_to_the_one_before() {
+        const MS: u64 = 1_000_000;
+        let mut reader = Reader::new(1_000, 256);
+        reader.set_shared_rate(5);
+        assert!(reader.admits(0));
+        assert!(!reader.admits(33 * MS));
+        reader.on_per_consumer = true;
+        // The producer begins to count with its first frame.
+        assert!(!reader.admits(66 * MS));
+        assert!(reader.admits(266 * MS));
+        assert!(reader.admits(280 * MS), "from here on the rate is the producer's");
+        reader.on_per_consumer = false;
+        assert!(!reader.admits(290 * MS));
     }
 
     #[test]
