@@ -227,7 +227,7 @@ $(WHEEL_DEPENDENCIES): pyproject.toml requirements/constraints.txt tools/environ
 
 # Cargo does not know that cmake/ decides how Aeron's media driver is compiled.
 $(AERON): $(wildcard cmake/*)
-	@[ ! -d target/release ] || cargo clean --quiet --release --locked --package rusteron-media-driver
+	@[ ! -d target/release ] || cargo clean --quiet --release --locked --package rusteron-media-driver --package rusteron-client
 	@mkdir -p target && touch $@
 
 $(NATIVE): $(BUILD_DEPENDENCIES) $(NATIVE_SOURCES) | $(AERON)

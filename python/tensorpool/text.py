@@ -33,6 +33,11 @@ def _escaped(char: str) -> str:
     return char.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
+def parse_number(text: str | bytes) -> int | None:
+    """The number that decimal digits are; None for other text, and for more digits than 64 bits have."""
+    return int(text) if len(text) <= 20 and text.isascii() and text.isdigit() else None
+
+
 def html_table(rows: Mapping[str, object]) -> str:
     """Names and values as an HTML table, which notebooks show."""
     cells = (f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in rows.items())

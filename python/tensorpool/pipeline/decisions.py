@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final, TypedDict, cast
 
 from ..errors import PipelineError
 from ..recording.table_store import TableStore
+from ..text import parse_number
 from . import layout
 from .alignment import AlignmentJson, AlignmentState
 from .delta import DataFile, DataFileJson, DeltaTables
@@ -442,8 +443,8 @@ def _writers(store: TableStore) -> Iterable[tuple[str, int]]:
 
 
 def _numbers(store: TableStore) -> list[int]:
-    names = (name.removesuffix(".json") for name in store.names(layout.DECISIONS))
-    return sorted(int(name) for name in names if name.isdigit())
+    numbers = (parse_number(name.removesuffix(".json")) for name in store.names(layout.DECISIONS))
+    return sorted(number for number in numbers if number is not None)
 
 
 def _name(number: int) -> str:

@@ -19,6 +19,7 @@ import numpy as np
 
 from ..durable import replace_file, sync_directory, sync_file, write_errors
 from ..errors import CorruptRecording, NotARecording
+from ..text import parse_number
 from . import layout, manifest
 from .manifest import DamagedManifest, LogCount, Manifest, RecordKind, Records
 from .segment_file import SegmentFile
@@ -223,9 +224,9 @@ def compact_locked(root: Path, current: Manifest) -> None:
 
 
 def _known_generations(root: Path) -> list[int]:
-    numbers = [path.name.split(".")[-2] for path in manifest.log_files(root)]
+    numbers = [parse_number(path.name.split(".")[-2]) for path in manifest.log_files(root)]
     count = manifest.read_count(root)
-    return [*(int(number) for number in numbers if number.isdigit()), count.generation if count else 0]
+    return [*(number for number in numbers if number is not None), count.generation if count else 0]
 
 
 def _write_count(root: Path, count: LogCount) -> None:

@@ -19,6 +19,7 @@ from .. import _native
 from ..clock import SYSTEM_CLOCK
 from ..durable import make_directories, replace_file, sync_directory
 from ..errors import CorruptRecording, NotARecording
+from ..text import parse_number
 from . import layout, manifest, manifest_store, metadata, metadata_index, segment_index, table_index
 from .arrow_format import END_OF_STREAM, TABLES
 from .gaps import CORRUPT, UNEXPLAINED, Gap, classify_missing, find_holes
@@ -278,7 +279,7 @@ def repair(root: str | os.PathLike[str], *, progress: Progress | None = None) ->
 def _created_ns(root: Path) -> int:
     """The time at which a recording began, by the names of its sessions."""
     times = [name.partition("-")[0] for name in table_index.session_names(root)]
-    return min((int(time) for time in times if time.isdigit() and int(time)), default=SYSTEM_CLOCK.wall_ns())
+    return min(filter(None, map(parse_number, times)), default=SYSTEM_CLOCK.wall_ns())
 
 
 def _load_manifest(root: Path) -> tuple[Manifest | None, bool]:

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from .. import _native
 from ..errors import CorruptRecording, NotARecording
+from ..text import parse_number
 from . import arrow_format, layout
 from .arrow_format import ColumnIndex
 from .batch_layout import TENSOR_BUFFERS, BatchLayout, LayoutCache, TensorTable
@@ -286,12 +287,12 @@ class SegmentFile:
             raise CorruptRecording(
                 f"{self.path} has a damaged schema: {error}", path=self.path, offset=0
             ) from None
-        version = (plan.schema.metadata or {}).get(layout.VERSION_KEY, b"")
-        if not version.isdigit():
+        version = parse_number((plan.schema.metadata or {}).get(layout.VERSION_KEY, b""))
+        if version is None:
             raise NotARecording(f"{self.path} is not a segment of a recording", path=self.path)
-        if int(version) > layout.VERSION:
+        if version > layout.VERSION:
             raise NotARecording(
-                f"{self.path} has format version {int(version)}, but this version reads up to "
+                f"{self.path} has format version {version}, but this version reads up to "
                 f"{layout.VERSION}; update the package",
                 path=self.path,
             )

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from .. import _native
 from ..durable import replace_file
 from ..errors import CorruptRecording
+from ..text import parse_number
 from . import layout
 from .batch_layout import InvalidBatch
 from .segment_file import BatchLocation, SegmentFile
@@ -168,7 +169,7 @@ def fault(root: Path, name: layout.SegmentName, file: SegmentFile) -> str | None
     except FileNotFoundError:
         metadata = (file.schema.metadata if file.schema is not None else None) or {}
         minor = metadata.get(layout.MINOR_KEY, b"0")
-        return "is missing" if minor.isdigit() and int(minor) >= layout.INDEXED_MINOR else None
+        return "is missing" if (parse_number(minor) or 0) >= layout.INDEXED_MINOR else None
     try:
         expected = encode(name, file)
     except CorruptRecording:

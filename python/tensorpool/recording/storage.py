@@ -816,15 +816,27 @@ def _make_mirror(owner: object) -> Path:
     """A private directory that is removed with its owner. Removes those that killed processes left."""
     base = Path(tempfile.gettempdir())
     for path in base.glob(f"{_MIRROR_PREFIX}*"):
-        with contextlib.suppress(OSError), (path / ".lock").open("rb") as left:
-            fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            _remove_left_mirror(path)
     root = Path(tempfile.mkdtemp(prefix=_MIRROR_PREFIX))
     lock = (root / ".lock").open("wb")
     # Released by the kernel if the process is killed.
     fcntl.flock(lock, fcntl.LOCK_EX)
     weakref.finalize(owner, _remove_mirror, root, lock, os.getpid())
     return root
+
+
+def _remove_left_mirror(path: Path) -> None:
+    """Removes a mirror of this user if no process has it any more."""
+    if path.lstat().st_uid != os.geteuid():
+        return
+    # A FIFO that lies here by accident or by malice must not hold up this process.
+    lock = os.open(path / ".lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(path, ignore_errors=True)
+    finally:
+        os.close(lock)
 
 
 def _remove_mirror(root: Path, lock: IO[bytes], process: int) -> None:

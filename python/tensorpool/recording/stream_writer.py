@@ -14,6 +14,7 @@ import numpy as np
 
 from ..durable import make_directories, sync_directory, write_all, write_errors
 from ..errors import CorruptRecording, InvalidFrames
+from ..text import parse_number
 from . import layout, manifest, manifest_store, segment_index
 from .arrow_format import END_OF_STREAM
 from .batch import BatchBuilder, FrameBatch
@@ -53,9 +54,9 @@ def recover_stream(root: Path, stream_id: int) -> list[RecoveredSegment]:
     recovered = []
     for epoch, epoch_dir in layout.epoch_dirs(root / f"stream={stream_id}").items():
         for path in sorted(epoch_dir.glob(f"*{layout.PARTIAL}")):
-            first_seq = path.name.removesuffix(layout.PARTIAL)
-            if first_seq.isdigit():
-                recovered.append(recover_segment(root, layout.SegmentName(stream_id, epoch, int(first_seq))))
+            first_seq = parse_number(path.name.removesuffix(layout.PARTIAL))
+            if first_seq is not None:
+                recovered.append(recover_segment(root, layout.SegmentName(stream_id, epoch, first_seq)))
     return recovered
 
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 from .. import _native
 from ..durable import make_directories, sync_directory, write_all, write_errors
 from ..errors import CorruptRecording, WriteFailed
+from ..text import parse_number
 from . import arrow_format, layout, table_index
 from .arrow_format import TABLES, MessageTableRow, TableRow, with_version
 from .gaps import Gap
@@ -395,7 +396,7 @@ def scan_table(content: bytes, *, offset: int = 0, file_start: bytes | None = No
     return TableScan(
         located, damage, offset + at, is_ended, offset + len(content),
         None if session is None else session.decode(errors="replace"),
-        int(minor) if minor.isdigit() else 0, content,
+        parse_number(minor) or 0, content,
     )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from ..recording import NO_TIMESTAMP, NO_TRACE
 from ..recording.layout import aligned, unsigned
 from ..recording.tensors import ITEM_BYTES, MAX_DIMS, NUMBERS, ORDER_NUMBERS, contiguous_strides
 from ..runtime.config.config import nearest
+from ..text import parse_number
 from .options import Options
 from .tensors.rows import Segments, verify_payload
 
@@ -285,8 +286,8 @@ def discard(root: Path, key: str, *, up_to: int | None = None, only: Iterable[st
     names = set(only)
     if up_to is not None and directory.is_dir():
         for path in directory.iterdir():
-            first = path.name.partition("-")[0]
-            if path.is_dir() and first.isdigit() and int(first) <= up_to:
+            first = parse_number(path.name.partition("-")[0])
+            if path.is_dir() and first is not None and first <= up_to:
                 names.add(path.name)
     for name in names:
         shutil.rmtree(directory / name, ignore_errors=True)

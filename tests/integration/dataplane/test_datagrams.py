@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +34,23 @@ with tp.open("standalone", aeron_dir=sys.argv[1]) as ctx:
         network = ctx.connection.network
         print(publication.offer(b"x" * 32), network.pid, network.connections, flush=True)
     publication.close()
+"""
+
+
+_SUBSCRIBER = """
+import sys
+import tensorpool as tp
+from tensorpool.transport import StreamAddress
+
+with tp.open("standalone", aeron_dir=sys.argv[1]) as ctx:
+    subscription = ctx.connection.subscription(StreamAddress(sys.argv[2], int(sys.argv[3])))
+    ctx.connection.wait_ready(subscription)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        subscription.poll()
+        network = ctx.connection.network
+        print(int(subscription.is_connected), network.pid, network.connections, flush=True)
+    subscription.close()
 """
 
 
@@ -76,6 +95,52 @@ def test_nak_before_the_first_term_does_not_end_the_media_driver(
         assert publisher.stdout.readline() == f"not_connected {media_driver} 1\n"
         publisher.stdin.close()
     assert publisher.returncode == 0
+
+
+def test_setup_before_the_first_term_ends_no_process(aeron_dir: Path) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.bind(("127.0.0.1", 0))
+        port = sender.getsockname()[1]
+    channel = f"aeron:udp?endpoint=127.0.0.1:{port}"
+    subscriber = subprocess.Popen(
+        [sys.executable, "-c", _SUBSCRIBER, str(aeron_dir), channel, str(STREAM_ID)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+    def poll() -> list[int]:
+        assert subscriber.stdin is not None
+        assert subscriber.stdout is not None
+        subscriber.stdin.write("poll\n")
+        subscriber.stdin.flush()
+        line = subscriber.stdout.readline()
+        assert line, f"the subscriber has ended: {subscriber.wait(TIMEOUT_S)}"
+        return [int(number) for number in line.split()]
+
+    with subscriber, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        assert subscriber.stdin is not None
+        assert subscriber.stdout is not None
+        assert subscriber.stdout.readline() == "ready\n"
+        _, media_driver, connections = poll()
+        # The active term is the one before the first; then a publisher that is as it should be.
+        for session_id, active_term_id in ((4242, 99), (4243, 100)):
+            deadline = time.monotonic() + TIMEOUT_S
+            is_connected = False
+            for attempt in itertools.count():
+                setup = struct.pack(
+                    "<iBBHiiiiiiii", 40, 0, 0, _SETUP, TERM_BYTES - 1024, session_id, STREAM_ID, 100,
+                    active_term_id, TERM_BYTES, 1408, 0,
+                )  # fmt: skip
+                sender.sendto(setup, ("127.0.0.1", port))
+                time.sleep(0.02)
+                is_connected = poll() == [1, media_driver, connections]
+                assert time.monotonic() < deadline
+                if is_connected or (session_id == 4242 and attempt == 50):
+                    break
+            assert is_connected is (session_id == 4243)
+        subscriber.stdin.close()
+    assert subscriber.returncode == 0
 
 
 def _wait_for_setup(receiver: socket.socket) -> tuple[tuple[str, int], int, int]:

@@ -229,7 +229,7 @@ def test_sequence_that_goes_backwards_unmaps_the_epoch(mapped, wait_until) -> No
     hostile, consumer = mapped
     # Announces come in order: none that would map the epoch again is left behind one of an unknown layout.
     hostile.announce_until(lambda: consumer.counters().announces_ignored["layout"], layout_version=99)
-    for seq in (4, 5):
+    for seq in (11, 12):
         hostile.publish(seq)
         assert consumer.receive(DEADLINE_S).seq == seq
     hostile.publish(3)
@@ -246,6 +246,24 @@ def test_sequence_that_goes_backwards_unmaps_the_epoch(mapped, wait_until) -> No
     assert consumer.receive(DEADLINE_S).seq == 0
     assert consumer.counters().mapped == 2
     assert (consumer.ledger().span, consumer.ledger().balanced) == (3, True)
+
+
+@pytest.mark.requirement("wire-15.4-1")
+@pytest.mark.parametrize("forged", [2, 17, 24])
+def test_stray_descriptor_costs_no_more_than_it_names(mapped, forged: int) -> None:
+    """Of an earlier frame, of one that the ring still holds, and of one to come: none unmaps the stream."""
+    hostile, consumer = mapped
+    for seq in range(20):
+        hostile.publish(seq)
+        assert consumer.receive(DEADLINE_S).seq == seq
+    hostile.describe(forged)
+    for seq in range(20, 40):
+        hostile.publish(seq)
+        process(consumer)
+    ledger = consumer.ledger()
+    assert (ledger.span, ledger.balanced, consumer.counters().mapped) == (40, True, 1)
+    assert ledger.received >= 40 - max(forged + 1 - 20, 0)
+    assert ledger.outside["unmapped"] == ledger.outside["regressed"] == 0
 
 
 @pytest.mark.requirement("wire-15.4-2")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -177,6 +179,18 @@ def test_filesystems_of_fsspec_are_read_too(root: Path) -> None:
     assert recording.verify(uri).ok
 
 
+def test_fifo_in_the_place_of_a_lock_does_not_hold_up_a_reader(
+    archive: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for name in ("other", "left"):
+        (tmp_path / f"tensorpool-recording-{name}").mkdir()
+    os.mkfifo(tmp_path / "tensorpool-recording-other" / ".lock")
+    (tmp_path / "tensorpool-recording-left" / ".lock").touch()
+    assert len(recording.open(archive).frames(STREAM)) > 0
+    assert not (tmp_path / "tensorpool-recording-left").exists(), "its process has ended"
+
+
 def test_export_and_verify_take_a_uri(root: Path, archive: str, tmp_path: Path) -> None:
     local, remote = tmp_path / "local.npz", tmp_path / "remote.npz"
     for source, target in ((root, local), (archive, remote)):
@@ -235,6 +249,7 @@ def test_push_without_changes_uploads_nothing(root: Path, archive: str, s3_serve
 
 PUSHER = """
 import sys
+import tempfile
 from tensorpool import recording
 recording.push(sys.argv[1], sys.argv[2])
 """

@@ -13,7 +13,7 @@ from rich.tree import Tree
 
 from tensorpool.cli.output import columns, console, echo, key_values
 from tensorpool.runtime.logs import JsonFormatter, TextFormatter
-from tensorpool.text import safe_lines, safe_text
+from tensorpool.text import parse_number, safe_lines, safe_text
 
 HOSTILE = "cam\x1b[2J\x9b31m\nforged\r\u202e"
 SAFE = r"cam\x1b[2J\x9b31m\nforged\r\u202e"
@@ -21,6 +21,15 @@ SAFE = r"cam\x1b[2J\x9b31m\nforged\r\u202e"
 
 def is_safe(text: str) -> bool:
     return all(line.isprintable() for line in text.split("\n")) and "\nforged" not in text
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("007", 7), (b"12", 12), (str((1 << 64) - 1), (1 << 64) - 1), ("", None), ("²", None), ("-1", None),
+     ("9" * 5000, None), (b"9" * 5000, None), ("٣", None)],
+)  # fmt: skip
+def test_number_of_another_process_is_of_few_ascii_digits(text: str | bytes, number: int | None) -> None:
+    assert parse_number(text) == number
 
 
 def test_characters_that_are_not_printable_get_escapes() -> None:

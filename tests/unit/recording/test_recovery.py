@@ -16,6 +16,7 @@ from tensorpool.errors import CorruptRecording, NotARecording
 from tensorpool.recording import layout
 from tensorpool.recording.segment_file import SegmentFile
 from tensorpool.recording.segment_writer import SegmentWriter
+from tensorpool.recording.stream_writer import recover_stream
 from tests.unit.recording.conftest import STREAM, WriterFactory, frames, segment_files, seqs
 
 NAME = layout.SegmentName(STREAM, 1, 0)
@@ -47,6 +48,20 @@ def test_segment_truncated_in_its_last_batch_keeps_earlier_batches(tmp_path: Pat
         assert scan.end == (ends[2] if whole else ends[1])
         tail = file.tail()
         assert (tail.size_bytes if tail else 0) == size - scan.end
+
+
+def test_version_that_is_no_number_is_rejected(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as forged:
+        forged.setattr(layout, "VERSION", "9" * 5000)
+        path, _ = left_open(root, 3)
+    with pytest.raises(NotARecording, match="not a segment"):
+        SegmentFile(path).scan_more()
+
+
+def test_file_named_by_no_sequence_does_not_stop_a_recovery(root: Path) -> None:
+    path, _ = left_open(root, 3)
+    path.with_name("²" + layout.PARTIAL).write_bytes(b"")
+    assert [segment.rows for segment in recover_stream(root, STREAM)] == [3]
 
 
 def test_recovery_of_a_segment_truncated_at_any_byte(root: Path, make_writer: WriterFactory) -> None:

@@ -264,12 +264,13 @@ impl StreamBuffer {
             }
             before => {
                 self.hand_over();
-                self.is_resuming = false;
+                // A position that was resumed is that of an earlier recorder.
+                let saw_before = before.is_some() && !std::mem::take(&mut self.is_resuming);
                 self.previous = before;
                 // Of the first epoch, descriptors may be from before this recorder joined: Aeron lets a new
                 // subscription begin at the slowest reader's position, also a dead one's. From the first
                 // sequence on, the recorder was there.
-                let is_counted = |first: &Position| before.is_some() || first.next == 0;
+                let is_counted = |first: &Position| saw_before || first.next == 0;
                 let ahead = self
                     .ahead
                     .take()

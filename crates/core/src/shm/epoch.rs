@@ -319,6 +319,11 @@ impl MappedEpoch {
         (seq..=seq.saturating_add(MAX_BEHIND)).contains(&held) && self.index(held) == self.index(seq)
     }
 
+    /// Whether the slot of `seq` holds this sequence, and no other one.
+    pub fn holds(&self, seq: u64) -> bool {
+        self.seq_in_slot_of(seq) == seq
+    }
+
     /// The smallest pool whose stride holds `len` bytes (wire §9).
     #[inline]
     pub fn smallest_pool(&self, len: u64) -> Option<u16> {

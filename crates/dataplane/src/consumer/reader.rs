@@ -373,6 +373,10 @@ impl Reader {
         {
             return false;
         }
+        if self.epoch.tracker.last_seq().is_some_and(|last| d.seq < last) && !self.has_gone_back_to(d.seq) {
+            counters.drops.add(DropReason::Duplicate, 1);
+            return false;
+        }
         let rested = std::mem::take(&mut self.rested);
         let (missed, reason, behind) = match self.epoch.tracker.on_seq(d.seq, rested) {
             SequenceStep::Next { missed, reason } => (missed, reason, false),
@@ -397,7 +401,9 @@ impl Reader {
             }
             // An earlier frame was still in the ring. What follows it was published before this consumer
             // was mapped, perhaps while it had no consumer.
-            DropReason::Gap if self.epoch.entitled.is_some_and(|entitled| d.seq - missed < entitled) => {
+            DropReason::Gap | DropReason::Resync
+                if self.epoch.entitled.is_some_and(|entitled| d.seq - missed < entitled) =>
+            {
                 DropReason::Joining
             }
             other => other,
@@ -458,6 +464,15 @@ impl Reader {
             counters.drops.add(reason, 1);
         }
         believable
+    }
+
+    /// Whether the writer itself has gone back to `seq`: its slot holds it, where it held a later sequence. A
+    /// descriptor alone is no reason to remap, because any process may publish one, again and again.
+    #[cold]
+    fn has_gone_back_to(&self, seq: u64) -> bool {
+        let last = self.epoch.tracker.last_seq().unwrap_or(0);
+        seq.saturating_add(self.epoch.nslots) <= last
+            && self.epoch.mapping.as_ref().is_none_or(|mapping| mapping.holds(seq))
     }
 
     /// A descriptor of an epoch that is not mapped. Of the epoch before, the ledger moves by no more than its
@@ -673,6 +688,12 @@ mod tests {
                         // A forged descriptor, far beyond the ring.
                         let forged = descriptor(7, next + 2 * NSLOTS + random.below(1 << 60));
                         assert!(!reader.is_next(&counters, &forged, &mut gaps), "seed {seed}");
+                        // One that was read already.
+                        if let Some(last) = reader.epoch.tracker.last_seq() {
+                            let forged = descriptor(7, last.saturating_sub(random.below(NSLOTS)));
+                            assert!(!reader.is_next(&counters, &forged, &mut gaps), "seed {seed}");
+                            assert!(reader.epoch.mapping.is_some(), "seed {seed}: one descriptor blinds");
+                        }
                     }
                     7 if random.below(4) == 0 => {
                         // A stray write to one commit word.
@@ -759,6 +780,23 @@ mod tests {
         assert_eq!(counters.drops.get(DropReason::Joining), 2);
         assert_eq!(counters.drops.get(DropReason::Gap), 1);
         assert_eq!(gaps.0, [2, 3, 5]);
+    }
+
+    #[test]
+    fn early_descriptor_charges_no_frames_from_before_the_mapping() {
+        const RING: u64 = 1024;
+        let pools = [PoolSpec { pool_id: 1, stride_bytes: 64 }];
+        let mapping = Arc::new(MappedEpoch::anonymous(1, 7, RING as u32, &pools, 1 << 20).unwrap());
+        (0..757).for_each(|seq| write(&mapping, seq));
+        let (counters, mut gaps, mut reader) =
+            (Counters::default(), Gaps::default(), Reader::new(1_000, 256));
+        reader.follow_epoch(&counters, 7, RING, Some(757));
+        reader.epoch.mapping = Some(mapping.clone());
+        write(&mapping, 757);
+        assert!(reader.is_next(&counters, &descriptor(7, 1), &mut gaps));
+        assert!(reader.is_next(&counters, &descriptor(7, 757), &mut gaps));
+        assert_eq!(counters.drops.get(DropReason::Joining), 755);
+        assert_eq!(counters.drops.get(DropReason::Resync), 0);
     }
 
     #[test]

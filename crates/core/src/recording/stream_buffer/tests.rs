@@ -143,6 +143,17 @@ fn joining_recorder_counts_unmapped_frames_of_an_epoch_that_it_saw_begin() {
 }
 
 #[test]
+fn resumed_recorder_counts_no_unmapped_frames_of_an_epoch_that_it_did_not_see_begin() {
+    let memory = ArenaPool::new(BlockPool::new(BLOCK, BLOCK).unwrap());
+    let mut t = StreamBuffer::new(7, memory, BufferLimits { rows: 100, age_ns: 0 }, Some((1, 9)));
+    for seq in 10..600 {
+        t.unmapped(2, seq);
+    }
+    frame(&mut t, 2, 600, 10);
+    assert_eq!(gaps_in(&all(&mut t)), []);
+}
+
+#[test]
 fn forged_sequence_counts_up_to_the_next_frame() {
     let mut t = track(4, 100);
     frame(&mut t, 1, 5, 10);
