@@ -133,9 +133,9 @@ class OpeningToken:
     expires_s: float
     token: str = field(default_factory=new_token, repr=False)
 
-    def permits(self, token: str, owner: int | None, now_s: float) -> bool:
-        """Whether a connection of this owner may be exchanged for a session."""
-        return is_same(token, self.token) and owner == self.user and now_s < self.expires_s
+    def is_valid(self, token: str, now_s: float) -> bool:
+        """Whether this is the token, and still in time. The connection must be of `user` too."""
+        return is_same(token, self.token) and now_s < self.expires_s
 
 
 def connection_owner(table: Iterable[str], client: tuple[str, int], server_port: int) -> int | None:

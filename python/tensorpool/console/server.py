@@ -49,6 +49,7 @@ from .access import (
     ViewerRole,
     connection_owner,
 )
+from .connections import ConsoleProtocol
 from .frames import MAX_HZ, StreamReader
 from .history import History, HistoryReply, PointReply
 from .state import ConsoleOrigin, ConsoleState, detail
@@ -75,6 +76,8 @@ _TYPES: Final = {
 _ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """Hosts that stand for every address of the machine, and the loopback address among these."""
 _OPENING_S: Final = 120.0
+_MAX_DIGITS: Final = 9
+"""Digits of the number of a job in an address."""
 # The script replaces the entry with the token in the browser's history. A refresh may leave it there.
 _LANDING_SCRIPT: Final = 'location.replace("/")'
 _LANDING: Final = (
@@ -364,7 +367,7 @@ class ConsoleServer:
             ws_per_message_deflate=False,
             limit_concurrency=4 * self.options.max_viewers,
             h11_max_incomplete_event_size=MAX_HEAD,
-            http="h11",
+            http=ConsoleProtocol,
             timeout_keep_alive=5,
             timeout_graceful_shutdown=2,
             server_header=False,
@@ -458,7 +461,7 @@ class ConsoleServer:
             routes=[
                 Route("/", self._page),
                 WebSocketRoute("/ws", self._websocket),
-                Route("/job/{number:int}", self._job_file),
+                Route("/job/{number}", self._job_file),
                 Route("/{name}", self._asset),
             ],
             lifespan=self._lifespan,
@@ -508,14 +511,15 @@ class ConsoleServer:
     def _opening_role(self, request: Request, token: str) -> ViewerRole | None:
         """The role of a browser that the console itself has started."""
         opening, client = self._opening, request.client
-        if opening is None or client is None:
+        # The secret first: a wrong one must not make the console read the kernel's tables.
+        if opening is None or client is None or not opening.is_valid(token, time.monotonic()):
             return None
         table: list[str] = []
         for name in ("tcp", "tcp6"):
             with contextlib.suppress(FileNotFoundError):
                 table += Path("/proc/self/net", name).read_text("ascii").splitlines()
         owner = connection_owner(table, (client.host, client.port), self.port)
-        if not opening.permits(token, owner, time.monotonic()):
+        if owner != opening.user:
             return None
         return ViewerRole.WATCH if self.options.tokens.steer is None else ViewerRole.STEER
 
@@ -534,7 +538,10 @@ class ConsoleServer:
         """A file that a job has made. Its number is not a path, and its name is the console's."""
         if self._role(request) is None:
             return PlainTextResponse(_NO_TOKEN, 401)
-        file = self.files.get(request.path_params["number"])
+        # Not a converter of the route: that one runs before the role is known, and fails for many digits.
+        number = request.path_params["number"]
+        is_number = len(number) <= _MAX_DIGITS and number.isascii() and number.isdecimal()
+        file = self.files.get(int(number)) if is_number else None
         if file is None or not file.path.is_file():
             return PlainTextResponse("There is no such file any more.", 404)
         if file.is_page:
