@@ -16,6 +16,8 @@ from uvicorn.server import ServerState
 
 REQUEST_S: Final = 10.0
 """Within this time a connection has a complete request head."""
+CONNECTION: Final = "connection"
+"""The entry of a request's state for what is known of its connection."""
 
 
 class ConsoleProtocol(H11Protocol):
@@ -28,7 +30,8 @@ class ConsoleProtocol(H11Protocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
+        # uvicorn copies the state for each request, and hands it to a WebSocket: the entry is shared by all.
+        super().__init__(config, server_state, {**app_state, CONNECTION: {}}, _loop)
         self._request_timer: asyncio.TimerHandle | None = None
         self._idle_since = self.loop.time()
 

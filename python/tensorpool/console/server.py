@@ -40,6 +40,7 @@ from ..monitor.reports import Notice
 from ..monitor.snapshot import Snapshot, without_consumers
 from ..text import JsonMapping
 from .access import (
+    NO_USER,
     PAGE_POLICY,
     SECURITY_HEADERS,
     HostRule,
@@ -49,7 +50,7 @@ from .access import (
     ViewerRole,
     connection_owner,
 )
-from .connections import ConsoleProtocol
+from .connections import CONNECTION, ConsoleProtocol
 from .frames import MAX_HZ, StreamReader
 from .history import History, HistoryReply, PointReply
 from .state import ConsoleOrigin, ConsoleState, detail
@@ -481,7 +482,43 @@ class ConsoleServer:
                 await asyncio.get_running_loop().run_in_executor(None, reader.close)
 
     def _role(self, connection: HTTPConnection) -> ViewerRole | None:
-        return self.sessions.role(connection.cookies)
+        session = self.sessions.read(connection.cookies)
+        if session is None:
+            return None
+        # The cookie first: a wrong one must not make the console read the kernel's tables.
+        user = self._user(connection)
+        # Root can read the cookie and the tokens anyway; a tunnel of root's is as good as the user's own.
+        if user == session.user or (user == 0 and session.user is not None):
+            return session.role
+        return None
+
+    def _user(self, connection: HTTPConnection) -> int | None:
+        """The user whose connection this is, as cookies are bound to; None if cookies are bound to none.
+
+        All who use a proxy have its connections. Without /proc the user is not known.
+        """
+        if not self.options.is_loopback or self.options.behind_proxy:
+            return None
+        # Once per connection: its end does not change, and the table of a large host has many lines.
+        known: dict[str, int | None] = connection.scope.get("state", {}).get(CONNECTION, {})
+        if "user" not in known:
+            known["user"] = self._owner(connection)
+        return known["user"]
+
+    def _owner(self, connection: HTTPConnection) -> int | None:
+        """The user of the other end of a connection by the kernel's table; None if there is no table."""
+        client, is_readable = connection.client, False
+        if client is None:
+            return NO_USER
+        # The kernel may leave out a line of a table that changes while it is read.
+        for name in ("tcp", "tcp6") * 3:
+            with contextlib.suppress(OSError):
+                table = Path("/proc/self/net", name).read_text("ascii").splitlines()
+                is_readable = True
+                owner = connection_owner(table, (client.host, client.port), self.port)
+                if owner is not None:
+                    return owner
+        return NO_USER if is_readable else None
 
     async def _page(self, request: Request) -> Response:
         token = request.query_params.get("token")
@@ -497,7 +534,7 @@ class ConsoleServer:
                 response = HTMLResponse(_LANDING, headers={"Content-Security-Policy": _LANDING_POLICY})
             response.set_cookie(
                 self.sessions.name,
-                self.sessions.value(role),
+                self.sessions.value(role, self._user(request)),
                 httponly=True,
                 samesite="strict",
                 secure=self.rule.needs_secure_cookie(request.headers.get("host", "")),
@@ -510,16 +547,11 @@ class ConsoleServer:
 
     def _opening_role(self, request: Request, token: str) -> ViewerRole | None:
         """The role of a browser that the console itself has started."""
-        opening, client = self._opening, request.client
+        opening = self._opening
         # The secret first: a wrong one must not make the console read the kernel's tables.
-        if opening is None or client is None or not opening.is_valid(token, time.monotonic()):
+        if opening is None or not opening.is_valid(token, time.monotonic()):
             return None
-        table: list[str] = []
-        for name in ("tcp", "tcp6"):
-            with contextlib.suppress(FileNotFoundError):
-                table += Path("/proc/self/net", name).read_text("ascii").splitlines()
-        owner = connection_owner(table, (client.host, client.port), self.port)
-        if owner != opening.user:
+        if self._owner(request) != opening.user:
             return None
         return ViewerRole.WATCH if self.options.tokens.steer is None else ViewerRole.STEER
 

@@ -167,6 +167,50 @@ def test_browser_is_started_with_a_token_of_this_user(
     assert not looks
 
 
+def test_cookie_is_good_for_connections_of_its_user_only(
+    server: ConsoleServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Browsers send it to all ports of a host, and so to pages of other users of this machine."""
+    cookie = session(server)
+    assert get(server, "/", cookie=cookie)[0] == 200
+    for owner, status in ((os.getuid() + 1, 401), (None, 401), (0, 200), (os.getuid(), 200)):
+        monkeypatch.setattr(server_module, "connection_owner", lambda *_, owner=owner: owner)
+        assert get(server, "/", cookie=cookie)[0] == get(server, "/main.js", cookie=cookie)[0] == status
+        if status == 401:
+            with pytest.raises(InvalidStatus), viewer(server, cookie):
+                pass
+    # A user who was given the token has a cookie of his own, and a process that hides its end has none.
+    monkeypatch.setattr(server_module, "connection_owner", lambda *_: os.getuid() + 1)
+    other = session(server)
+    assert get(server, "/", cookie=other)[0] == 200
+    monkeypatch.undo()
+    assert get(server, "/", cookie=other)[0] == (200 if os.getuid() == 0 else 401)
+    # The table is read once per connection, and not at all for a wrong cookie.
+    looks: list[object] = []
+
+    def look(*_: object) -> int:
+        looks.append(1)
+        return os.getuid()
+
+    monkeypatch.setattr(server_module, "connection_owner", look)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
+    for sent in (cookie + "x", cookie, cookie):
+        connection.request("GET", "/", headers={"Cookie": sent})
+        assert connection.getresponse().read()
+        assert len(looks) == (0 if sent != cookie else 1)
+    connection.close()
+
+
+@pytest.mark.parametrize("options", [{"host": "0.0.0.0"}, {"behind_proxy": True}])
+def test_cookie_is_bound_to_no_user_where_connections_are_not_the_browsers_own(
+    lab: Laboratory, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    with console(lab, **options) as server:
+        cookie = session(server)
+        monkeypatch.setattr(server_module, "connection_owner", lambda *_: os.getuid() + 1)
+        assert get(server, "/", cookie=cookie)[0] == 200
+
+
 @pytest.mark.parametrize(
     ("options", "address"),
     [
