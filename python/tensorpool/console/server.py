@@ -31,6 +31,8 @@ from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, R
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from uvicorn.server import ServerState
 
 from .._native import __version__
 from ..context import Context
@@ -50,7 +52,6 @@ from .access import (
     ViewerRole,
     connection_owner,
 )
-from .connections import CONNECTION, ConsoleProtocol
 from .frames import MAX_HZ, StreamReader
 from .history import History, HistoryReply, PointReply
 from .state import ConsoleOrigin, ConsoleState, detail
@@ -64,6 +65,10 @@ MAX_READERS: Final = 32
 """Streams that all viewers see at once."""
 MAX_HIDDEN: Final = 4096
 """Consumers of the console, past ones too, that it leaves out of the system."""
+REQUEST_S: Final = 10.0
+"""Within this time a connection has a complete request head."""
+CONNECTION: Final = "connection"
+"""The entry of a request's state for what is known of its connection."""
 
 _LOG = logging.getLogger(__name__)
 _POLL_S: Final = 0.02
@@ -268,6 +273,87 @@ class SystemFeed:
     def detail(self, kind: str, key: str) -> JsonMapping | None:
         """Everything that is known about one thing; None if it is not there."""
         return detail(self.snapshot, kind, key)
+
+
+# --- connections
+
+
+class ConsoleProtocol(H11Protocol):
+    """A connection that ends after `REQUEST_S` without a request, and earlier when others need its place.
+
+    uvicorn limits how many connections are served and how long one is kept after a response. It waits without
+    limit for the rest of a request that has begun: some hundred connections that send half a line would keep
+    every browser out.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, object],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        # uvicorn copies the state for each request, and hands it to a WebSocket: the entry is shared by all.
+        super().__init__(config, server_state, {**app_state, CONNECTION: {}}, _loop)
+        self._request_timer: asyncio.TimerHandle | None = None
+        self._idle_since = self.loop.time()
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether no request is being answered."""
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is None or cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Gives the connection its time, and a place if another has no request."""
+        super().connection_made(transport)
+        self._start_timer()
+        self._make_room()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stops the timer."""
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Reads what came; the time ends with a complete head, and not with each byte."""
+        # Here too: those that had a request when this one connected may have none by now.
+        self._make_room()
+        super().data_received(data)
+        if not self._is_idle or self.transport.get_protocol() is not self:
+            self._stop_timer()
+        elif self._request_timer is None:
+            # uvicorn's own timer, which ran since the last response, ends with the first byte.
+            self._start_timer()
+
+    def on_response_complete(self) -> None:
+        """Counts the connection as idle from here."""
+        self._idle_since = self.loop.time()
+        super().on_response_complete()
+
+    def _start_timer(self) -> None:
+        self._request_timer = self.loop.call_later(REQUEST_S, self._abort)
+
+    def _stop_timer(self) -> None:
+        if self._request_timer is not None:
+            self._request_timer.cancel()
+            self._request_timer = None
+
+    def _abort(self) -> None:
+        # A transport that is closed first sends what it has: that takes for ever if the client does not read.
+        self.connections.discard(self)
+        self.transport.abort()
+
+    def _make_room(self) -> None:
+        """Ends the oldest connections without a request; if all have one, the oldest that do not read."""
+        # uvicorn counts this connection too, and refuses a request at the limit.
+        excess = 0 if self.limit_concurrency is None else len(self.connections) + 1 - self.limit_concurrency
+        if excess <= 0:
+            return
+        others = [c for c in self.connections if isinstance(c, ConsoleProtocol) and c is not self]
+        others = [c for c in others if c._is_idle or c.flow.write_paused]
+        for other in sorted(others, key=lambda c: (not c._is_idle, c._idle_since))[:excess]:
+            other._abort()
 
 
 # --- the server

@@ -21,7 +21,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 import tensorpool as tp
-from tensorpool.console import connections, frames
+from tensorpool.console import frames
 from tensorpool.console import server as server_module
 from tensorpool.console.access import ViewerRole
 from tensorpool.console.frames import unpack_message
@@ -335,7 +335,7 @@ def test_connections_without_a_request_do_not_keep_others_out(lab: Laboratory, k
 def test_connection_ends_when_its_head_stays_incomplete(
     server: ConsoleServer, monkeypatch: pytest.MonkeyPatch, requests: int
 ) -> None:
-    monkeypatch.setattr(connections, "REQUEST_S", 0.5)
+    monkeypatch.setattr(server_module, "REQUEST_S", 0.5)
     whole = f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n\r\n".encode()
     cookie = session(server)
     with viewer(server, cookie) as websocket, socket.socket() as peer:
