@@ -20,13 +20,17 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from ..errors import ConfigError
 
 _MIN_TOKEN: Final = 16
 _MAX_TOKEN: Final = 512
 _MAX_FILE: Final = 4096
+_MAX_DIGITS: Final = 10
+"""Digits of a user id."""
+NO_USER: Final = -1
+"""Instead of a user id, for a connection that should be in the kernel's table and is not."""
 _LOCAL_NAMES: Final = frozenset({"localhost"})
 
 
@@ -93,8 +97,20 @@ def read_token_file(path: Path, *, read_only: bool = False) -> Tokens:
     return Tokens(watch=watch, steer=None if read_only else lines[0])
 
 
+class Session(NamedTuple):
+    """What a valid cookie stands for."""
+
+    role: ViewerRole
+    user: int | None
+    """The user of this machine whose connection the cookie was given to; None if that was not known."""
+
+
 class Sessions:
     """Cookies of the two roles, made from the tokens.
+
+    Browsers send a cookie to every port of a host. On a machine of several users, a page that another user
+    serves on another port gets it. A cookie therefore contains, where the kernel knows it, the user whose
+    connection it was given to, and is valid on connections of this user only.
 
     Tokens of a file outlive a process, and so do their cookies: a page on a wall reconnects to a console that
     was started again. Another token makes them invalid.
@@ -104,21 +120,26 @@ class Sessions:
         # Cookies do not distinguish ports: another console on this host has another name.
         self.name = f"tensorpool-console-{port}"
         known = {ViewerRole.WATCH: tokens.watch, ViewerRole.STEER: tokens.steer}
-        self._values = {role: self._derive(role, token) for role, token in known.items() if token is not None}
+        self._tokens = {role: token for role, token in known.items() if token is not None}
 
-    def _derive(self, role: ViewerRole, token: str) -> str:
-        """The token cannot be computed from its cookie, nor the cookie of one role from that of the other."""
-        return hmac.new(token.encode(), f"{self.name} {role}".encode(), hashlib.sha256).hexdigest()
+    def value(self, role: ViewerRole, user: int | None = None) -> str:
+        """The cookie of a role that has a token, for connections of a user of this machine.
 
-    def value(self, role: ViewerRole) -> str:
-        """The cookie of a role that has a token."""
-        return self._values[role]
+        The token cannot be computed from its cookie, nor the cookie of one role or user from that of another.
+        """
+        bound = "" if user is None else f"{user}."
+        text = f"{self.name} {role} {bound}"
+        return bound + hmac.new(self._tokens[role].encode(), text.encode(), hashlib.sha256).hexdigest()
 
-    def role(self, cookies: Mapping[str, str]) -> ViewerRole | None:
-        """The role of a request by its cookies; None if it has no valid one."""
+    def read(self, cookies: Mapping[str, str]) -> Session | None:
+        """The session of a request by its cookies; None if it has no valid one."""
         value = cookies.get(self.name, "")
-        roles = [role for role, known in self._values.items() if is_same(value, known)]
-        return roles[0] if roles else None
+        digits, dot, _ = value.partition(".")
+        if dot and not (len(digits) <= _MAX_DIGITS and digits.isascii() and digits.isdecimal()):
+            return None
+        user = int(digits) if dot else None
+        roles = [role for role in self._tokens if is_same(value, self.value(role, user))]
+        return Session(roles[0], user) if roles else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +154,9 @@ class OpeningToken:
     expires_s: float
     token: str = field(default_factory=new_token, repr=False)
 
-    def permits(self, token: str, owner: int | None, now_s: float) -> bool:
-        """Whether a connection of this owner may be exchanged for a session."""
-        return is_same(token, self.token) and owner == self.user and now_s < self.expires_s
+    def is_valid(self, token: str, now_s: float) -> bool:
+        """Whether this is the token, and still in time. The connection must be of `user` too."""
+        return is_same(token, self.token) and now_s < self.expires_s
 
 
 def connection_owner(table: Iterable[str], client: tuple[str, int], server_port: int) -> int | None:

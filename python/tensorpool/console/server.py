@@ -31,6 +31,8 @@ from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, R
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from uvicorn.server import ServerState
 
 from .._native import __version__
 from ..context import Context
@@ -40,6 +42,7 @@ from ..monitor.reports import Notice
 from ..monitor.snapshot import Snapshot, without_consumers
 from ..text import JsonMapping
 from .access import (
+    NO_USER,
     PAGE_POLICY,
     SECURITY_HEADERS,
     HostRule,
@@ -62,6 +65,10 @@ MAX_READERS: Final = 32
 """Streams that all viewers see at once."""
 MAX_HIDDEN: Final = 4096
 """Consumers of the console, past ones too, that it leaves out of the system."""
+REQUEST_S: Final = 10.0
+"""Within this time a connection has a complete request head."""
+CONNECTION: Final = "connection"
+"""The entry of a request's state for what is known of its connection."""
 
 _LOG = logging.getLogger(__name__)
 _POLL_S: Final = 0.02
@@ -75,6 +82,8 @@ _TYPES: Final = {
 _ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """Hosts that stand for every address of the machine, and the loopback address among these."""
 _OPENING_S: Final = 120.0
+_MAX_DIGITS: Final = 9
+"""Digits of the number of a job in an address."""
 # The script replaces the entry with the token in the browser's history. A refresh may leave it there.
 _LANDING_SCRIPT: Final = 'location.replace("/")'
 _LANDING: Final = (
@@ -266,6 +275,87 @@ class SystemFeed:
         return detail(self.snapshot, kind, key)
 
 
+# --- connections
+
+
+class ConsoleProtocol(H11Protocol):
+    """A connection that ends after `REQUEST_S` without a request, and earlier when others need its place.
+
+    uvicorn limits how many connections are served and how long one is kept after a response. It waits without
+    limit for the rest of a request that has begun: some hundred connections that send half a line would keep
+    every browser out.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, object],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        # uvicorn copies the state for each request, and hands it to a WebSocket: the entry is shared by all.
+        super().__init__(config, server_state, {**app_state, CONNECTION: {}}, _loop)
+        self._request_timer: asyncio.TimerHandle | None = None
+        self._idle_since = self.loop.time()
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether no request is being answered."""
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is None or cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Gives the connection its time, and a place if another has no request."""
+        super().connection_made(transport)
+        self._start_timer()
+        self._make_room()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stops the timer."""
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Reads what came; the time ends with a complete head, and not with each byte."""
+        # Here too: those that had a request when this one connected may have none by now.
+        self._make_room()
+        super().data_received(data)
+        if not self._is_idle or self.transport.get_protocol() is not self:
+            self._stop_timer()
+        elif self._request_timer is None:
+            # uvicorn's own timer, which ran since the last response, ends with the first byte.
+            self._start_timer()
+
+    def on_response_complete(self) -> None:
+        """Counts the connection as idle from here."""
+        self._idle_since = self.loop.time()
+        super().on_response_complete()
+
+    def _start_timer(self) -> None:
+        self._request_timer = self.loop.call_later(REQUEST_S, self._abort)
+
+    def _stop_timer(self) -> None:
+        if self._request_timer is not None:
+            self._request_timer.cancel()
+            self._request_timer = None
+
+    def _abort(self) -> None:
+        # A transport that is closed first sends what it has: that takes for ever if the client does not read.
+        self.connections.discard(self)
+        self.transport.abort()
+
+    def _make_room(self) -> None:
+        """Ends the oldest connections without a request; if all have one, the oldest that do not read."""
+        # uvicorn counts this connection too, and refuses a request at the limit.
+        excess = 0 if self.limit_concurrency is None else len(self.connections) + 1 - self.limit_concurrency
+        if excess <= 0:
+            return
+        others = [c for c in self.connections if isinstance(c, ConsoleProtocol) and c is not self]
+        others = [c for c in others if c._is_idle or c.flow.write_paused]
+        for other in sorted(others, key=lambda c: (not c._is_idle, c._idle_since))[:excess]:
+            other._abort()
+
+
 # --- the server
 
 
@@ -364,7 +454,7 @@ class ConsoleServer:
             ws_per_message_deflate=False,
             limit_concurrency=4 * self.options.max_viewers,
             h11_max_incomplete_event_size=MAX_HEAD,
-            http="h11",
+            http=ConsoleProtocol,
             timeout_keep_alive=5,
             timeout_graceful_shutdown=2,
             server_header=False,
@@ -458,7 +548,7 @@ class ConsoleServer:
             routes=[
                 Route("/", self._page),
                 WebSocketRoute("/ws", self._websocket),
-                Route("/job/{number:int}", self._job_file),
+                Route("/job/{number}", self._job_file),
                 Route("/{name}", self._asset),
             ],
             lifespan=self._lifespan,
@@ -478,7 +568,43 @@ class ConsoleServer:
                 await asyncio.get_running_loop().run_in_executor(None, reader.close)
 
     def _role(self, connection: HTTPConnection) -> ViewerRole | None:
-        return self.sessions.role(connection.cookies)
+        session = self.sessions.read(connection.cookies)
+        if session is None:
+            return None
+        # The cookie first: a wrong one must not make the console read the kernel's tables.
+        user = self._user(connection)
+        # Root can read the cookie and the tokens anyway; a tunnel of root's is as good as the user's own.
+        if user == session.user or (user == 0 and session.user is not None):
+            return session.role
+        return None
+
+    def _user(self, connection: HTTPConnection) -> int | None:
+        """The user whose connection this is, as cookies are bound to; None if cookies are bound to none.
+
+        All who use a proxy have its connections. Without /proc the user is not known.
+        """
+        if not self.options.is_loopback or self.options.behind_proxy:
+            return None
+        # Once per connection: its end does not change, and the table of a large host has many lines.
+        known: dict[str, int | None] = connection.scope.get("state", {}).get(CONNECTION, {})
+        if "user" not in known:
+            known["user"] = self._owner(connection)
+        return known["user"]
+
+    def _owner(self, connection: HTTPConnection) -> int | None:
+        """The user of the other end of a connection by the kernel's table; None if there is no table."""
+        client, is_readable = connection.client, False
+        if client is None:
+            return NO_USER
+        # The kernel may leave out a line of a table that changes while it is read.
+        for name in ("tcp", "tcp6") * 3:
+            with contextlib.suppress(OSError):
+                table = Path("/proc/self/net", name).read_text("ascii").splitlines()
+                is_readable = True
+                owner = connection_owner(table, (client.host, client.port), self.port)
+                if owner is not None:
+                    return owner
+        return NO_USER if is_readable else None
 
     async def _page(self, request: Request) -> Response:
         token = request.query_params.get("token")
@@ -494,7 +620,7 @@ class ConsoleServer:
                 response = HTMLResponse(_LANDING, headers={"Content-Security-Policy": _LANDING_POLICY})
             response.set_cookie(
                 self.sessions.name,
-                self.sessions.value(role),
+                self.sessions.value(role, self._user(request)),
                 httponly=True,
                 samesite="strict",
                 secure=self.rule.needs_secure_cookie(request.headers.get("host", "")),
@@ -507,15 +633,11 @@ class ConsoleServer:
 
     def _opening_role(self, request: Request, token: str) -> ViewerRole | None:
         """The role of a browser that the console itself has started."""
-        opening, client = self._opening, request.client
-        if opening is None or client is None:
+        opening = self._opening
+        # The secret first: a wrong one must not make the console read the kernel's tables.
+        if opening is None or not opening.is_valid(token, time.monotonic()):
             return None
-        table: list[str] = []
-        for name in ("tcp", "tcp6"):
-            with contextlib.suppress(FileNotFoundError):
-                table += Path("/proc/self/net", name).read_text("ascii").splitlines()
-        owner = connection_owner(table, (client.host, client.port), self.port)
-        if not opening.permits(token, owner, time.monotonic()):
+        if self._owner(request) != opening.user:
             return None
         return ViewerRole.WATCH if self.options.tokens.steer is None else ViewerRole.STEER
 
@@ -534,7 +656,10 @@ class ConsoleServer:
         """A file that a job has made. Its number is not a path, and its name is the console's."""
         if self._role(request) is None:
             return PlainTextResponse(_NO_TOKEN, 401)
-        file = self.files.get(request.path_params["number"])
+        # Not a converter of the route: that one runs before the role is known, and fails for many digits.
+        number = request.path_params["number"]
+        is_number = len(number) <= _MAX_DIGITS and number.isascii() and number.isdecimal()
+        file = self.files.get(int(number)) if is_number else None
         if file is None or not file.path.is_file():
             return PlainTextResponse("There is no such file any more.", 404)
         if file.is_page:

@@ -107,6 +107,7 @@ _LOG = logging.getLogger(__name__)
 _BACKLOG: Final = 128
 _CONNECTION_NS: Final = 10_000_000_000
 _PAGE_NS: Final = 500_000_000
+_LOG_NS: Final = 60_000_000_000
 _SELECT_S: Final = 1.0
 _HEAD_END: Final = b"\r\n\r\n"
 _TEXT: Final = "text/plain; charset=utf-8"
@@ -145,7 +146,7 @@ class Address:
             raise ValueError(f"{text!r} is not HOST:PORT; HOST is an address, as in 127.0.0.1:9464") from None
         if not port:
             return cls(address)
-        if not (port.isascii() and port.isdecimal() and int(port) < 1 << 16):
+        if not _is_port(port):
             raise ValueError(f"{port!r} is not a port; ports are 0 to 65535")
         return cls(address, int(port))
 
@@ -239,11 +240,11 @@ def is_known_host(host: str, hosts: Collection[str] = ()) -> bool:
     name = host
     if host.startswith("["):
         name, closing, port = host[1:].partition("]")
-        if not closing or (port and not _is_port(port)):
+        if not closing or (port and not (port.startswith(":") and _is_port(port[1:]))):
             return False
     elif ":" in host:
         name, _, port = host.rpartition(":")
-        if not _is_port(":" + port):
+        if not _is_port(port):
             return False
     if name.lower().rstrip(".") in _LOCAL_NAMES or name.lower() in {known.lower() for known in hosts}:
         return True
@@ -254,8 +255,9 @@ def is_known_host(host: str, hosts: Collection[str] = ()) -> bool:
     return True
 
 
-def _is_port(text: str) -> bool:
-    return text.startswith(":") and text[1:].isascii() and text[1:].isdecimal() and int(text[1:]) < 1 << 16
+def _is_port(digits: str) -> bool:
+    # The length first: Python refuses to convert text of thousands of digits.
+    return len(digits) < 6 and digits.isascii() and digits.isdecimal() and int(digits) < 1 << 16
 
 
 class AddressInUse(TensorPoolError, OSError):
@@ -293,6 +295,8 @@ class MetricsServer:
         self._cached_page: bytes | None = None
         self._cached_ns = 0
         self._closing = False
+        self._fault_ns: int | None = None
+        """When the log last had an unforeseen error."""
         self.requests = 0
         self.refused = 0
         self._listener = _listen(requested)
@@ -344,7 +348,9 @@ class MetricsServer:
     def _run(self) -> None:
         try:
             while not self._closing:
-                for key, events in self._selector.select(_SELECT_S):
+                ready = self._selector.select(_SELECT_S)
+                # The listener last: a new connection takes the place of none whose request has arrived.
+                for key, events in sorted(ready, key=lambda pair: pair[0].fileobj is self._listener):
                     self._serve(key.fileobj, events)
                 self._drop_expired()
         finally:
@@ -352,21 +358,29 @@ class MetricsServer:
                 self._drop(connection)
 
     def _serve(self, ready: object, events: int) -> None:
-        if ready is self._listener:
-            self._accept()
-            return
         connection = self._connections.get(ready) if isinstance(ready, socket.socket) else None
-        if connection is None:
-            return
         try:
-            if events & selectors.EVENT_READ:
+            if ready is self._listener:
+                self._accept()
+            elif connection is not None and events & selectors.EVENT_READ:
                 self._read(connection)
-            elif events & selectors.EVENT_WRITE:
+            elif connection is not None and events & selectors.EVENT_WRITE:
                 self._write(connection)
         except BlockingIOError:
             pass
-        except OSError:
-            self._drop(connection)
+        except Exception as error:
+            # An error in one request must not end the thread that serves all others.
+            if not isinstance(error, OSError):
+                self._log_fault()
+            if connection is not None:
+                self._drop(connection)
+
+    def _log_fault(self) -> None:
+        # Any client may be able to cause it again and again: the log must not fill the disk.
+        now = self._clock.monotonic_ns()
+        if self._fault_ns is None or now - self._fault_ns >= _LOG_NS:
+            self._fault_ns = now
+            _LOG.exception("a request to the metrics failed; others of the next minute are not logged")
 
     def _accept(self) -> None:
         try:
@@ -376,9 +390,12 @@ class MetricsServer:
             self._clock.sleep(0.01)
             return
         if len(self._connections) >= MAX_CONNECTIONS:
-            # The oldest connection is dropped: idle clients must not lock out a scraper.
+            # Neither clients that send no request nor those that do not read their response may lock out a
+            # scraper: the oldest of the kind that has more connections is dropped.
             self.refused += 1
-            self._drop(next(iter(self._connections.values())))
+            waiting = [c for c in self._connections.values() if c.to_send is None]
+            answered = [c for c in self._connections.values() if c.to_send is not None]
+            self._drop(max(waiting, answered, key=len)[0])
         peer.setblocking(False)
         self._connections[peer] = _Connection(peer, self._clock.monotonic_ns() + _CONNECTION_NS)
         self._selector.register(peer, selectors.EVENT_READ)
@@ -413,8 +430,10 @@ class MetricsServer:
             self._drop(connection)
 
     def _drop(self, connection: _Connection) -> None:
-        del self._connections[connection.socket]
-        self._selector.unregister(connection.socket)
+        # An error may come from anywhere, even from a connection that is only half dropped.
+        self._connections.pop(connection.socket, None)
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(connection.socket)
         connection.socket.close()
 
     def _resource(self, path: str) -> HttpResponse | None:

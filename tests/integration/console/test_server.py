@@ -8,8 +8,9 @@ import json
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -159,6 +160,55 @@ def test_browser_is_started_with_a_token_of_this_user(
     # A later one replaces it.
     server.opening_url()
     assert get(server, path)[0] == 403
+    # A wrong token costs no look at the kernel's tables.
+    looks: list[object] = []
+    monkeypatch.setattr(server_module, "connection_owner", lambda *_: looks.append(1))
+    assert get(server, path)[0] == 403
+    assert not looks
+
+
+def test_cookie_is_good_for_connections_of_its_user_only(
+    server: ConsoleServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Browsers send it to all ports of a host, and so to pages of other users of this machine."""
+    cookie = session(server)
+    assert get(server, "/", cookie=cookie)[0] == 200
+    for owner, status in ((os.getuid() + 1, 401), (None, 401), (0, 200), (os.getuid(), 200)):
+        monkeypatch.setattr(server_module, "connection_owner", lambda *_, owner=owner: owner)
+        assert get(server, "/", cookie=cookie)[0] == get(server, "/main.js", cookie=cookie)[0] == status
+        if status == 401:
+            with pytest.raises(InvalidStatus), viewer(server, cookie):
+                pass
+    # A user who was given the token has a cookie of his own, and a process that hides its end has none.
+    monkeypatch.setattr(server_module, "connection_owner", lambda *_: os.getuid() + 1)
+    other = session(server)
+    assert get(server, "/", cookie=other)[0] == 200
+    monkeypatch.undo()
+    assert get(server, "/", cookie=other)[0] == (200 if os.getuid() == 0 else 401)
+    # The table is read once per connection, and not at all for a wrong cookie.
+    looks: list[object] = []
+
+    def look(*_: object) -> int:
+        looks.append(1)
+        return os.getuid()
+
+    monkeypatch.setattr(server_module, "connection_owner", look)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
+    for sent in (cookie + "x", cookie, cookie):
+        connection.request("GET", "/", headers={"Cookie": sent})
+        assert connection.getresponse().read()
+        assert len(looks) == (0 if sent != cookie else 1)
+    connection.close()
+
+
+@pytest.mark.parametrize("options", [{"host": "0.0.0.0"}, {"behind_proxy": True}])
+def test_cookie_is_bound_to_no_user_where_connections_are_not_the_browsers_own(
+    lab: Laboratory, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    with console(lab, **options) as server:
+        cookie = session(server)
+        monkeypatch.setattr(server_module, "connection_owner", lambda *_: os.getuid() + 1)
+        assert get(server, "/", cookie=cookie)[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -234,6 +284,76 @@ def test_other_methods_and_long_requests_are_refused(server: ConsoleServer) -> N
     assert get(server, "/", method="POST", cookie=cookie)[0] == 405
     assert get(server, "/", method="DELETE", cookie=cookie)[0] == 405
     assert get(server, "/", cookie=cookie, x_long="x" * 100_000)[0] in (400, 431)
+
+
+def test_number_of_a_job_is_bounded_and_read_after_the_role(
+    server: ConsoleServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    paths = ["/job/" + "9" * 5000, "/job/x", "/job/-1", "/job/1e3"]
+    assert [get(server, path)[0] for path in paths] == [401] * 4
+    cookie = session(server)
+    assert [get(server, path, cookie=cookie)[0] for path in paths] == [404] * 4
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+@contextmanager
+def half_requests(server: ConsoleServer, first: bytes, count: int) -> Iterator[list[socket.socket]]:
+    """Connections that send `first`, and no end of a head."""
+    with ExitStack() as stack:
+        peers = []
+        for _ in range(count):
+            peer = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), DEADLINE_S))
+            peer.sendall(first)
+            peers.append(peer)
+        yield peers
+
+
+@pytest.mark.parametrize(
+    "kind", ["nothing", "half a head", "half of the second head", "body that never comes"]
+)
+def test_connections_without_a_request_do_not_keep_others_out(lab: Laboratory, kind: str) -> None:
+    with console(lab, max_viewers=4) as server:
+        whole = f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n"
+        first = {
+            "nothing": "",
+            "half a head": "GET / HT",
+            "half of the second head": whole + "\r\nGET / HT",
+            "body that never comes": whole + "Content-Length: 100000\r\n\r\nx",
+        }[kind].encode()
+        cookie = session(server)
+        with viewer(server, cookie) as websocket, half_requests(server, first, 60) as peers:
+            for peer in peers if first.startswith(b"GET / HTTP/1.1") else []:
+                with suppress(ConnectionError):
+                    peer.recv(64)
+            for _ in range(20):
+                assert get(server, "/", cookie=cookie)[0] == 200
+            # A page that is open stays so.
+            receive(websocket, "update")
+
+
+@pytest.mark.parametrize("requests", [0, 1])
+def test_connection_ends_when_its_head_stays_incomplete(
+    server: ConsoleServer, monkeypatch: pytest.MonkeyPatch, requests: int
+) -> None:
+    monkeypatch.setattr(server_module, "REQUEST_S", 0.5)
+    whole = f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n\r\n".encode()
+    cookie = session(server)
+    with viewer(server, cookie) as websocket, socket.socket() as peer:
+        peer.settimeout(DEADLINE_S)
+        peer.connect(("127.0.0.1", server.port))
+        for _ in range(requests):
+            peer.sendall(whole)
+            assert peer.recv(4096).startswith(b"HTTP/1.1 401")
+        # A byte now and then gives it no more time.
+        started = time.monotonic()
+        with suppress(ConnectionError):
+            while time.monotonic() < started + DEADLINE_S:
+                peer.sendall(b"G")
+                time.sleep(0.1)
+        assert time.monotonic() < started + DEADLINE_S / 2
+        # The time ends with the head: a page that is open stays so.
+        receive(websocket, "update")
+        receive(websocket, "update")
 
 
 # --- what viewers receive

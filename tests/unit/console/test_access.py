@@ -11,6 +11,7 @@ import pytest
 
 from tensorpool.console.access import (
     CONTENT_POLICY,
+    NO_USER,
     HostRule,
     OpeningToken,
     Sessions,
@@ -42,11 +43,29 @@ def test_session_cookie_is_not_the_token_and_differs_by_role() -> None:
     sessions = Sessions(8470, tokens)
     steer, watch = sessions.value(ViewerRole.STEER), sessions.value(ViewerRole.WATCH)
     assert steer != watch
-    assert sessions.role({sessions.name: steer}) is ViewerRole.STEER
-    assert sessions.role({sessions.name: watch}) is ViewerRole.WATCH
-    assert sessions.role({sessions.name: ""}) is sessions.role({}) is None
+    assert sessions.read({sessions.name: steer}) == (ViewerRole.STEER, None)
+    assert sessions.read({sessions.name: watch}) == (ViewerRole.WATCH, None)
+    assert sessions.read({sessions.name: ""}) is sessions.read({}) is None
     assert not {steer, watch} & {tokens.watch, tokens.steer}
     assert Sessions(8471, tokens).name != sessions.name
+
+
+def test_session_of_a_user_is_not_that_of_another() -> None:
+    sessions = Sessions(8470, Tokens(watch="watching-token-1", steer="steering-token-1"))
+    value = sessions.value(ViewerRole.STEER, 1000)
+    assert sessions.read({sessions.name: value}) == (ViewerRole.STEER, 1000)
+    digest = value.partition(".")[2]
+    others = [
+        "1001." + digest,
+        "01000." + digest,
+        "." + digest,
+        digest,
+        "-1." + digest,
+        "9" * 5000 + "." + digest,
+    ]
+    assert [sessions.read({sessions.name: other}) for other in others] == [None] * len(others)
+    # Not even the console's own, for a connection that the kernel's table does not have.
+    assert sessions.read({sessions.name: sessions.value(ViewerRole.STEER, NO_USER)}) is None
 
 
 def test_session_is_valid_as_long_as_its_token() -> None:
@@ -54,21 +73,19 @@ def test_session_is_valid_as_long_as_its_token() -> None:
     cookies = {role: {first.name: first.value(role)} for role in ViewerRole}
     # The console was started again with the same file.
     again = Sessions(8470, Tokens(watch="watching-token-1", steer="steering-token-1"))
-    assert [again.role(cookies[role]) for role in ViewerRole] == list(ViewerRole)
+    assert [again.read(cookies[role]) for role in ViewerRole] == [(role, None) for role in ViewerRole]
     # One that only watches, and one with other tokens.
-    assert Sessions(8470, Tokens(watch="watching-token-1")).role(cookies[ViewerRole.STEER]) is None
+    assert Sessions(8470, Tokens(watch="watching-token-1")).read(cookies[ViewerRole.STEER]) is None
     swapped = Sessions(8470, Tokens(watch="steering-token-1", steer="watching-token-1"))
     for sessions in (swapped, Sessions(8470, Tokens(steer=TOKEN))):
-        assert sessions.role(cookies[ViewerRole.STEER]) is sessions.role(cookies[ViewerRole.WATCH]) is None
+        assert sessions.read(cookies[ViewerRole.STEER]) is sessions.read(cookies[ViewerRole.WATCH]) is None
 
 
-def test_opening_token_is_for_one_user_and_a_while() -> None:
+def test_opening_token_is_for_a_while() -> None:
     opening = OpeningToken(user=1000, expires_s=50.0)
-    assert opening.permits(opening.token, 1000, 49.0)
-    assert not opening.permits(opening.token, 1001, 49.0)
-    assert not opening.permits(opening.token, None, 49.0)
-    assert not opening.permits(opening.token, 1000, 50.0)
-    assert not opening.permits("", 1000, 49.0)
+    assert opening.is_valid(opening.token, 49.0)
+    assert not opening.is_valid(opening.token, 50.0)
+    assert not opening.is_valid("", 49.0)
     assert opening.token not in repr(opening)
 
 

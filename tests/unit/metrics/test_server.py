@@ -7,11 +7,20 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 
 from tensorpool.clock import ManualClock
-from tensorpool.metrics.server import CONTENT_TYPE, MAX_CONNECTIONS, Address, AddressInUse, MetricsServer
+from tensorpool.metrics import server as server_module
+from tensorpool.metrics.server import (
+    CONTENT_TYPE,
+    MAX_CONNECTIONS,
+    Address,
+    AddressInUse,
+    HttpResponse,
+    MetricsServer,
+)
 
 TIMEOUT_S = 60
 
@@ -80,6 +89,70 @@ def test_idle_connections_do_not_lock_out_a_scraper(server: MetricsServer) -> No
             connection.close()
 
 
+def test_idle_connections_do_not_interrupt_a_scraper_that_reads() -> None:
+    page = "x" * (20 << 20)
+    with MetricsServer("127.0.0.1:0", lambda: page) as server, ExitStack() as stack:
+        scraper = stack.enter_context(connect(server))
+        scraper.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        received = len(scraper.recv(1))
+        for _ in range(3 * MAX_CONNECTIONS):
+            stack.enter_context(connect(server))
+        while data := scraper.recv(1 << 20):
+            received += len(data)
+        assert received > len(page)
+        assert server.refused > 0
+
+
+def test_clients_that_do_not_read_do_not_lock_out_a_scraper(wait_until: Callable[..., object]) -> None:
+    page = "x" * (8 << 20)
+    with MetricsServer("127.0.0.1:0", lambda: page) as server, ExitStack() as stack:
+        for number in range(2 * MAX_CONNECTIONS):
+            stalled = stack.enter_context(connect(server))
+            stalled.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            wait_until(lambda number=number: server.requests > number)
+        # The request arrives late: newer connections do not take its place as long as others do not read.
+        late = stack.enter_context(connect(server))
+        for _ in range(MAX_CONNECTIONS // 4):
+            stack.enter_context(connect(server))
+        wait_until(lambda: server.refused > MAX_CONNECTIONS + MAX_CONNECTIONS // 4)
+        late.sendall(b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert late.recv(64).startswith(b"HTTP/1.1 200")
+
+
+def test_request_with_a_port_of_thousands_of_digits_is_rejected_and_the_next_is_answered(
+    server: MetricsServer,
+) -> None:
+    with connect(server) as peer:
+        peer.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost:" + b"9" * 5000 + b"\r\n\r\n")
+        assert peer.recv(64).startswith(b"HTTP/1.1 421")
+    assert get(server)[0] == 200
+
+
+def test_unforeseen_errors_of_requests_end_only_these_and_are_logged_once_a_minute(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ManualClock()
+
+    def fail(*_: object) -> HttpResponse:
+        raise ValueError("unforeseen")
+
+    def request(server: MetricsServer) -> None:
+        with connect(server) as peer:
+            peer.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            assert is_closed(peer)
+
+    with MetricsServer("127.0.0.1:0", lambda: "x 1\n", clock=clock) as server:
+        monkeypatch.setattr(server_module, "respond", fail)
+        for _ in range(3):
+            request(server)
+        assert len(caplog.records) == 1
+        clock.advance(60)
+        request(server)
+        assert len(caplog.records) == 2
+        monkeypatch.undo()
+        assert get(server)[0] == 200
+
+
 def test_slow_connection_is_closed(wait_until: Callable[..., object]) -> None:
     clock = ManualClock()
     with MetricsServer("127.0.0.1:0", lambda: "", clock=clock) as server, connect(server) as slow:
@@ -133,7 +206,9 @@ def test_address_parses_all_forms(text: str, expected: Address) -> None:
     assert Address.parse(text) == expected
 
 
-@pytest.mark.parametrize("text", ["lab-7:9464", "127.0.0.1:x", "127.0.0.1:70000", "[::1", "1.2.3", "a:b:c"])
+@pytest.mark.parametrize(
+    "text", ["lab-7:9464", "127.0.0.1:x", "127.0.0.1:70000", ":" + "9" * 5000, "[::1", "1.2.3", "a:b:c"]
+)
 def test_invalid_address_is_rejected_with_the_reason(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not (HOST:PORT|a port)"):
         Address.parse(text)
