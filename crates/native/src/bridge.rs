@@ -323,11 +323,12 @@ impl BridgeReceiver {
         PyList::new(py, messages.iter().map(|message| PyBytes::new(py, message)))
     }
 
-    /// Returns the number of fragments received on the payload stream, and on the control stream.
-    fn traffic(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
+    /// Returns, for each source stream, the number of its chunks, and of its announces and progress messages.
+    /// Only what was opened and decoded is counted, whatever became of it.
+    fn traffic(&self, py: Python<'_>) -> PyResult<HashMap<u32, (u64, u64)>> {
         errors::check_fork(py, self.fork_guard)?;
         let traffic = py.detach(|| self.receiver.traffic());
-        Ok((traffic.payload_fragments, traffic.control_fragments))
+        Ok(traffic.into_iter().map(|(stream_id, t)| (stream_id, (t.chunks, t.messages))).collect())
     }
 
     /// Subscribes to the payload stream again, for a stream of Aeron that has stopped.

@@ -18,6 +18,8 @@ from .service import JoinedLedgerReply
 
 LEDGER_KEY: Final = "ledger"
 _INCOMPLETE: Final = frozenset(reason.name for reason in _native.bridge_reasons() if reason.is_incomplete)
+# Frames that a sender drops whatever its streams do.
+_NEVER_OFFERED: Final = ("unannounced", "not_connected", "closed", "too_many_chunks", "too_long")
 _MAX_RUNS: Final = 16
 _MAX_RUN_CHARS: Final = 64
 _MAX_SESSIONS: Final = 16
@@ -43,6 +45,11 @@ class SenderLedger:
     def published(self) -> int:
         """Frames sent or dropped."""
         return self.sent + sum(self.dropped.values())
+
+    @property
+    def offered(self) -> int:
+        """Frames sent, or dropped because they could not be sent in time."""
+        return self.published - sum(self.dropped.get(name, 0) for name in _NEVER_OFFERED)
 
     def encode(self) -> str:
         """The ledger as JSON text."""

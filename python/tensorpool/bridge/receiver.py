@@ -74,7 +74,10 @@ _DESTINATION_PERIOD_NS: Final = 5_000_000
 _WATCH_PERIOD_NS: Final = 500_000_000
 MIN_PATIENCE_NS: Final = 10_000_000_000
 MAX_PATIENCE_NS: Final = 160_000_000_000
-_SILENCE_NS: Final = 30_000_000_000
+# Where nothing says whether something was sent, it is supposed to be so once in this time.
+SILENCE_NS: Final = 30_000_000_000
+# A ledger that counts what has arrived already may come so much later.
+LATE_NS: Final = 3_000_000_000
 
 
 class _MetadataKey(NamedTuple):
@@ -89,34 +92,6 @@ class _CachedMetadata(NamedTuple):
 
     info: MessageInfo
     message: bytes
-
-
-@dataclass(eq=False)
-class _ReceiverMapping:
-    """One receiving mapping: its receiver, its destination and its ledger."""
-
-    resolved: ResolvedMapping
-    receiver: _native.BridgeReceiver
-    destination: DestinationState
-    producer: Producer | None = None
-    attaching: Future[Producer] | None = None
-    ledger: MappingLedger = field(default_factory=MappingLedger)
-    metadata: dict[_MetadataKey, _CachedMetadata] = field(default_factory=dict)
-    """The latest metadata messages, to be published again in a new local epoch."""
-
-    def received(self, sessions: tuple[int, ...]) -> SessionTotals:
-        """The counts of these sessions."""
-        counts = self.receiver.received(self.resolved.source_stream_id, sessions)
-        return SessionTotals(_receiver_ledger(counts), counts.is_complete)
-
-    def ledger_start(self, session: int, position: int | None) -> ReceiverLedger | None:
-        """The counts of a session at a position, or at its beginning; None if unknown or not reached yet."""
-        counts = self.receiver.ledger_start(self.resolved.source_stream_id, session, position)
-        return None if counts is None else _receiver_ledger(counts)
-
-
-def _receiver_ledger(counts: _native.SessionCounts) -> ReceiverLedger:
-    return ReceiverLedger(counts.delivered, counts.not_ready, counts.lost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +116,9 @@ class StreamWatch:
 
     def __init__(self) -> None:
         self._received = 0
-        self._sent = 0
+        self._sent: int | None = None
         self._since_ns: int | None = None
+        self._settled_ns = 0
         self._patience_ns = MIN_PATIENCE_NS
 
     def has_stopped(self, now_ns: int, received: int, sent: int) -> bool:
@@ -151,25 +127,77 @@ class StreamWatch:
         After each time it is true once, and then only after twice as long.
         """
         if received != self._received:
-            self._received, self._sent, self._since_ns = received, sent, None
-            self._patience_ns = MIN_PATIENCE_NS
-        elif sent != self._sent and self._since_ns is None:
-            self._since_ns = now_ns
-        elif self._since_ns is not None and now_ns - self._since_ns >= self._patience_ns:
-            self._sent, self._since_ns = sent, None
+            self._received, self._patience_ns = received, MIN_PATIENCE_NS
+            self.restart(now_ns)
+        if self._sent is None or now_ns < self._settled_ns:
+            # A sender says what it has sent later than that arrives, and not more often than once a second.
+            self._sent = sent
+        elif self._since_ns is None:
+            if sent > self._sent:
+                self._since_ns = now_ns
+            # A sender that starts again counts from zero.
+            self._sent = sent
+        elif now_ns - self._since_ns >= self._patience_ns:
+            self._sent = sent
             self._patience_ns = min(2 * self._patience_ns, MAX_PATIENCE_NS)
+            self.restart(now_ns)
             return True
         return False
 
+    def restart(self, now_ns: int) -> None:
+        """Wait anew, with the same patience: the stream was opened, or is not there."""
+        self._since_ns, self._settled_ns = None, now_ns + LATE_NS
+
 
 @dataclass(eq=False)
-class _ReceiverWatch:
-    """The streams of one receiver, and what its senders say that they have had to send."""
+class _MappingWatch:
+    """The streams of one mapping's source. Another source on the same port does not hide that it stopped."""
 
     payload: StreamWatch = field(default_factory=StreamWatch)
     control: StreamWatch = field(default_factory=StreamWatch)
-    published: dict[int, int] = field(default_factory=dict)
-    """Frames by source stream. A sender that starts again counts from zero: that is a change, too."""
+    messages: int = 0
+    """Of the control stream, without those that the native receiver counts."""
+    offered: int | None = None
+    """Frames that the source had for the network; None without a ledger."""
+
+
+@dataclass(eq=False)
+class _MetadataStream:
+    """The subscription to a metadata stream."""
+
+    subscription: BridgeSubscription
+    watch: StreamWatch = field(default_factory=StreamWatch)
+    messages: int = 0
+    """Of mapped streams."""
+
+
+@dataclass(eq=False)
+class _ReceiverMapping:
+    """One receiving mapping: its receiver, its destination and its ledger."""
+
+    resolved: ResolvedMapping
+    receiver: _native.BridgeReceiver
+    destination: DestinationState
+    producer: Producer | None = None
+    attaching: Future[Producer] | None = None
+    ledger: MappingLedger = field(default_factory=MappingLedger)
+    metadata: dict[_MetadataKey, _CachedMetadata] = field(default_factory=dict)
+    """The latest metadata messages, to be published again in a new local epoch."""
+    watch: _MappingWatch = field(default_factory=_MappingWatch)
+
+    def received(self, sessions: tuple[int, ...]) -> SessionTotals:
+        """The counts of these sessions."""
+        counts = self.receiver.received(self.resolved.source_stream_id, sessions)
+        return SessionTotals(_receiver_ledger(counts), counts.is_complete)
+
+    def ledger_start(self, session: int, position: int | None) -> ReceiverLedger | None:
+        """The counts of a session at a position, or at its beginning; None if unknown or not reached yet."""
+        counts = self.receiver.ledger_start(self.resolved.source_stream_id, session, position)
+        return None if counts is None else _receiver_ledger(counts)
+
+
+def _receiver_ledger(counts: _native.SessionCounts) -> ReceiverLedger:
+    return ReceiverLedger(counts.delivered, counts.not_ready, counts.lost)
 
 
 class ReceiverMappings:
@@ -199,8 +227,9 @@ class ReceiverMappings:
         self._publications: dict[StreamAddress, _native.Publication] = {}
         self._links: dict[StreamAddress, PendingLinks] = {}
         """By control address."""
-        self._metadata_subscriptions: dict[StreamAddress, BridgeSubscription] = {}
-        self._watches: dict[_native.BridgeReceiver, _ReceiverWatch] = {}
+        self._metadata_streams: dict[StreamAddress, _MetadataStream] = {}
+        self._silences: dict[_native.BridgeReceiver, StreamWatch] = {}
+        """Of control streams on which no mapped source says anything."""
         self._next_destinations_ns = 0
         self._next_watch_ns = 0
         self._is_checked = not mappings or check_destinations(context, settings)
@@ -239,7 +268,7 @@ class ReceiverMappings:
                 self._subscribe_metadata(resolved.metadata)
 
     def _subscribe_metadata(self, address: StreamAddress) -> None:
-        if address not in self._metadata_subscriptions:
+        if address not in self._metadata_streams:
             subscription = BridgeSubscription(
                 self._context.connection.conductor,
                 address,
@@ -247,7 +276,7 @@ class ReceiverMappings:
                 self._keys,
                 self._settings.key_max_age_ns,
             )
-            self._metadata_subscriptions[address] = subscription
+            self._metadata_streams[address] = _MetadataStream(subscription)
             self._stack.callback(subscription.close)
 
     def _receiver(self, mapping: ResolvedMapping) -> _native.BridgeReceiver:
@@ -271,7 +300,7 @@ class ReceiverMappings:
                 None if self._keys is None else self._keys.native,
             )
             self._receivers[addresses] = receiver
-            self._watches[receiver] = _ReceiverWatch()
+            self._silences[receiver] = StreamWatch()
             self._stack.callback(receiver.close)
         return self._receivers[addresses]
 
@@ -342,14 +371,16 @@ class ReceiverMappings:
             self._next_watch_ns = now_ns + _WATCH_PERIOD_NS
             for (payload, control), receiver in self._receivers.items():
                 self._watch(receiver, payload, control, now_ns)
+            for address, stream in self._metadata_streams.items():
+                self._watch_metadata(address, stream, now_ns)
         work += sum(links.send(now_ns) for links in self._links.values())
         for receiver in self._receivers.values():
             for message in receiver.poll_messages(_MAX_FRAGMENTS):
                 self._on_message(receiver, message)
                 work += 1
-        for address, subscription in self._metadata_subscriptions.items():
-            for message in subscription.poll(_MAX_FRAGMENTS):
-                self._on_metadata(address, message)
+        for address, stream in self._metadata_streams.items():
+            for message in stream.subscription.poll(_MAX_FRAGMENTS):
+                self._on_metadata(address, stream, message)
                 work += 1
         return work
 
@@ -357,17 +388,52 @@ class ReceiverMappings:
         self, receiver: _native.BridgeReceiver, payload: StreamAddress, control: StreamAddress, now_ns: int
     ) -> None:
         """Subscribe again to a stream that has stopped."""
-        watch = self._watches[receiver]
-        received, messages = receiver.traffic()
-        if watch.payload.has_stopped(now_ns, received, sum(watch.published.values())):
-            _LOG.warning("nothing arrives on %s, though its sender has frames: it is opened again", payload)
+        stopped_payload, stopped_control, messages = [], [], 0
+        watches = []
+        for stream_id, (chunks, native_messages) in receiver.traffic().items():
+            watch = self._by_stream[receiver, stream_id].watch
+            watches.append(watch)
+            received = native_messages + watch.messages
+            messages += received
+            if watch.offered is not None and watch.payload.has_stopped(now_ns, chunks, watch.offered):
+                stopped_payload.append(stream_id)
+            # A sender says something on the control stream while it sends frames.
+            if watch.control.has_stopped(now_ns, received, chunks):
+                stopped_control.append(stream_id)
+        if stopped_payload:
+            _LOG.warning(
+                "nothing arrives on %s of %s, though the sender has frames: it is opened again",
+                payload,
+                stopped_payload,
+            )
             receiver.reopen_payload()
-        # A sender says something on the control stream while it sends frames. One without a source is silent:
-        # then it costs nothing to try, and without it no check would find that both streams have stopped.
-        expected = received + (now_ns // _SILENCE_NS if receiver.is_connected else 0)
-        if watch.control.has_stopped(now_ns, messages, expected):
-            _LOG.info("nothing arrives on %s: it is opened again", control)
+            # That is for all sources at once. The others lose frames by it, so each is waited for anew.
+            for watch in watches:
+                watch.payload.restart(now_ns)
+        # Where no source says anything it costs nothing to try, and without it no check would find that both
+        # streams have stopped.
+        silence = self._silences[receiver]
+        if not receiver.is_connected:
+            silence.restart(now_ns)
+        is_silent = silence.has_stopped(now_ns, messages, now_ns // SILENCE_NS)
+        if stopped_control:
+            _LOG.info("nothing arrives on %s of %s: it is opened again", control, stopped_control)
+        elif is_silent:
+            _LOG.debug("nothing arrives on %s: it is opened again", control)
+        if stopped_control or is_silent:
             receiver.reopen_control()
+            for watch in watches:
+                watch.control.restart(now_ns)
+            silence.restart(now_ns)
+
+    @staticmethod
+    def _watch_metadata(address: StreamAddress, stream: _MetadataStream, now_ns: int) -> None:
+        """Subscribe again to a metadata stream that is silent: nothing says whether there was something."""
+        if not stream.subscription.is_connected:
+            stream.watch.restart(now_ns)
+        if stream.watch.has_stopped(now_ns, stream.messages, now_ns // SILENCE_NS):
+            _LOG.debug("nothing arrives on %s: it is opened again", address)
+            stream.subscription.reopen()
 
     def _advance_destination(self, mapping: _ReceiverMapping) -> int:
         """Start the attach that is due, or finish the one that is done."""
@@ -453,16 +519,24 @@ class ReceiverMappings:
             if traced is None:
                 self._on_ledger(receiver, message)
             else:
-                self._publish_links(self._by_stream.get((receiver, traced)), message)
+                self._publish_links(self._mapping_of_message(receiver, traced), message)
             return
-        if not self._settings.forward_qos or info.template_id not in QOS:
+        mapping = self._mapping_of_message(receiver, info.stream_id)
+        if mapping is None or not self._settings.forward_qos or info.template_id not in QOS:
             return
-        mapping = self._by_stream.get((receiver, info.stream_id))
-        control = 0 if mapping is None else mapping.resolved.settings.dest_control_stream_id
-        if mapping is not None and control:
+        if control := mapping.resolved.settings.dest_control_stream_id:
             forwarded = replace_stream(message, mapping.destination.stream_id)
             is_sent = self._publication(self._dest_control(control)).offer(forwarded) == "sent"
             self._counters.count_forwarded("qos", is_sent)
+
+    def _mapping_of_message(
+        self, receiver: _native.BridgeReceiver, stream_id: int
+    ) -> _ReceiverMapping | None:
+        """The mapping that a message of the control stream belongs to; the message is counted there."""
+        mapping = self._by_stream.get((receiver, stream_id))
+        if mapping is not None:
+            mapping.watch.messages += 1
+        return mapping
 
     def _publish_links(self, mapping: _ReceiverMapping | None, message: bytes) -> None:
         """Publishes which frames a frame was made from, as the producer of the copy would."""
@@ -496,14 +570,14 @@ class ReceiverMappings:
         if sent is None:
             self._counters.invalid["ledger"].add()
             return
-        mapping = self._by_stream.get((receiver, sent.source_stream_id))
+        mapping = self._mapping_of_message(receiver, sent.source_stream_id)
         if mapping is not None:
-            self._watches[receiver].published[sent.source_stream_id] = sent.published
+            mapping.watch.offered = sent.offered
             mapping.ledger.on_sender_ledger(sent, mapping)
             if not mapping.ledger.find_start(mapping) and mapping not in self._without_start:
                 self._without_start.append(mapping)
 
-    def _on_metadata(self, address: StreamAddress, message: bytes) -> None:
+    def _on_metadata(self, address: StreamAddress, stream: _MetadataStream, message: bytes) -> None:
         info = read_info(message)
         if info is None or info.template_id not in METADATA:
             self._counters.invalid["metadata"].add()
@@ -511,6 +585,7 @@ class ReceiverMappings:
         for mapping in self._mappings:
             resolved = mapping.resolved
             if resolved.metadata == address and resolved.source_stream_id == info.stream_id:
+                stream.messages += 1
                 self._cache_metadata(mapping, info, message)
                 self._publish_metadata(mapping, info, message)
 
@@ -601,7 +676,7 @@ class ReceiverMappings:
         """Rejected messages of the mapping's payload, control and metadata streams, by reason."""
         rejected = Counter(mapping.receiver.rejected())
         if mapping.resolved.metadata is not None:
-            rejected += self._metadata_subscriptions[mapping.resolved.metadata].rejected()
+            rejected += self._metadata_streams[mapping.resolved.metadata].subscription.rejected()
         return {name: n for name, n in rejected.items() if n}
 
     def close(self) -> None:

@@ -272,6 +272,8 @@ class BridgeSubscription:
         keys: BridgeKeyRing | None,
         max_age_ns: int,
     ) -> None:
+        self._conductor = conductor
+        self._address = address
         self._subscription = _native.Subscription(conductor, address.channel, address.stream_id)
         self._opener = None if keys is None else _native.BridgeOpener(keys.native, purpose, max_age_ns)
 
@@ -286,6 +288,18 @@ class BridgeSubscription:
     def rejected(self) -> Counter[str]:
         """Rejected messages, by reason."""
         return Counter() if self._opener is None else Counter(self._opener.rejected())
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a sender publishes on the stream."""
+        return self._subscription.is_connected
+
+    def reopen(self) -> None:
+        """Subscribe again, for a stream of Aeron that has stopped."""
+        self._subscription.close()
+        self._subscription = _native.Subscription(
+            self._conductor, self._address.channel, self._address.stream_id
+        )
 
     def close(self) -> None:
         """Close the subscription."""

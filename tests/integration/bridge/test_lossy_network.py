@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 import tensorpool as tp
+from tensorpool import _native
 from tensorpool.bridge import BridgeAgent
 from tensorpool.bridge import receiver as bridge_receiver
 from tests.integration.bridge.hosts import DEADLINE_S, Pair, channel, flows, row, settings_of
@@ -91,6 +93,7 @@ def bridged_stream(
     seed: int = 1,
     reliable: bool = True,
     relayed: str = "payload",
+    received_too: Sequence[dict[str, int]] = (),
     **settings: Any,
 ) -> Iterator[BridgedStream]:
     source, dest = ids(), ids()
@@ -110,7 +113,7 @@ def bridged_stream(
                 direction="receive",
                 payload_channel=channel(payload, *extra),
                 control_channel=channel(control),
-                **common,
+                **(common | {"mappings": [mapping, *received_too]}),
             )
         )
         sender = pair.here.bridge(
@@ -278,15 +281,88 @@ def test_stream_that_a_changed_header_has_stopped_is_opened_again(
         assert ledger["dropped"]["network"] > 0
 
 
+@pytest.mark.parametrize("beside", ["rubbish", "source"])
+def test_stopped_stream_is_opened_again_beside_a_session_that_runs(
+    pair: Pair, free_stream_ids: Callable[[], int], monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture, beside: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(bridge_receiver, "MIN_PATIENCE_NS", 2_000_000_000)
+    payload, control, _ = pair.ports
+    other, other_dest = free_stream_ids(), free_stream_ids()
+    mapping = {"source_stream_id": other, "dest_stream_id": other_dest}
+    with bridged_stream(pair, free_stream_ids, Impairments(), received_too=[mapping]) as bridged:
+        settings = settings_of(
+            instance_id="beside",
+            direction="send",
+            payload_channel=channel(payload),
+            control_channel=channel(control),
+            forward_metadata=False,
+            mappings=[mapping],
+        )
+        offer: Callable[[], object]
+        if beside == "source":
+            sender = pair.here.bridge(settings)
+            running = pair.here.context.producer(other, pools=["64KiB"], nslots=256)
+            pair.wait_until(lambda: row(sender)["connected"] and running.is_connected, timeout=DEADLINE_S)
+            offer = partial(running.offer, content(0))
+        else:
+            conductor = pair.here.context.connection.conductor
+            publication = _native.Publication(conductor, channel(payload), settings.payload_stream_id)
+            pair.wait_until(lambda: publication.offer(b"rubbish") == "sent", timeout=DEADLINE_S)
+            offer = partial(publication.offer, b"rubbish")
+        bridged.send(5)
+        bridged.relay.forge = later
+
+        def continues() -> bool:
+            offer()
+            bridged.producer.offer(content(bridged.producer.next_seq))
+            return "is opened again" in caplog.text and bridged.receive()[-1] > sent
+
+        sent = bridged.producer.next_seq
+        bridged.wait_until(continues, timeout=DEADLINE_S)
+        if beside == "source":
+            assert row(bridged.receiver, 1)["delivered"] > 0
+
+
+def overlapping(frame: bytes) -> bytes:
+    """A data frame that begins within itself: the one behind it has no place any more."""
+    forged = with_lengths(0x7FFF_FFFF)(frame)
+    return forged[:8] + (int.from_bytes(frame[8:12], "little") + 32).to_bytes(4, "little") + forged[12:]
+
+
+def test_metadata_stream_that_a_changed_header_has_stopped_is_opened_again(
+    pair: Pair, free_stream_ids: Callable[[], int], monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(bridge_receiver, "MIN_PATIENCE_NS", 2_000_000_000)
+    monkeypatch.setattr(bridge_receiver, "SILENCE_NS", 1_000_000_000)
+    source, dest = free_stream_ids(), free_stream_ids()
+    settings = pair.common(mappings=[{"source_stream_id": source, "dest_stream_id": dest}])
+    with LossyRelay(pair.ports[2], Impairments()) as relay:
+        pair.there.bridge(settings_of(instance_id="there", direction="receive", **settings))
+        settings["metadata_channel"] = channel(relay.port)
+        pair.here.bridge(settings_of(instance_id="here", direction="send", **settings))
+        producer = pair.here.context.producer(source, pools=["4KiB"], metadata={"serial": "A1"})
+        consumer = pair.there.context.consumer(dest)
+
+        def serial() -> object:
+            return (consumer.metadata or {}).get("serial")
+
+        pair.wait_until(lambda: serial() == "A1", timeout=DEADLINE_S)
+        caplog.set_level(logging.DEBUG, logger=bridge_receiver.__name__)
+        relay.forge = overlapping
+        pair.wait_until(lambda: relay.forge is None, timeout=DEADLINE_S)
+        producer.set_metadata({"serial": "B2"})
+        pair.wait_until(lambda: serial() == "B2", timeout=DEADLINE_S)
+        assert "is opened again" in caplog.text
+        for host in (pair.here, pair.there):
+            host.bridges[-1].close()
+
+
 def test_control_stream_that_a_changed_header_has_stopped_is_opened_again(
     pair: Pair, free_stream_ids: Callable[[], int], monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    def overlapping(frame: bytes) -> bytes:
-        """A data frame that begins within itself: the one behind it has no place any more."""
-        forged = with_lengths(0x7FFF_FFFF)(frame)
-        return forged[:8] + (int.from_bytes(frame[8:12], "little") + 32).to_bytes(4, "little") + forged[12:]
-
     monkeypatch.setattr(bridge_receiver, "MIN_PATIENCE_NS", 2_000_000_000)
     with bridged_stream(pair, free_stream_ids, Impairments(), relayed="control") as bridged:
         bridged.send(5)

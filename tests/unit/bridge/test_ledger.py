@@ -33,6 +33,12 @@ def received(delivered: int, not_ready: int = 0, **lost: int) -> ReceiverLedger:
     return ReceiverLedger(delivered, not_ready, lost)
 
 
+def test_frames_that_no_stream_was_to_send_are_not_offered():
+    ledger = sent(5, overwritten=3, too_long=2, not_connected=4, unannounced=1)
+    assert ledger.published == 15
+    assert ledger.offered == 8
+
+
 @dataclass
 class StubCounts:
     """Counts of a receiver by session, and its counts at some positions."""

@@ -61,6 +61,15 @@ struct Destination {
     nslots: Option<u32>,
 }
 
+/// What has arrived of a source stream. Only what was opened and decoded: any program may send other bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Traffic {
+    /// Also those that are ignored, for example without a destination: the stream brings them.
+    pub chunks: u64,
+    /// Announces and progress. The other messages of the control stream are read elsewhere.
+    pub messages: u64,
+}
+
 pub(super) struct ReceiverMapping {
     pub dest_stream_id: u32,
     pub source: SourceState,
@@ -75,6 +84,7 @@ pub(super) struct ReceiverMapping {
     pub announces: u64,
     pub announces_ignored: u64,
     pub progress_sent: u64,
+    pub traffic: Traffic,
 }
 
 impl ReceiverMapping {
@@ -92,6 +102,7 @@ impl ReceiverMapping {
             announces: 0,
             announces_ignored: 0,
             progress_sent: 0,
+            traffic: Traffic::default(),
         }
     }
 
@@ -141,6 +152,7 @@ impl ReceiverMapping {
     /// `position`: where the chunk ends in its session.
     #[inline]
     pub fn on_chunk(&mut self, chunk: &Chunk<'_>, session: i32, position: impl FnOnce() -> i64, now_ns: u64) {
+        self.traffic.chunks += 1;
         self.ledger.set_session(session, self.table.counters());
         let outcome = match self.source.admit(chunk.epoch) {
             Ok(()) => {

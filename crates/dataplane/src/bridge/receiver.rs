@@ -20,6 +20,7 @@ use tensorpool_core::wire::control::ControlMessage;
 
 use super::fragment_assembler::FragmentAssembler;
 use super::mapping::ReceiverMapping;
+pub use super::mapping::Traffic;
 use super::private_ring::PrivateRing;
 use super::worker::Worker;
 use crate::aeron::channels::tethered;
@@ -100,15 +101,7 @@ struct State {
     messages: VecDeque<Vec<u8>>,
     messages_bytes: usize,
     messages_dropped: u64,
-    traffic: Traffic,
     next_tick_ns: u64,
-}
-
-/// What has arrived since the start, of whatever content.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Traffic {
-    pub payload_fragments: u64,
-    pub control_fragments: u64,
 }
 
 struct Core {
@@ -155,7 +148,6 @@ impl Receiver {
             messages: VecDeque::new(),
             messages_bytes: 0,
             messages_dropped: 0,
-            traffic: Traffic::default(),
             next_tick_ns: 0,
         };
         let core = Arc::new(Core {
@@ -278,8 +270,10 @@ impl Receiver {
         taken
     }
 
-    pub fn traffic(&self) -> Traffic {
-        self.core.state.lock_priority().traffic
+    /// What has arrived of each mapped source stream.
+    pub fn traffic(&self) -> Vec<(u32, Traffic)> {
+        let state = self.core.state.lock_priority();
+        state.by_stream.iter().map(|(stream_id, at)| (*stream_id, state.mappings[*at].traffic)).collect()
     }
 
     /// Closes the subscription to the payload stream, and lets the conductor add it again: its images begin
@@ -323,8 +317,6 @@ impl Core {
         let now_ns = monotonic_ns();
         let control = state.poll_control(now_ns);
         let payload = state.receive(&self.config, now_ns);
-        state.traffic.control_fragments += control as u64;
-        state.traffic.payload_fragments += payload as u64;
         state.tick(now_ns, self.config.timeout_ns);
         control + payload
     }
@@ -357,6 +349,7 @@ impl State {
             match PoolAnnounce::decode(bytes) {
                 Decoded::Announce(announce) => {
                     if let Some(at) = by_stream.get(&announce.stream_id) {
+                        mappings[*at].traffic.messages += 1;
                         mappings[*at].on_announce(&announce, now_ns);
                     }
                     return;
@@ -365,9 +358,10 @@ impl State {
                 Decoded::Other => {}
             }
             if let ControlMessage::Progress(progress) = ControlMessage::decode(bytes) {
-                if let Some(at) = by_stream.get(&progress.stream_id)
-                    && let mapping = &mut mappings[*at]
-                    && mapping.progress_address.is_some()
+                let Some(at) = by_stream.get(&progress.stream_id) else { return };
+                let mapping = &mut mappings[*at];
+                mapping.traffic.messages += 1;
+                if mapping.progress_address.is_some()
                     && mapping.source.announced().is_some_and(|a| a.epoch == progress.epoch)
                 {
                     mapping.progress_forwarder.on_progress(progress, now_ns);
