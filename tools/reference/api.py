@@ -130,7 +130,6 @@ _PROTOCOLS: Final = {
     "__getitem__": "`[…]`",
     "__bool__": "truth",
     "__dlpack__": "DLPack",
-    "__buffer__": "the buffer protocol",
     "__array__": "`numpy.asarray()`",
 }
 _PROPERTIES: Final = (

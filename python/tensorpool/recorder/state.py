@@ -110,20 +110,29 @@ class RecorderStats:
     """State, counts and rates of a recorder at one moment."""
 
     state: State
+    """What the recorder does."""
     problem: str | None
     """Why nothing is written; None if nothing is wrong."""
     seconds: float
+    """Time since the start."""
     streams: tuple[int, ...]
+    """Ids of the recorded streams."""
     rows: int
+    """Recorded frames."""
     payload_bytes: int
+    """Bytes of their tensors."""
     gaps: dict[str, int] = field(default_factory=dict)
     """Missing sequences, by reason."""
     rows_per_s: float = 0.0
+    """Frames recorded a second."""
     bytes_per_s: float = 0.0
+    """Bytes of tensors recorded a second."""
     backlog_bytes: int = 0
     """Bytes of the buffer in use for frames that wait for the disk."""
     buffer_bytes: int = 0
+    """Size of the buffer."""
     disk_free_bytes: int = 0
+    """Free space on the disk of the recording."""
     strays: int = 0
     """Frames announced twice or out of order; no ledger counts them."""
     lost_messages: int = 0

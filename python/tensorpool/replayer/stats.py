@@ -26,7 +26,9 @@ class StreamStats:
     stream_id: int
     """The stream id under which it is published."""
     epoch: int | None
+    """The epoch in which it is published; None before the first."""
     frames: int
+    """Published frames."""
     outcomes: dict[str, int]
     """Frames by outcome of their publication: `published` means that a consumer was connected."""
     last: Cursor | None
@@ -59,16 +61,23 @@ class ReplayStats:
     """State and counts of a replay at one moment. Times are the recorder's, in nanoseconds since 1970."""
 
     state: State
+    """What the replay does."""
     speed: float | None
     """Factor to the recorded speed; None for "max"."""
     position_ns: int | None
+    """Where the replay is; None before the first frame."""
     first_ns: int | None
+    """Where its frames begin."""
     last_ns: int | None
+    """Where they end."""
     passes: int
+    """Times that all frames were played."""
     elapsed_s: float
     """Time since the first frame, without pauses."""
     frames: int
+    """Published frames."""
     nbytes: int
+    """Bytes of their tensors."""
     gaps: int
     """Gaps of the recording that were passed."""
     missing: int
@@ -80,9 +89,11 @@ class ReplayStats:
     late: int
     """Frames published more than 1 ms after they were due."""
     late_max_s: float
+    """The most that one of them was late."""
     stalls: int
     """Times all remaining frames were delayed because this machine could not keep up."""
     streams: tuple[StreamStats, ...]
+    """The counts of each stream."""
 
     @property
     def rate_hz(self) -> float:
